@@ -1,15 +1,18 @@
 """Exceptions that users see: bad input, bad files, bad options, unsupported models.
 
-Every message names the file, component or option at fault, what was expected, what was found, and the remedy.
+Every message names the file, component or option at fault, what was expected, what was found, and the remedy. What
+stands in backticks in it is code: an option (`min_count=0`), a call (`consilience.describe(model, data)`) or a command,
+which the command line writes in its own words and pages write as code (docs/adr/0045).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Self, overload
 
 _CODE = re.compile(r" \[([EW]-[A-Z]{3,})\]")
+_BACKTICKS = re.compile(r"`([^`]+)`")
 
 
 def split_codes(text: str) -> tuple[str, str]:
@@ -22,6 +25,28 @@ def split_codes(text: str) -> tuple[str, str]:
     """
     found = _CODE.search(text)
     return (text, "") if found is None else (_CODE.sub("", text), found[1])
+
+
+def replace_code(text: str, written: Callable[[str], str]) -> str:
+    """Return a message with the code in its backticks, options, calls and commands, as `written` writes it.
+
+    Examples
+    --------
+    >>> replace_code("give `min_count=0` to keep them", str.upper)
+    'give `MIN_COUNT=0` to keep them'
+    """
+    return _BACKTICKS.sub(lambda found: f"`{written(found[1])}`", text)
+
+
+def split_code(text: str) -> list[str]:
+    """Return the parts of a message: words and, at odd places, the code that stands in backticks.
+
+    Examples
+    --------
+    >>> split_code("give `min_count=0` to keep them")
+    ['give ', 'min_count=0', ' to keep them']
+    """
+    return _BACKTICKS.split(text)
 
 
 def reason_of(error: BaseException) -> str:

@@ -312,7 +312,7 @@ def test_other_laplace_approximations_are_refused_with_the_one_to_use():
             as_bayesian_network(kind(network()).fit(), name="site A")
     with pytest.raises(UnsupportedError, match="a DiagLaplace for regression: only classifiers are fused"):
         as_bayesian_network(DiagLaplace(network(), "regression").fit())
-    with pytest.raises(InputError, match=r"is not fitted; call fit\(train_loader\) first"):
+    with pytest.raises(InputError, match=r"is not fitted; call `fit\(train_loader\)` first"):
         as_bayesian_network(DiagLaplace(network()))
     frozen = network()
     frozen[0].weight.requires_grad_(False)

@@ -219,9 +219,9 @@ def test_outputs_that_exist_are_not_touched(tmp_path):
 
 def test_methods_get_what_they_need_and_nothing_else(tmp_path):
     models = [write(tmp_path / name, tensors(seed)) for seed, name in enumerate("ab")]
-    refused(tmp_path, models, "needs base=", method="ties")
+    refused(tmp_path, models, "needs `base=", method="ties")
     refused(tmp_path, models, "no method here looks at one", base=models[0])
-    refused(tmp_path, models, "needs fishers=", method="fisher")
+    refused(tmp_path, models, "needs `fishers=", method="fisher")
     refused(tmp_path, models, "no method here looks at them", fishers=models)
     refused(tmp_path, models, "there are 1 for 2 models", method="fisher", fishers=models[:1])
     unmoved = {name: Layout(tuple(Axis(()) for _ in values.shape)) for name, values in read(models[0]).items()}

@@ -143,7 +143,7 @@ def test_a_file_of_torch_gets_the_two_lines_that_convert_it_from_every_command(d
     assert (
         text == "a.pt: is a training checkpoint of torch (weights under 'state_dict'), a pickle, which is never loaded"
     )
-    lines = "state = torch.load('a.pt', weights_only=True)['state_dict'], then consilience.save(state, 'a.safetensors')"
+    lines = "`state = torch.load('a.pt', weights_only=True)['state_dict']`, then `consilience.save(state, 'a.safetensors')`"
     assert remedy == f"convert it once: {lines}"
 
 

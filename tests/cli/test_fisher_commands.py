@@ -93,7 +93,7 @@ def test_the_diagonal_and_drawn_outcomes_may_be_asked_for(informed, folder, comm
         (("fisher", KNOWN[0], *MODULE, "--data", "0.npy", "-o", "x"), "expected a network"),
         (("fisher", SITES[0], *MODULE, "--data", "missing.npy", "-o", "x"), "missing.npy"),
         (("fuse", *SITES, KNOWN[0], "--method", "fisher", "-o", "x"), "two.safetensors: no file of Fisher"),
-        (("fuse", *SITES, "--method", "ssf", "-o", "x"), "needs fishers="),
+        (("fuse", *SITES, "--method", "ssf", "-o", "x"), "needs `fishers="),
         (("fuse", *KNOWN, "--method", "fisher", "-o", "x"), "give the networks too"),
     ],
 )

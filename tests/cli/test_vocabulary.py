@@ -84,7 +84,7 @@ def check_problems(*sites):
     return problems
 
 
-REMEDY = "give features=cs.Features(names=vocabulary)"
+REMEDY = "give `features=cs.Features(names=vocabulary)`"
 
 
 def test_a_site_that_does_not_name_its_words_is_told_how_to():

@@ -144,7 +144,7 @@ def test_density_products_keep_two_modes_where_gaussian_ones_fill_the_valley():
     mean_size = np.sum(full * np.abs(grid)) / full.sum()
     for method in ("gaussian_product", "consensus_mc", "hierarchical", None):
         with pytest.raises(
-            cs.errors.InputError, match=r"two modes that are apart in theta.*method='semiparametric' keeps modes"
+            cs.errors.InputError, match=r"two modes that are apart in theta.*`method='semiparametric'` keeps modes"
         ):
             cs.fuse(sites, method)
     for parametric in (True, False):
@@ -182,7 +182,7 @@ def test_the_default_multiplies_densities_of_few_skewed_coordinates_and_is_neare
     rates, law = poisson_rate_sites(10, rows=6, rate=1.5, seed=7)
     sites = [cs.Draws({"rate": own}, prior=0.1, constraints={"rate": "positive"}) for own in rates]
     default, product = cs.fuse(sites), cs.fuse(sites, "gaussian_product")
-    assert default.details["chosen"] == "semiparametric, parametric=False"
+    assert default.details["chosen"] == "semiparametric, `parametric=False`"
     assert "densities are multiplied: in a product of Gaussians the mean of rate is about" in default.verdict.text
     places = (np.arange(4000) + 0.5) / 4000
     off = [np.abs(np.sort(flat(one, "rate")[:, 0]) - law.ppf(places)).mean() / law.std() for one in (default, product)]

@@ -196,7 +196,7 @@ def test_where_sites_say_less_than_the_prior_it_is_refused_by_name():
     rng = np.random.default_rng(0)
     sites = [cs.Draws({"mu": rng.normal(size=(2, 2000))}, prior={"mu": ("normal", 0, 1)}) for _ in range(5)]
     with pytest.raises(
-        cs.errors.InputError, match=r"prior: divided out 4 times leaves no proper posterior.*state prior=1/J"
+        cs.errors.InputError, match=r"prior: divided out 4 times leaves no proper posterior.*state `prior=1/J"
     ):
         cs.fuse([cs.Draws({"mu": 1.2 * s.variables["mu"]}, prior=s.prior) for s in sites], "gaussian_product")
 

@@ -26,14 +26,14 @@ def with_value(value):
 
 
 PAIRS = {
-    r"oslo: has the variables gamma, expected beta as in lund; fit the same model, or choose with only=": lambda: other(
+    r"oslo: has the variables gamma, expected beta as in lund; fit the same model, or choose with `only=": lambda: other(
         gamma=(2,)
     ),
     r"oslo: beta has shape (3,), expected (2,) as in lund; fit the same model": lambda: other(beta=(3,)),
     "oslo: beta has the dims school, expected beta_dim_0 as in lund; name axes alike: dims={'beta': ('beta_dim_0',)}": (
         lambda: draws(1, dims={"beta": ("school",)})
     ),
-    "oslo: does not say what of the prior its draws hold, and lund does; state prior= there too": lambda: draws(
+    "oslo: does not say what of the prior its draws hold, and lund does; state `prior=` there too": lambda: draws(
         1, prior=None
     ),
     "oslo: states a prior that is flat, expected a power as in lund; sample all sites alike": lambda: draws(
@@ -168,7 +168,7 @@ def test_variables_in_another_order_are_matched_by_name():
 
 def test_the_prior_must_be_stated_and_its_powers_add_up():
     with pytest.raises(
-        cs.errors.InputError, match=r"raised to 1/2 and state prior=1/2, or state its distribution by variable"
+        cs.errors.InputError, match=r"raised to 1/2 and state `prior=1/2`, or state its distribution by variable"
     ):
         cs.fuse([draws(prior=None), draws(1, prior=None)])
     with pytest.raises(cs.errors.OptionError, match=r"prior: found 3, expected the power to which sites raised it"):
@@ -191,7 +191,7 @@ def test_the_prior_must_be_stated_and_its_powers_add_up():
 def test_too_few_draws_say_which_method_still_works():
     sites = gaussian_sites(2, dim=50, n_draws=240)[0]
     message = "has 240 draws of 50 coordinates, and consensus_mc needs 250 for its covariance"
-    with pytest.raises(cs.errors.InputError, match=f"{message}.*consensus_mc with covariance='diagonal' still works"):
+    with pytest.raises(cs.errors.InputError, match=f"{message}.*consensus_mc with `covariance='diagonal'` still works"):
         cs.fuse(sites, "consensus_mc")
     fusion = cs.fuse(sites, "consensus_mc", covariance="diagonal", allow_divergent=True)
     assert fusion.draws.n_draws == 240

@@ -263,7 +263,7 @@ def test_values_outside_of_a_constraint_are_told_the_right_one_and_constants_may
     sites = [matrices(seed) for seed in (0, 1)]
     wrong = [cs.Draws(dict(one.variables), prior=0.5, constraints={"L": "positive"}) for one in sites]
     with pytest.raises(
-        cs.errors.InputError, match=r"outside of its constraint.*mend constraints=\{'L': 'cholesky_covariance'\}"
+        cs.errors.InputError, match=r"outside of its constraint.*mend `constraints=\{'L': 'cholesky_covariance'\}"
     ):
         cs.fuse(wrong)
     diagonal = [
@@ -322,7 +322,7 @@ def test_entries_of_one_variable_that_follow_from_others_are_told_what_can_be_do
 def test_laws_of_single_entries_are_refused_for_what_is_recognised(name):
     sites = {label: site(name, seed, prior={"x": ("normal", 0, 1), "mu": "flat"}) for seed, label in enumerate("ab")}
     text = (
-        f"^a: prior of x: cannot be divided out: x is a {name}; raise the prior to 1/J at the sites and state prior=1/J"
+        f"^a: prior of x: cannot be divided out: x is a {name}; raise the prior to 1/J at the sites and state `prior=1/J`"
     )
     with pytest.raises(cs.errors.InputError, match=text):
         cs.fuse(sites)

@@ -391,7 +391,7 @@ def test_results_that_do_not_add_up_are_pointed_to_a_meta_analysis_which_takes_t
 
 def test_models_that_were_not_fitted_and_links_of_the_users_own_are_said():
     with pytest.raises(
-        cs.errors.UnsupportedError, match=r"a OLS of statsmodels: is not fitted yet; give model.fit\(\)"
+        cs.errors.UnsupportedError, match=r"a OLS of statsmodels: is not fitted yet; give `model.fit\(\)"
     ):
         cs.describe(smf.ols("y ~ x", A))
     link = sm.families.links.NegativeBinomial(alpha=2.0)

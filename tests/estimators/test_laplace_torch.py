@@ -437,7 +437,7 @@ def test_other_structures_of_laplace_torch_are_refused_by_name(subset, structure
         warnings.simplefilter("ignore")
         model = library.Laplace(network(), "classification", subset_of_weights=subset, hessian_structure=structure)
         model.fit(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.as_tensor(X), torch.as_tensor(y))))
-    with pytest.raises(cs.errors.InputError, match=rf'a {type(model).__name__}.*hessian_structure="full"'):
+    with pytest.raises(cs.errors.InputError, match=rf'a {type(model).__name__}.*`hessian_structure="full"`'):
         cs.fuse([model, copy.deepcopy(model)])
 
 

@@ -157,7 +157,7 @@ def test_options_that_are_no_function_of_sums_are_named(model, message):
 @pytest.mark.parametrize("make", [LinearRegression, Ridge])
 def test_positive_coefficients_are_no_function_of_sums(make):
     X, y = regression_rows(0)
-    with pytest.raises(cs.errors.InputError, match=r"positive: .*fit with positive=False"):
+    with pytest.raises(cs.errors.InputError, match=r"positive: .*fit with `positive=False"):
         cs.describe(make(positive=True).fit(X, y), (X, y))
 
 
@@ -257,7 +257,7 @@ def test_small_classes_are_withheld_with_a_line():
     X, y = class_rows(0)
     keep = np.concatenate([np.flatnonzero(y != "ash"), np.flatnonzero(y == "ash")[:3]])
     model = GaussianNB().fit(X[keep], y[keep])
-    with pytest.warns(cs.errors.WithheldWarning, match="class ash: has 3 rows, fewer than 5; min_count=0 keeps them"):
+    with pytest.warns(cs.errors.WithheldWarning, match="class ash: has 3 rows, fewer than 5; `min_count=0` keeps them"):
         described = cs.describe(model)
     assert described.classes.names == ("birch", "cedar", "elm")
     fusion = cs.fuse({"lund": model, "oslo": GaussianNB().fit(X, y)})
@@ -422,7 +422,7 @@ def test_a_number_of_rows_that_contradicts_the_sums_is_named():
     with pytest.raises(cs.errors.InputError, match="is 7, but the sums are of 420 rows"):
         cs.describe(LinearRegression().fit(X, y), (X, y), n_observations=7)
     model = EmpiricalCovariance().fit(X)
-    with pytest.raises(cs.errors.InputError, match=r"does not keep the number of rows \(n_observations=\)"):
+    with pytest.raises(cs.errors.InputError, match=r"does not keep the number of rows \(`n_observations=`\)"):
         cs.describe(model)
     np.testing.assert_allclose(cs.rebuild(cs.describe(model, n_observations=420)).covariance_, model.covariance_)
 

@@ -20,7 +20,7 @@ def test_weighted_rows_leave_without_their_unweighted_moments():
     weights = np.ones(len(X))
     weights[7] = 3.0  # the difference of weighted and unweighted sums would be twice this row
     model = GaussianNB().fit(X, y, sample_weight=weights)
-    with pytest.warns(ApproximateStatisticsWarning, match="min_count=0 only"):
+    with pytest.warns(ApproximateStatisticsWarning, match="`min_count=0` only"):
         sent = cs.describe(model, (X, y), sample_weight=weights)
     assert set(sent.moments) == {"rows"}
     whole = cs.describe(model, (X, y), sample_weight=weights, min_count=0)
@@ -30,7 +30,7 @@ def test_weighted_rows_leave_without_their_unweighted_moments():
     for sites in ([sent, plain], [whole, plain]):
         verdict = cs.fuse(sites).verdict
         assert (verdict.code, verdict.harmless) == ("approximate", None)
-        assert verdict.remedy == "min_count=0 at the sites and here sends what is missing"
+        assert verdict.remedy == "`min_count=0` at the sites and here sends what is missing"
     assert cs.fuse([whole, plain], min_count=0).verdict.code == "exact"
     mixed = cs.fuse([whole, cs.describe(sent, features=cs.Features(names="abcd"))], min_count=0)
     assert set(mixed.statistics.moments) == {"rows"}  # of all rows they are not known
@@ -46,7 +46,7 @@ def test_a_column_with_a_value_in_few_rows_does_not_leave():
     with pytest.raises(cs.errors.InputError) as caught:
         cs.describe(scaler)
     assert [problem.subject for problem in caught.value.problems] == ["column 1", "column 3"]
-    assert "has a value in 2 rows, fewer than 5; leave that column out, or give min_count=0" in str(caught.value)
+    assert "has a value in 2 rows, fewer than 5; leave that column out, or give `min_count=0" in str(caught.value)
     assert "column 1" in str(cs.check([scaler, scaler]))
     assert cs.describe(scaler, min_count=0).n_observations == len(X)
     assert cs.describe(StandardScaler().fit(X[:, [0, 2, 4]])).n_observations == len(X)

@@ -45,7 +45,7 @@ TORCH = {
 }
 PLAIN = ("state.pt", "submodules.pt")
 CONVERTED = re.compile(
-    r"; convert it once: state = (torch\.load\(.+\)(?:\['\w+'\])?), then (consilience\.save\(.+\)) \["
+    r"; convert it once: `state = (torch\.load\(.+\)(?:\['\w+'\])?)`, then `(consilience\.save\(.+\))` \["
 )
 
 

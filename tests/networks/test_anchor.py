@@ -272,7 +272,7 @@ def test_a_fusion_whose_training_mode_is_another_network_needs_repair():
     loud = cs.repair(loud, 10.0 * data.inputs, kind="repair")
     true = cs.repair(averaged, 10.0 * data.inputs, kind="refit")
     assert (loud.needs_repair, true.needs_repair) == (True, False)
-    assert "train() is another network" in loud.verdict.text
+    assert "`train()` is another network" in loud.verdict.text
     assert "anchor" in loud.verdict.remedy
     assert "train()" not in true.verdict.text
 

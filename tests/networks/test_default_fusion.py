@@ -699,7 +699,7 @@ def test_statistics_that_were_never_updated_or_are_not_kept_are_said():
         cs.fuse(fresh, "distill", example=X[:2])
     kept_none, _ = halves(untracked)
     verdict = cs.fuse(kept_none, example=X[:2]).verdict
-    assert "batch normalisation 2 keeps no running statistics (track_running_stats=False)" in verdict.text
+    assert "batch normalisation 2 keeps no running statistics (`track_running_stats=False`)" in verdict.text
 
 
 @pytest.mark.parametrize(
@@ -717,7 +717,7 @@ def test_every_method_says_whose_statistics_were_never_updated(method):
     fusion = cs.fuse({"lund": fresh[0], "oslo": fresh[1]}, method, **arguments)
     said = "oslo: batch normalisation 2 has never seen data (mean 0, variance 1)"
     assert fusion.verdict.text.count(said) == 1
-    assert "train it in train() mode, or leave it out" in fusion.verdict.remedy
+    assert "train it in `train()` mode, or leave it out" in fusion.verdict.remedy
     assert f"warning: {said}" in fusion.summary()
     assert "lund: batch" not in fusion.summary()
 

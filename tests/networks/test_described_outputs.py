@@ -67,7 +67,7 @@ def test_networks_of_16_bits_are_distilled(precision: torch.dtype) -> None:
 
 def test_several_labels_of_an_observation_are_refused_with_both_ways_out() -> None:
     net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
-    with pytest.raises(cs.errors.InputError, match=r"one-hot labels\), or y\.float\(\) where"):
+    with pytest.raises(cs.errors.InputError, match=r"one-hot labels\), or `y\.float\(\)` where"):
         cs.describe(net, (rows(0), torch.ones(120, 3, dtype=torch.long)))
 
 

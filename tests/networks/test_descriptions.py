@@ -247,7 +247,7 @@ def test_whole_numbers_to_predict_are_no_classes():
     net, (inputs, labels) = perceptron(classes=1), rows(counts=(150, 120, 90))
     counts = describe_network(net, (inputs, labels))
     assert counts.class_counts is None
-    assert counts.notes == ("labels not counted: the network has one output; classes=2 counts them",)
+    assert counts.notes == ("labels not counted: the network has one output; `classes=2` counts them",)
     first = labels < 2
     with pytest.raises(cs.errors.InputError, match=r"batch 1: has labels other than 0 and 1.*real numbers"):
         describe_network(net, [(inputs[first], labels[first]), (inputs[~first], labels[~first])])
@@ -512,7 +512,7 @@ def test_few_observations_have_counts_and_moments_only():
 
 def test_where_every_class_is_withheld_nothing_can_be_described():
     inputs, labels = rows(counts=(4, 3, 2))
-    with pytest.raises(InputError, match=r"9 observations, of every class fewer than 5.*give n_observations= alone"):
+    with pytest.raises(InputError, match=r"9 observations, of every class fewer than 5.*give `n_observations=` alone"):
         describe_network(perceptron(), (inputs, labels))
 
 
@@ -711,7 +711,7 @@ def nan_inputs():
         (lambda: (rows()[0], rows()[1] - 1), {}, r"labels outside the classes 0 to 2: -1"),
         (lambda: (rows()[0], rows()[1][:50]), {}, "has 360 observations and 50 labels"),
         (lambda: (rows()[0], np.eye(3, dtype=int)[rows()[1]]), {}, r"labels of shape \(360, 3\)"),
-        (lambda: (rows()[0], np.array(CLASSES)[rows()[1]]), {}, "give all names as classes="),
+        (lambda: (rows()[0], np.array(CLASSES)[rows()[1]]), {}, "give all names as `classes="),
         (lambda: (rows()[0], np.array(CLASSES)[rows()[1]]), {"classes": ("ash", "birch", "oak")}, "no class: cedar"),
         (rows, {"classes": 4}, "are 4, but the network has 3 outputs"),
         (rows, {"classes": ("ash", "ash", "oak")}, "'ash' stands twice"),

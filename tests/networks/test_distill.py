@@ -77,7 +77,7 @@ def test_the_method_by_name_and_by_class_are_one_and_the_same_seed_gives_the_sam
 
 def test_networks_without_anything_that_tells_of_inputs_are_refused_by_name():
     with pytest.raises(
-        cs.errors.InputError, match=r"lund, oslo, turku: nothing tells what inputs are like.*give inputs=, or"
+        cs.errors.InputError, match=r"lund, oslo, turku: nothing tells what inputs are like.*give `inputs=`, or"
     ):
         cs.fuse(nets(), method="distill", example=X[:2])
     assert len(cs.check(nets(), method="distill", example=X[:2])) == 1

@@ -117,7 +117,7 @@ def test_a_saturated_network_says_nothing():
 
 def test_information_must_be_there_for_every_network():
     infos = informed()[1]
-    refused(cs.errors.InputError, "needs fishers=")
+    refused(cs.errors.InputError, "needs `fishers=")
     refused(cs.errors.OptionError, "expected 3, one for each network", fishers=infos[:2])
     refused(cs.errors.OptionError, "expected a list", fishers=infos[0])
     refused(cs.errors.InputError, "fishers[1]", "found NoneType", fishers=[infos[0], None, infos[2]])
@@ -234,7 +234,7 @@ def test_values_of_options_that_mean_nothing_are_refused(method, options, messag
 
 
 def test_alignment_that_was_asked_for_needs_a_symmetry():
-    refused(cs.errors.InputError, "aligned=True needs to know", fishers=informed()[1], aligned=True)
+    refused(cs.errors.InputError, "`aligned=True` needs to know", fishers=informed()[1], aligned=True)
 
 
 def test_networks_of_other_widths_are_refused():

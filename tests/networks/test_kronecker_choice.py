@@ -213,7 +213,7 @@ def test_described_layers_are_merged_by_name(nets, described):
         by_information = cs.fuse(described, method, fishers=infos).model
         with torch.no_grad():
             np.testing.assert_allclose(by_description(X), by_information(X), atol=2e-2)
-    with pytest.raises(cs.errors.InputError, match="needs fishers="):
+    with pytest.raises(cs.errors.InputError, match="needs `fishers="):
         cs.fuse(dict(described, lund=nets["lund"]), "kfac")
 
 

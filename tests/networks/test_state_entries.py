@@ -107,7 +107,7 @@ def sparse(layout):
 
 
 REFUSED = {
-    "lazy": (lambda: nn.LazyLinear(3), r"weight has no shape yet.*give example="),
+    "lazy": (lambda: nn.LazyLinear(3), r"weight has no shape yet.*give `example="),
     "quantised": (quantised, r"packed is quantised \(qint8\); convert it with `dequantize\(\)`"),
     "sparse": (lambda: sparse(torch.sparse_coo), r"adjacency is sparse \(sparse_coo\); convert it with `to_dense\(\)`"),
     "meta": (lambda: nn.Linear(5, 3, device="meta"), r"weight has no values \(device meta\)"),

@@ -142,7 +142,7 @@ def test_the_command_unites_classes(tmp_path):
     alone = CliRunner().invoke(cli, ["check", *models])
     assert "classes" in str(alone.exception)
     without_module = CliRunner().invoke(cli, ["check", *models, "--classes", "union"])
-    assert "give module=" in str(without_module.exception)
+    assert "give `module=" in str(without_module.exception)
     target, module = tmp_path / "fused.safetensors", ["--module", f"{__name__}:make_net"]
     done = CliRunner().invoke(cli, ["fuse", *models, "--classes", "union", *module, "-o", str(target), "--quiet"])
     assert done.exit_code == 0, done.exception

@@ -71,5 +71,5 @@ def test_a_bisecting_tree_of_two_well_separated_groups_predicts_the_nearest_cent
 
 def test_models_that_keep_no_labels_are_refused():
     X, _ = rows(0)
-    with pytest.raises(cs.errors.InputError, match="fit with compute_labels=True"):
+    with pytest.raises(cs.errors.InputError, match="fit with `compute_labels=True"):
         cs.describe(MiniBatchKMeans(4, n_init=1, compute_labels=False).fit(X))

@@ -126,7 +126,7 @@ def test_a_site_of_another_prior_than_most_is_left_out():
     )
     outcome = fused(sites)
     assert outcome.details["robust"]["left_out"] == [{"model": "model 2", "step": "another prior than most"}]
-    assert "model 2: left out by robust=True (another prior than most)" in notes_of(outcome.details)
+    assert "model 2: left out by `robust=True` (another prior than most)" in notes_of(outcome.details)
 
 
 def test_invented_components_are_dropped():

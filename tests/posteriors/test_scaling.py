@@ -250,14 +250,14 @@ def test_a_column_that_does_not_vary_is_refused(scaler):
 def test_diagonal_covariances_refuse_a_rotation():
     pipeline = make_pipeline(PCA(), mixture("diag")).fit(ROWS)
     with pytest.raises(
-        cs.errors.UnsupportedError, match=r"steps 'pca': mixes columns, .*; fit with covariance_type='full'"
+        cs.errors.UnsupportedError, match=r"steps 'pca': mixes columns, .*; fit with `covariance_type='full'"
     ):
         cs.describe(pipeline)
 
 
 def test_spherical_covariances_refuse_scales_that_differ():
     pipeline = make_pipeline(StandardScaler(), mixture("spherical")).fit(ROWS)
-    with pytest.raises(cs.errors.UnsupportedError, match="fit with covariance_type='diag'"):
+    with pytest.raises(cs.errors.UnsupportedError, match="fit with `covariance_type='diag'"):
         cs.describe(pipeline)
 
 

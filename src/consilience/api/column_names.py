@@ -20,23 +20,26 @@ def features_of(features: Any, model: Any, data: Any) -> Features | None:
     """
     stated = as_features(features)
     n_columns = getattr(model, "n_features_in_", None)
-    if data is None or (n_columns is None and stated is None) or (stated is not None and stated.categories is not None):
-        return stated
+    is_known = n_columns is None if stated is None else stated.categories is not None
     rows, target = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
-    table = read_named_table(Path(rows)) if isinstance(rows, str | Path) else as_named_table(rows)
+    table = None if is_known else _table(rows)
     if table is None:
         return stated
-    names = tuple(name for name in table.header if not (isinstance(target, str) and name == target))
     if stated is not None:
-        return replace(stated, categories=_categories(table, stated.names or ()) or None)
-    categories = _categories(table, names) or None
-    if hasattr(model, "feature_names_in_"):  # its adapter takes the names
-        is_of_model = tuple(map(str, model.feature_names_in_)) == names
-        return Features(names=names, categories=categories) if categories and is_of_model else None
-    is_named = len(names) == n_columns and len(set(names)) == len(names)
-    return Features(names=names, categories=categories) if is_named else None
+        return replace(stated, categories=_categories(table, stated.names or ()))
+    names = tuple(name for name in table.header if not (isinstance(target, str) and name == target))
+    found = Features(names=names, categories=_categories(table, names))
+    known = getattr(model, "feature_names_in_", None)  # its adapter takes the names
+    if known is not None:
+        return found if found.categories and tuple(map(str, known)) == names else None
+    return found if len(set(names)) == len(names) == n_columns else None
 
 
-def _categories(table: NamedTable, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return the categories of the named columns that have some."""
-    return {name: table.categories[name] for name in names if name in table.categories}
+def _table(rows: Any) -> NamedTable | None:
+    """Return rows, or those in a file, as a table; None where their columns have no names, and for no rows."""
+    return read_named_table(Path(rows)) if isinstance(rows, str | Path) else as_named_table(rows)
+
+
+def _categories(table: NamedTable, names: Sequence[str]) -> dict[str, tuple[str, ...]] | None:
+    """Return the categories of the named columns that have some; None where none has."""
+    return {name: table.categories[name] for name in names if name in table.categories} or None

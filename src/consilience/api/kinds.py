@@ -55,24 +55,28 @@ def list_models(models: Any, engine: Any = None) -> Any:
         return models
     try:
         paths = [file.path for file in list_files(models, (".safetensors",))]
-        if is_remote(paths[0]):
-            return models
-        taken: list[str] = []
-        is_listed = False
-        for path in paths:  # which ends at the first posterior, of which there may be very many
-            try:
-                form = _stated_format(path)
-            except FileFormatError:  # beside files of a listed kind, the reader of that kind says why
-                taken.append(path)
-                continue
-            if form is None or not any(form in kind.formats for kind in KINDS if kind.is_listed):
-                return models
-            is_listed = True
-            if form.tag != DESCRIPTION:
-                taken.append(path)
+        return models if is_remote(paths[0]) else _listed(paths) or models
     except (InputError, OptionError):  # whoever opens them says it
         return models
-    return taken if is_listed else models
+
+
+def _listed(paths: Sequence[str]) -> list[str]:
+    """Return the models among files of kinds that are listed; none where another file is among them, or no such one."""
+    forms = [form for kind in KINDS if kind.is_listed for form in kind.formats]
+    taken: list[str] = []
+    is_listed = False
+    for path in paths:  # which ends at the first posterior, of which there may be very many
+        try:
+            form = _stated_format(path)
+        except FileFormatError:  # beside files of a listed kind, the reader of that kind says why
+            taken.append(path)
+            continue
+        if form not in forms:
+            return []
+        is_listed = True
+        if form.tag != DESCRIPTION:
+            taken.append(path)
+    return taken if is_listed else []
 
 
 def are_shards(models: Any, engine: Any = None) -> bool:
@@ -126,21 +130,18 @@ def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mappin
     kinds = _kinds_of_inputs(inputs)
     if SHARDS in kinds and all(one.file is not None for one in inputs):
         return SHARDS
-    if BAYESIAN in kinds:
-        return BAYESIAN
-    for kind in (NETWORKS, DRAWS, ESTIMATORS):
+    for kind in (BAYESIAN, NETWORKS, DRAWS, ESTIMATORS):
         if kind in kinds:
             return kind
     if POSTERIORS not in kinds and not NETWORKS.packages.isdisjoint(defined_in(method)):
         return NETWORKS  # nothing was recognised, and the method is for networks
+    keywords = set(options or ())
     if any(one.is_plain_checkpoint for one in inputs):
-        is_of_networks = any(name in NETWORKS.statements for name in options or ())
+        is_of_networks = not keywords.isdisjoint(NETWORKS.statements)
         return NETWORKS if is_of_networks or POSTERIORS not in kinds else POSTERIORS
     # A dictionary of arrays could be anything, until a keyword states what draws alone have.
-    are_draws = all(isinstance(one.model, Mapping) for one in inputs) and any(
-        name in DRAWS.statements for name in options or ()
-    )
-    return DRAWS if inputs and are_draws else POSTERIORS
+    are_arrays = bool(inputs) and all(isinstance(one.model, Mapping) for one in inputs)
+    return DRAWS if are_arrays and not keywords.isdisjoint(DRAWS.statements) else POSTERIORS
 
 
 def are_recognised(request: Request) -> bool:

@@ -81,7 +81,7 @@ def _predictor(named: NamedInput, template: nn.Module | None) -> BayesianNetwork
     if bnn.module is None and template is not None:
         bnn = bnn.with_module(with_widths(bnn, template))
     if bnn.module is None:
-        raise OptionError(name, "is a network without code", "give a module of its architecture (module=)")
+        raise OptionError(name, "is a network without code", "give a module of its architecture (`module=`)")
     return bnn
 
 

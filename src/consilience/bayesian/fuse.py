@@ -119,7 +119,7 @@ def _keep_all(models: BayesianNetworksWithSymmetry, weights: Array, class_counts
     priors = class_priors([bnn.description for bnn in members])
     if without_module := [bnn.name for bnn in members if bnn.module is None]:
         raise InputError(
-            ", ".join(without_module), "an ensemble asks modules", "give module=, one of the architecture", "E-NEEDED"
+            ", ".join(without_module), "an ensemble asks modules", "give `module=`, one of the architecture", "E-NEEDED"
         )
     return BayesianFusion(
         network=models.networks[0],

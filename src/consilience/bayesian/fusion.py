@@ -47,7 +47,7 @@ class BayesianFusion(NetworkFusion):
         members = [] if self._rebuild is None else [self._rebuild(local.network) for local in self.inputs]
         if not members or any(member.module is None for member in members):
             raise InputError(
-                "models", "these came without a module", "give module=, one of the architecture", "E-NEEDED"
+                "models", "these came without a module", "give `module=`, one of the architecture", "E-NEEDED"
             )
         descriptions = tuple(local.description for local in self.inputs)
         weights = np.array([local.weight for local in self.inputs])

@@ -40,7 +40,7 @@ class BayesianNetworks(Kind):
     packages = frozenset(("torch", "laplace", "pyro", "blitz", "bayesian_torch", "consilience.bayesian"))
     takes_containers = True
     instead_of_rebuilding: ClassVar[Mapping[str, str]] = {
-        "BayesianNetwork": "give it a module: network.with_module(module)"
+        "BayesianNetwork": "give it a module: `network.with_module(module)`"
     }
 
     @property
@@ -146,7 +146,7 @@ class BayesianNetworks(Kind):
         described = self.describe(bnn, data, **stated)
         if not is_rewritten and bnn.n_observations not in (None, described.n_observations):
             text = "says its number of observations, and beside the description that tells how many are withheld"
-            raise InputError(path, text, "write it anew too (output=)")
+            raise InputError(path, text, "write it anew too (`output=`)")
         return described
 
     def writes(self, model: object) -> bool:

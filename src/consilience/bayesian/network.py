@@ -310,7 +310,7 @@ class BayesianNetwork(Displayed):
             raise UnsupportedError(
                 self.name,
                 "came without a module, so it cannot be asked",
-                "use with_module(module) with a module of its architecture",
+                "use `with_module(module)` with a module of its architecture",
             )
         return self.module
 

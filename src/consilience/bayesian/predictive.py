@@ -109,7 +109,7 @@ def _outside_scores(
     """Return scores on inputs outside the training distribution; `inside` has the entropies (n,) of those inside."""
     if probabilities is None:
         if labels is not None:
-            raise InputError("outside_labels", "are classes of what lies outside", "give outside=, its probabilities")
+            raise InputError("outside_labels", "are classes of what lies outside", "give `outside=`, its probabilities")
         return None
     from sklearn.metrics import roc_auc_score
 

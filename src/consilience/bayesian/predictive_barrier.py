@@ -93,7 +93,7 @@ class PredictiveBarrier(Barrier):
 
     def _standard_error(self, per_run: Array) -> Any:
         if len(self.runs) < 2:
-            raise InputError("one run tells nothing of the error of its draws; ask for repeats=2 or more")
+            raise InputError("one run tells nothing of the error of its draws; ask for `repeats=2` or more")
         return per_run.std(axis=0, ddof=1) / np.sqrt(len(self.runs))
 
 
@@ -316,7 +316,7 @@ class _PredictionSums:
 PosteriorPath = Literal["wasserstein", "natural", "mixture"]
 POSTERIOR_PATHS: tuple[PosteriorPath, ...] = get_args(PosteriorPath)
 
-_REMEDY = "only posteriors of one architecture and width can be connected, aligned say by fuse(..., method='w2')"
+_REMEDY = "only posteriors of one architecture and width can be connected, aligned say by `fuse(..., method='w2')`"
 _MAX_PROBLEMS = 3
 """Problems that an error lists. Chosen by hand for short messages."""
 

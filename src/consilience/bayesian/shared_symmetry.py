@@ -203,7 +203,7 @@ class BayesianReading(Reading[BayesianNetwork]):
         raise InputError(
             one.label,
             f"a {type(one.model).__name__} has no variances, so it is no Bayesian network",
-            "fuse it with networks, or give consilience.BayesianNetwork(module, means, variances)",
+            "fuse it with networks, or give `consilience.BayesianNetwork(module, means, variances)`",
             "E-NEEDED",
         )
 

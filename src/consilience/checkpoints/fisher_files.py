@@ -54,7 +54,7 @@ def open_fisher(path: Path, model: Checkpoint) -> tuple[Checkpoint, str | None]:
     header = FISHER_FILES.read_header(path)[0]
     if any(name.startswith(("factors/", "layers/")) for name in stored_fisher.tensors):
         raise FileFormatError(
-            path, "has factors, which a merge of checkpoints has no room for", "compute it with kind='diagonal'"
+            path, "has factors, which a merge of checkpoints has no room for", "compute it with `kind='diagonal'`"
         )
     tensors: dict[str, tuple[int, StoredTensor]] = {}
     for name, location in stored_fisher.tensors.items():

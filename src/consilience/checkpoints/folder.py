@@ -46,7 +46,7 @@ _MAX_LISTED = 5
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib")
 _OTHER_WEIGHTS = (".safetensors", ".h5", ".msgpack", ".onnx", ".gguf", ".npz", ".npy", ".index.json", ".tflite")
 
-_REMEDY = "save it with save_pretrained(..., safe_serialization=True)"
+_REMEDY = "save it with `save_pretrained(..., safe_serialization=True)`"
 
 
 @dataclass(frozen=True)

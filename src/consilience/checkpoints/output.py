@@ -131,7 +131,7 @@ def refuse_output(output: Path, inputs: Sequence[Path], overwrite: bool) -> None
             raise InputError(output, "is no ordinary file", code="E-OUTPUT")
         if not overwrite:
             raise InputError(
-                output, "exists", "give another output, or allow it to be overwritten (overwrite=True)", "E-OUTPUT"
+                output, "exists", "give another output, or allow it to be overwritten (`overwrite=True`)", "E-OUTPUT"
             )
         return
     if not output.is_dir():
@@ -141,7 +141,7 @@ def refuse_output(output: Path, inputs: Sequence[Path], overwrite: bool) -> None
         return
     if not overwrite:
         raise InputError(
-            output, "is not empty", "give another output, or allow it to be overwritten (overwrite=True)", "E-OUTPUT"
+            output, "is not empty", "give another output, or allow it to be overwritten (`overwrite=True`)", "E-OUTPUT"
         )
     if any(entry.is_dir() for entry in entries) or not any(entry.suffix == ".safetensors" for entry in entries):
         raise OptionError(output, "is no folder of a checkpoint alone, so it is not overwritten", "remove it yourself")

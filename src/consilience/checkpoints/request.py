@@ -219,7 +219,7 @@ def _unmet_needs(request: MergeRequest, inputs: MergeInputs, treatments: Mapping
     informed = [name for name, method in methods.items() if method.needs_information]
     problems = []
     if based and inputs.base is None:
-        text = f"method {based[0]!r} needs base=, the checkpoint that all models were trained from"
+        text = f"method {based[0]!r} needs `base=`, the checkpoint that all models were trained from"
         problems.append(Problem("", text))
     if inputs.base is not None and not based:
         problems.append(
@@ -227,7 +227,7 @@ def _unmet_needs(request: MergeRequest, inputs: MergeInputs, treatments: Mapping
         )
     if informed and not inputs.fishers:
         problems.append(
-            Problem("", "method 'fisher' needs fishers=, a file of Fisher diagonals for each model", code="E-NEEDED")
+            Problem("", "method 'fisher' needs `fishers=`, a file of Fisher diagonals for each model", code="E-NEEDED")
         )
     for weight in parts_in(inputs.models[0]):
         method = treatments[weight.main].method

@@ -52,7 +52,7 @@ _interrupts: list[int] = []
 def _usage_problem(error: click.ClickException) -> Problem:
     """Return what is wrong with a command line; an option of another library with the name that it has here."""
     from consilience.catalogue import did_you_mean
-    from consilience.cli.dialect import flags_of
+    from consilience.cli.shell_wording import flags_of
 
     text = error.format_message()
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
@@ -67,11 +67,13 @@ def _usage_problem(error: click.ClickException) -> Problem:
 
 def _exit_with(problems: Sequence[Problem], status: int) -> NoReturn:
     """Print problems to stderr, without control characters of a stranger's file names, and exit."""
-    from consilience.cli.dialect import problem_said
     from consilience.cli.marks import echo_marked
+    from consilience.cli.shell_wording import problem_of_the_command
     from consilience.drawing.words import printable
 
-    coded = [problem_said(problem).coded("E-SYSTEM") for problem in problems]  # those of this library have a code
+    coded = [
+        problem_of_the_command(problem).coded("E-SYSTEM") for problem in problems
+    ]  # those of this library have a code
     _print_json(coded)
     for problem in coded:
         echo_marked("consilience:", printable(problem), "red")

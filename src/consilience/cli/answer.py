@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from consilience.cli.json_output import echo_json, json_option
-from consilience.cli.masked import MaskedOptions, warn_of_insecure
+from consilience.cli.masked import MaskedOptions, flower_connection, only_for, place_and_site
 from consilience.cli.modules import import_module, import_object
 from consilience.core.min_count import MIN_COUNT
 from consilience.drawing.words import format_count
@@ -95,42 +95,28 @@ def answer(
         own = MaskedOptions(signing_key, signing_keys, work, quiet=quiet, as_json=as_json, **options)
         own.answer(str(data), place, site, flower=flower, connection=connection)
         return
-    if signing_key is not None or signing_keys is not None or work is not None:
-        raise click.UsageError("--signing-key, --signing-keys, --work: for --masked only.")
-
-    def say(sent: Answered) -> None:
-        if quiet or as_json:
-            return
-        done = "had answered" if sent.again else "answered"
-        were = "was" if sent.withheld == 1 else "were"
-        thin = f"; {format_count(sent.withheld, 'component')} with fewer observations {were} withheld"
-        withheld = thin if sent.withheld else ""
-        click.echo(
-            f"{done} request {sent.kind} {sent.number} of {sent.rounds} with sums over {sent.n_observations} rows "
-            f"({sent.announcement.digest[:12]}){withheld}"
-        )
-
+    only_for("--masked", signing_key=signing_key, signing_keys=signing_keys, work=work)
     if module is not None and density is not None:
         raise click.UsageError("--module is for requests about networks, --density for those about draws; give one.")
     given = None if module is None else import_module(module, "--module")
     if density is not None:
         given = import_object(density, f"--density {density}")
-    arguments: dict[str, Any] = {**options, "say": say, "module": given}
+    arguments = {**options, "say": None if quiet or as_json else _print_answer, "module": given}
     if flower is not None:
-        if place is not None or site is not None or key is None:
-            raise click.UsageError("--flower takes --key, and no PLACE or --site (its key says who).")
-        warn_of_insecure(insecure)
+        usage = "--flower takes --key, and no PLACE or --site (its key says who)."
+        known = flower_connection(place, site, connection, usage)
         with _naming_density(density):
-            sent = answer_flower(flower, data, **connection, **arguments)
+            sent = answer_flower(flower, data, **known, **arguments)
     else:
-        if key is not None or root_certificates is not None or insecure:
-            raise click.UsageError("--key, --root-certificates, --insecure: for --flower only.")
-        if place is None or site is None:
-            raise click.UsageError("Missing argument 'PLACE' or option '--site'.")
+        place, site = place_and_site(place, site, connection, "Missing argument 'PLACE' or option '--site'.")
         with _naming_density(density):
             sent = answer_folder(place, site, data, **arguments)
+    _print_answers(sent, options["follow"] and not quiet, options["receive"], as_json)
+
+
+def _print_answers(sent: Sequence[Answered], is_told: bool, received: Path | None, as_json: bool) -> None:
+    """Print which requests were answered, and what was written."""
     if as_json:
-        received = options["receive"]
         answers = [
             {
                 "kind": one.kind, "number": one.number, "rounds": one.rounds, "n_observations": one.n_observations,
@@ -139,6 +125,17 @@ def answer(
             for one in sent
         ]  # fmt: skip
         echo_json({"answers": answers, "wrote": [] if received is None else [received]})
-    elif not quiet and options["follow"]:
-        received = options["receive"]
+    elif is_told:
         click.echo(f"answered {len(sent)} requests" + ("" if received is None else f"; wrote {received}"))
+
+
+def _print_answer(sent: Answered) -> None:
+    """Print that a request was answered, with sums over how many rows."""
+    done = "had answered" if sent.again else "answered"
+    were = "was" if sent.withheld == 1 else "were"
+    thin = f"; {format_count(sent.withheld, 'component')} with fewer observations {were} withheld"
+    withheld = thin if sent.withheld else ""
+    click.echo(
+        f"{done} request {sent.kind} {sent.number} of {sent.rounds} with sums over {sent.n_observations} rows "
+        f"({sent.announcement.digest[:12]}){withheld}"
+    )

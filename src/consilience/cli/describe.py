@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import consilience as cs
 from consilience.catalogue import did_you_mean
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import echo_prose
-from consilience.cli.options import example_option, module_option, parse_settings
+from consilience.cli.options import example_option, module_option, parse_classes, parse_settings
 from consilience.core.features import Features
 from consilience.core.inspection import table
 from consilience.core.min_count import MIN_COUNT
@@ -84,9 +84,7 @@ def describe(
     from consilience.cli.modules import import_module, make_example
 
     if (adapter := _estimator_called(network)) is not None:
-        told = {name for name, value in {**options, "module": module, "classes": classes}.items() if value is not None}
-        if odd := sorted(told - {"min_count", "class_prior"} | ({"example"} if example else set())):
-            raise click.UsageError(f"--{odd[0].replace('_', '-')} is for networks.")
+        _refuse_network_options({**options, "module": module, "classes": classes, "example": example or None})
         _describe_estimator(adapter, data, output, settings, options["min_count"], quiet, as_json)
         return
     if settings:
@@ -94,23 +92,20 @@ def describe(
     if module is None:
         raise _missing_module(network)
     target = description_path(network if output is None else output)
-    for path in (target, *([] if output is None else [output])):
+    wrote = [target] if output is None else [output, target]
+    for path in reversed(wrote):
         refuse_unwritable(path)
         if any(path.resolve() == other.resolve() for other in (network, data)):
             raise InputError(path, "is read here", "give another output", "E-OUTPUT")
     template = import_module(module, "--module")
     stated: dict[str, Any] = {"example": make_example(example, template)} if example else {}
     if classes is not None:
-        stated["classes"] = int(classes) if classes.isdecimal() else classes.split(",")
-    is_rewritten = output is not None
-    keywords = {name: value for name, value in {**stated, **options}.items() if value is not None}
-    described = kind_of_file(network).describe_file(network, template, data, is_rewritten=is_rewritten, **keywords)
-    if output is None:
-        cs.save(described.description, target)
-    else:
-        cs.save(described, output)
+        stated["classes"] = parse_classes(classes)
+    keywords = stated | {name: value for name, value in options.items() if value is not None}
+    kind = kind_of_file(network)
+    described = kind.describe_file(network, template, data, is_rewritten=output is not None, **keywords)
+    cs.save(described.description if output is None else described, wrote[0])
     notes = () if described.symmetry is None else described.symmetry.notes
-    wrote = [target] if output is None else [output, target]
     if as_json:
         echo_json({"description": inspect_file(target).document, "notes": notes, "wrote": wrote})
     elif not quiet:
@@ -118,6 +113,13 @@ def describe(
         for note in notes:
             echo_prose(f"note: {printable(note)}")
         click.echo(f"wrote {', '.join(map(str, wrote))}")
+
+
+def _refuse_network_options(options: Mapping[str, Any]) -> None:
+    """Raise UsageError for options that an estimator does not take."""
+    stated = {name for name, value in options.items() if value is not None}
+    if odd := sorted(stated - {"min_count", "class_prior"}):
+        raise click.UsageError(f"--{odd[0].replace('_', '-')} is for networks.")
 
 
 def _estimator_called(name: Path) -> EstimatorAdapter | None:

@@ -25,7 +25,7 @@ EXTRAS: Mapping[str, str] = {
     "gp": "sparse Gaussian processes of GPyTorch",
     "hmm": "hidden Markov models of hmmlearn",
     "networks": "neural networks of PyTorch: tracing, fusing and refitting modules; optimal transport",
-    "plots": "figures on an axis of matplotlib: fusion.plot()",
+    "plots": "figures on an axis of matplotlib: `fusion.plot()`",
     "scale": "very many sites: Dask clusters, Parquet, and remote folders",
     "statsmodels": "regressions of statsmodels",
     "tables": "pandas tables of results",

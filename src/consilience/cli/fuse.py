@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 import consilience as cs
-from consilience.cli.dialect import said
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import echo_prose
-from consilience.cli.options import fusion_options, make_fusion_plan
+from consilience.cli.options import FusionPlan, fusion_options, make_fusion_plan
 from consilience.cli.report import refuse_report
+from consilience.cli.shell_wording import in_words_of_the_command
 from consilience.core.arguments import SHARD_KEYWORDS
 from consilience.errors import InputError
 from consilience.files.atomic import refuse_unwritable
@@ -42,29 +42,16 @@ def fuse(
     target = output or (None if recipe.output is None else Path(recipe.output))
     if target is None:
         raise click.UsageError("Missing option '-o' / '--output'.")
-    # A method without a file is refused before any model is read. Some options are not the method's.
-    if recipe.method is not None:
-        options = {name: value for name, value in recipe.options.items() if name not in FUSE_OPTIONS}
-        if plan.kind.make_method(recipe.method, options).keeps_models:
-            raise InputError(target, *plan.kind.no_file)
-    refuse_unwritable(target)
     page = page or (None if recipe.report is None else Path(recipe.report))
-    models: list[str | Path] = [*recipe.models, *(file.path for file in plan.files)]  # folders, and what is in them
-    files_beside_models = [path for path in (recipe.symmetry, recipe.inputs) if path is not None]
-    if page is not None:
-        refuse_report(page, (target, *map(Path, [*models, *files_beside_models])))
-    if any(os.path.isdir(model) and _is_same_file(target.parent, model) for model in recipe.models):
-        raise InputError(target, "is in a folder of models to fuse", "give another output", "E-OUTPUT")
-    if any(_is_same_file(target, model) for model in models):
-        raise InputError(target, "is one of the models to fuse", "give another output", "E-OUTPUT")
-    if any(_is_same_file(target, path) for path in files_beside_models):
-        raise InputError(target, "is read here", "give another output", "E-OUTPUT")
+    _refuse_outputs(plan, target, page)
     seed = seed if seed is not None else (recipe.seed or 0)
     options = {**recipe.options, **plan.arguments()}
     fusion = cs.fuse(plan.models, recipe.method, rng=seed, progress=not (quiet or as_json), **options)
     fusion.save(target)
+    wrote = [target]
     if page is not None:
         fusion.report(page)
+        wrote.append(page)
     if as_json:
         echo_json({
             "method": fusion.provenance.get("method"),
@@ -72,11 +59,30 @@ def fuse(
             "in_short": fusion.in_short,
             "verdict": fusion.verdict.to_json(),
             "summary": fusion.summary(),
-            "wrote": [target, *([] if page is None else [page])],
+            "wrote": wrote,
         })  # fmt: skip
     elif not quiet:
-        echo_prose(said(fusion.summary()))
-        echo_prose(f"wrote {target}" + ("" if page is None else f" and {page}"))
+        echo_prose(in_words_of_the_command(fusion.summary()))
+        echo_prose(f"wrote {' and '.join(map(str, wrote))}")
+
+
+def _refuse_outputs(plan: FusionPlan, target: Path, page: Path | None) -> None:
+    """Raise where the fused model or its page cannot be written, or would replace what is read, before that is read."""
+    recipe = plan.recipe
+    if recipe.method is not None:
+        options = {name: value for name, value in recipe.options.items() if name not in FUSE_OPTIONS}
+        if plan.kind.make_method(recipe.method, options).keeps_models:
+            raise InputError(target, *plan.kind.no_file)
+    refuse_unwritable(target)
+    models: list[str | Path] = [*recipe.models, *(file.path for file in plan.files)]  # folders, and what is in them
+    beside = [path for path in (recipe.symmetry, recipe.inputs) if path is not None]
+    if page is not None:
+        refuse_report(page, (target, *map(Path, [*models, *beside])))
+    if any(os.path.isdir(model) and _is_same_file(target.parent, model) for model in recipe.models):
+        raise InputError(target, "is in a folder of models to fuse", "give another output", "E-OUTPUT")
+    for paths, text in ((models, "is one of the models to fuse"), (beside, "is read here")):
+        if any(_is_same_file(target, path) for path in paths):
+            raise InputError(target, text, "give another output", "E-OUTPUT")
 
 
 @click.command()

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from consilience.checks import AnyArray
 from consilience.cli.json_output import echo_json, json_option
+from consilience.cli.options import parse_classes
 from consilience.core.min_count import MIN_COUNT
 from consilience.errors import OptionError
 from consilience.files.atomic import refuse_unwritable
+
+if TYPE_CHECKING:
+    from consilience.learners import GaussianMechanism
 
 KINDS = ("ridge", "lda", "qda", "gaussian_nb", "bayesian", "ridge_regression", "bayesian_regression")
 
@@ -64,33 +69,16 @@ def head(
     --module, --convolutions or --fourier the rows are features already.
     """
     import consilience as cs  # here and below, so that other commands start without them
-    from consilience import features, learners
+    from consilience import learners
     from consilience.api.kinds import inspect_file
     from consilience.estimators.site_rows import read_labelled
 
     refuse_unwritable(output)
     inputs, targets, _ = read_labelled(data, "targets" if kind.endswith("_regression") else "classes")
     options = {name: value for name, value in given.items() if value is not None}
-    noise_options = {name: options.pop(name) for name in ("delta", "norm_bound") if name in options}
-    epsilon = options.pop("epsilon", None)
-    if epsilon is None and noise_options:
-        raise OptionError("--delta, --norm-bound", "are for --epsilon, which is missing")
-    noise = None if epsilon is None else learners.GaussianMechanism(epsilon, **noise_options)
-    _refuse_features({"module": module, "convolutions": convolutions, "fourier": fourier}, options)
-    computed: Any = None
-    if module is not None:
-        from consilience.cli.modules import import_module
-
-        computed = import_module(module, "--module")
-    elif convolutions is not None:
-        shape = inputs.shape[1:]
-        computed = features.random_convolutions((1, *shape) if len(shape) == 2 else shape, convolutions, **options)
-    elif fourier is not None:
-        n_columns = int(inputs[0].size) if len(inputs) else 1
-        computed = features.random_fourier(n_columns, fourier, **options)
-    labels: Any = None
-    if classes is not None:
-        labels = int(classes) if classes.isdecimal() else classes.split(",")
+    noise = _noise({name: options.pop(name) for name in ("epsilon", "delta", "norm_bound") if name in options})
+    computed = _features({"module": module, "convolutions": convolutions, "fourier": fourier}, options, inputs)
+    labels = None if classes is None else parse_classes(classes)
     fitted = learners.Head(kind, features=computed).fit(
         inputs, targets, classes=labels, min_count=min_count, noise=noise
     )
@@ -101,11 +89,41 @@ def head(
         click.echo(f"wrote {output}: {fitted}, {output.stat().st_size:,} bytes")
 
 
-def _refuse_features(kinds: Mapping[str, object], options: Mapping[str, object]) -> None:
-    """Raise OptionError for several kinds of features, and for options of other kinds than the one given."""
+def _noise(options: Mapping[str, float]) -> GaussianMechanism | None:
+    """Return the noise on the sums; None without it."""
+    from consilience.learners import GaussianMechanism
+
+    if "epsilon" in options:
+        return GaussianMechanism(**options)
+    if options:
+        raise OptionError("--delta, --norm-bound", "are for --epsilon, which is missing")
+    return None
+
+
+def _features(kinds: Mapping[str, Any], options: Mapping[str, Any], inputs: AnyArray) -> Any:
+    """Return what computes the features of rows; None where rows are features.
+
+    Raises
+    ------
+    OptionError
+        For several kinds of features, and for options of other kinds than the one given.
+    """
+    from consilience import features
+
     asked = [name for name, value in kinds.items() if value is not None]
     if len(asked) > 1:
         raise OptionError(", ".join(f"--{name}" for name in asked), "are several kinds of features; give one")
-    allowed = {"convolutions": {"scale", "seed"}, "fourier": {"length", "seed"}}.get(asked[0] if asked else "", set())
+    kind = asked[0] if asked else ""
+    allowed = {"convolutions": {"scale", "seed"}, "fourier": {"length", "seed"}}.get(kind, set())
     if unused := sorted(set(options) - allowed):
         raise OptionError(", ".join(f"--{name}" for name in unused), "means nothing for these features; leave it out")
+    if kind == "module":
+        from consilience.cli.modules import import_module
+
+        return import_module(kinds[kind], "--module")
+    if kind == "convolutions":
+        shape = inputs.shape[1:]
+        return features.random_convolutions((1, *shape) if len(shape) == 2 else shape, kinds[kind], **options)
+    if kind == "fourier":
+        return features.random_fourier(int(inputs[0].size) if len(inputs) else 1, kinds[kind], **options)
+    return None

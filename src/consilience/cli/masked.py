@@ -16,6 +16,39 @@ from consilience.federated.folder.masked_site import answer_masked, send_masked
 from consilience.federated.masking.exchange import TookPart
 
 
+def only_for(flag: str, **given: Any) -> None:
+    """Raise UsageError where options are given that another one takes."""
+    if any(value not in (None, False) for value in given.values()):
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise click.UsageError(f"{names}: for {flag} only.")
+
+
+def place_and_site(
+    place: str | None,
+    site: str | None,
+    connection: dict[str, Any],
+    missing: str = "Missing the place of the round or option '--site'.",
+) -> tuple[str, str]:
+    """Return where a round is and which site this is; raise UsageError where one is missing, or Flower's are given."""
+    only_for("--flower", **connection)
+    if place is None or site is None:
+        raise click.UsageError(missing)
+    return place, site
+
+
+def flower_connection(
+    place: str | None,
+    site: str | None,
+    connection: dict[str, Any],
+    usage: str = "--flower takes --key, and no place or --site (its key says who).",
+) -> dict[str, Any]:
+    """Return how a server of Flower is reached; raise UsageError without a key, or with what its key says."""
+    if place is not None or site is not None or connection["key"] is None:
+        raise click.UsageError(usage)
+    warn_of_insecure(connection["insecure"])
+    return connection
+
+
 @dataclass(frozen=True)
 class MaskedOptions:
     """Options of a site in a masked round.
@@ -50,19 +83,20 @@ class MaskedOptions:
         """Take part with a file, and print what came of it."""
         arguments = {**self._arguments(), **more}
         if flower is None:
-            self._print_sent(send_masked(file, *self._place(place, site, connection), **arguments))
+            self._print_sent(send_masked(file, *place_and_site(place, site, connection), **arguments))
         else:
-            self._print_sent(send_masked_flower(file, flower, **self._connection(place, site, connection), **arguments))
+            known = flower_connection(place, site, connection)
+            self._print_sent(send_masked_flower(file, flower, **known, **arguments))
 
     def answer(
         self, data: Any, place: str | None, site: str | None, *, flower: str | None, connection: dict[str, Any]
     ) -> None:
         """Answer all requests of a round, and print what came of it."""
         if flower is None:
-            self._print_answered(answer_masked(*self._place(place, site, connection), data, **self._arguments()))
+            self._print_answered(answer_masked(*place_and_site(place, site, connection), data, **self._arguments()))
         else:
-            of_flower = self._connection(place, site, connection)
-            self._print_answered(answer_masked_flower(flower, data, **of_flower, **self._arguments()))
+            known = flower_connection(place, site, connection)
+            self._print_answered(answer_masked_flower(flower, data, **known, **self._arguments()))
 
     def _arguments(self) -> dict[str, Any]:
         if self.signing_key is None:
@@ -84,21 +118,6 @@ class MaskedOptions:
                 click.echo(printable(line))
         else:
             warn(line)
-
-    @staticmethod
-    def _place(place: str | None, site: str | None, connection: dict[str, Any]) -> tuple[str, str]:
-        if any(connection.values()):
-            raise click.UsageError("--key, --root-certificates, --insecure: for --flower only.")
-        if place is None or site is None:
-            raise click.UsageError("Missing the place of the round or option '--site'.")
-        return place, site
-
-    @staticmethod
-    def _connection(place: str | None, site: str | None, connection: dict[str, Any]) -> dict[str, Any]:
-        if place is not None or site is not None or connection["key"] is None:
-            raise click.UsageError("--flower takes --key, and no place or --site (its key says who).")
-        warn_of_insecure(connection["insecure"])
-        return connection
 
     def _print_sent(self, took: TookPart) -> None:
         """Print that a site took part with a file."""

@@ -92,17 +92,24 @@ def methods(name: str | None, as_json: bool) -> None:
         listed = [_method_json(title, method) for title, table in shown.items() for method in table]
         kinds = [adapter.kind for adapter in known_adapters()] if name is None else []
         echo_json({"methods": listed, "estimators": estimators, "statistical_models": kinds})
-        return
-    for title, table in shown.items():
+    else:
+        _print_tables(shown, adapters, explain=name is not None)
+
+
+def _print_tables(
+    tables: Mapping[str, Sequence[type[Any]]], adapters: Sequence[EstimatorAdapter], explain: bool
+) -> None:
+    """Print methods by kind, then estimators; in the whole list what else there is."""
+    for title, table in tables.items():
         if table:
             click.echo(f"{title}\n")
         for method in table:
-            _print_method(method, explain=name is not None)
+            _print_method(method, explain=explain)
     if adapters:
         click.echo("Classes of estimators that are fused by their sums\n")
     for adapter in adapters:
         _print_estimator(adapter)
-    if name is None:
+    if not explain:
         echo_prose(f"\n  Statistical models that have posteriors: {', '.join(one.kind for one in known_adapters())}.")
         click.echo("  `consilience methods NAME` explains the options of a method.")
 
@@ -116,11 +123,11 @@ def _estimator_name(adapter: EstimatorAdapter) -> str:
 def _estimator_needs(adapter: EstimatorAdapter) -> str:
     """Return what a site gives for an estimator."""
     data = "X" if adapter.needs == "nothing" else "(X, y)"
-    needs = "the fitted object" if adapter.lacks is None else f"cs.describe(model, data={data}) at the site"
+    needs = "the fitted object" if adapter.lacks is None else f"`cs.describe(model, data={data})` at the site"
     if adapter.sent_as is not None:
         needs = f"{adapter.sent_as} at the site"
     if adapter.disclosure() is not None:
-        needs += ", and min_count=0 everywhere: extremes are single observations"
+        needs += ", and `min_count=0` everywhere: extremes are single observations"
     return needs
 
 

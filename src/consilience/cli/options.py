@@ -319,6 +319,11 @@ def refuse_reserved(options: Mapping[str, Any], reserved: Collection[str]) -> No
         raise OptionError(", ".join(seeds), "not an option of a method", "give --seed N", "E-OPTION")
 
 
+def parse_classes(text: str) -> int | list[str]:
+    """Return the number of classes that a text states, or their labels, separated by commas."""
+    return int(text) if text.isdecimal() else text.split(",")
+
+
 def _parse_widths(texts: Sequence[str]) -> dict[str, int]:
     """Return numbers of units by group, from texts GROUP=N."""
     widths = {}
@@ -332,38 +337,45 @@ def _parse_widths(texts: Sequence[str]) -> dict[str, int]:
 
 def _network_arguments(recipe: Recipe, files: Sequence[SafetensorsFile]) -> dict[str, Any]:
     """Return the keywords of ``fuse`` that are for networks: modules imported, inputs read, None left out."""
-    from consilience.cli.modules import import_module, make_example  # here, since networks only need them
-    from consilience.networks.module_inputs import read_inputs
+    from consilience.cli.modules import import_module  # here, since networks only need them
 
+    if recipe.target is not None and recipe.target_widths is not None:
+        raise OptionError("--target, --target-width: give one of them")
     arguments: dict[str, Any] = {
         "reference": recipe.reference,
         "target_widths": recipe.target_widths,
         "classes": recipe.classes,
+        "symmetry": None if recipe.symmetry is None else Path(recipe.symmetry),
+        **_module_arguments(recipe, files),
+        "target": None if recipe.target is None else import_module(recipe.target, "--target"),
     }
-    arguments["symmetry"] = None if recipe.symmetry is None else Path(recipe.symmetry)
-    if recipe.target is not None and recipe.target_widths is not None:
-        raise OptionError("--target, --target-width: give one of them")
-    module = None if recipe.module is None else import_module(recipe.module, "--module")
-    for name in ("example", "inputs"):
-        if module is None and getattr(recipe, name) is not None:
-            raise OptionError(f"--{name}: is for a module to take; give --module PKG.MOD:CALLABLE too")
-    if module is not None:
-        arguments["module"] = module
-        if recipe.example is not None:
-            arguments["example"] = make_example(recipe.example, module)
-        elif not (
-            recipe.symmetry is not None
-            or needs_no_symmetry(recipe.method)
-            or have_symmetry(files)
-            or have_descriptions(files)
-            or recipe.inputs is not None
-        ):
-            raise OptionError(f"--module {recipe.module}: needs --example SHAPE to find which axes move together")
-        if recipe.inputs is not None:
-            arguments["inputs"] = read_inputs(Path(recipe.inputs), module)
-    if recipe.target is not None:
-        arguments["target"] = import_module(recipe.target, "--target")
     return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _module_arguments(recipe: Recipe, files: Sequence[SafetensorsFile]) -> dict[str, Any]:
+    """Return the module of a recipe, and what is for it to take; raise for an example or inputs without a module."""
+    from consilience.cli.modules import import_module, make_example  # here, since networks only need them
+    from consilience.networks.module_inputs import read_inputs
+
+    if recipe.module is None:
+        for name in ("example", "inputs"):
+            if getattr(recipe, name) is not None:
+                raise OptionError(f"--{name}: is for a module to take; give --module PKG.MOD:CALLABLE too")
+        return {}
+    module = import_module(recipe.module, "--module")
+    arguments: dict[str, Any] = {"module": module}
+    if recipe.example is not None:
+        arguments["example"] = make_example(recipe.example, module)
+    elif recipe.symmetry is None and recipe.inputs is None and not _units_are_known(recipe, files):
+        raise OptionError(f"--module {recipe.module}: needs --example SHAPE to find which axes move together")
+    if recipe.inputs is not None:
+        arguments["inputs"] = read_inputs(Path(recipe.inputs), module)
+    return arguments
+
+
+def _units_are_known(recipe: Recipe, files: Sequence[SafetensorsFile]) -> bool:
+    """Return whether a method needs no symmetry, or files say which axes move together."""
+    return needs_no_symmetry(recipe.method) or have_symmetry(files) or have_descriptions(files)
 
 
 def network_options(recipe: Recipe) -> list[str]:

@@ -9,7 +9,14 @@ import click
 
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import echo_prose
-from consilience.cli.masked import MaskedOptions, warn, warn_of_insecure
+from consilience.cli.masked import (
+    MaskedOptions,
+    flower_connection,
+    only_for,
+    place_and_site,
+    warn,
+    warn_of_insecure,
+)
 from consilience.cli.modules import import_object
 from consilience.cli.options import parse_settings
 from consilience.core.min_count import MIN_COUNT
@@ -136,42 +143,48 @@ def serve(
     if round_options["then"] is not None:
         Then.parse(round_options["then"])  # before a recipe or key is read
     shown = json_line if log_format == "json" else printable
-    plan = Recipe() if recipe is None else read_recipe(recipe)
-    if plan.models or plan.weights is not None or plan.module is not None or plan.example is not None:
-        raise OptionError(recipe, "a round takes method, options, seed, symmetry and reference of a recipe, no more")
-    options: dict[str, Any] = {**plan.options, **parse_settings(settings)}
-    if plan.symmetry is not None:
-        options["symmetry"] = Path(plan.symmetry)
     arguments: dict[str, Any] = {
         **round_options,
-        **options,
-        "method": method or plan.method,
+        **_planned(recipe, settings, method, seed),
         "weights": None if weights in (None, BY_OBSERVATIONS) else _parse_weights(str(weights)),
         "masked": _masked(masked, signing_keys, weights == BY_OBSERVATIONS, (epsilon, delta, clip)),
         "limits": Limits(file_bytes=limit, components=max_components),
-        "rng": seed if seed is not None else (plan.seed or 0),
         "say": None if quiet or as_json else (lambda line: click.echo(shown(line), err=True)),
     }
-    if masked and sites is None and not flower and signing_keys is not None:
-        sites = ",".join(read_public_keys(signing_keys))
-    names = None if sites is None else [name.strip() for name in sites.split(",") if name.strip()]
+    arguments["sites"] = _site_names(sites, signing_keys if masked and not flower else None)
     if flower:
         if place is not None or address is None or site_keys is None:
             raise click.UsageError("--flower takes --address and --site-keys, and no PLACE.")
         warn_of_insecure(insecure)
-        connection: dict[str, Any] = {
-            "site_keys": site_keys,
-            "certificates": certificates,
-            "insecure": insecure,
-            "sites": names,
-        }
+        connection: dict[str, Any] = {"site_keys": site_keys, "certificates": certificates, "insecure": insecure}
         result = serve_flower(address, output, **connection, **arguments)
     else:
-        if place is None or names is None:
+        if place is None or arguments["sites"] is None:
             raise click.UsageError("Missing argument 'PLACE' or option '--sites'.")
-        if address is not None or certificates is not None or site_keys is not None or insecure:
-            raise click.UsageError("--address, --certificates, --site-keys, --insecure: for --flower only.")
-        result = serve_folder(place, output, sites=names, **arguments)
+        only_for("--flower", address=address, certificates=certificates, site_keys=site_keys, insecure=insecure)
+        result = serve_folder(place, output, **arguments)
+    _report(result, output, page, quiet, as_json)
+
+
+def _planned(recipe: Path | None, settings: tuple[str, ...], method: str | None, seed: int | None) -> dict[str, Any]:
+    """Return method, options and seed as a recipe and the command line state them."""
+    plan = Recipe() if recipe is None else read_recipe(recipe)
+    if plan.models or plan.weights is not None or plan.module is not None or plan.example is not None:
+        raise OptionError(recipe, "a round takes method, options, seed, symmetry and reference of a recipe, no more")
+    symmetry = {} if plan.symmetry is None else {"symmetry": Path(plan.symmetry)}
+    stated = {"method": method or plan.method, "rng": seed if seed is not None else (plan.seed or 0)}
+    return {**plan.options, **parse_settings(settings), **symmetry, **stated}
+
+
+def _site_names(sites: str | None, keys: Path | None) -> list[str] | None:
+    """Return the names of the sites, by their keys where these are given alone; None where nothing names them."""
+    if sites is None:
+        return None if keys is None else list(read_public_keys(keys))
+    return [name.strip() for name in sites.split(",") if name.strip()]
+
+
+def _report(result: RoundResult, output: Path, page: Path | None, quiet: bool, as_json: bool) -> None:
+    """Write the page of a round, and print who took part; raise for what went wrong after its first model."""
     if page is not None and result.fusion is not None:
         result.fusion.report(page)
     elif page is not None and not page.exists():
@@ -192,14 +205,14 @@ def _masked(
 ) -> Masked | None:
     """Return how a round is masked; None for an open one."""
     if not is_masked:
-        if signing_keys is not None or any(value is not None for value in noise):
-            raise click.UsageError("--signing-keys, --epsilon, --delta, --clip: for --masked only.")
+        epsilon, delta, clip = noise
+        only_for("--masked", signing_keys=signing_keys, epsilon=epsilon, delta=delta, clip=clip)
         if by_observations:
             raise click.UsageError("--weights n_observations: for --masked only; in open rounds descriptions say it.")
         return None
     if signing_keys is None:
         raise click.UsageError("--masked takes --signing-keys, a folder with NAME.pub of each site.")
-    if any(value is not None for value in noise) and None in noise:
+    if noise.count(None) not in (0, len(noise)):
         raise click.UsageError("Noise takes all of --epsilon, --delta and --clip.")
     epsilon, delta, clip = noise
     if epsilon is None or delta is None or clip is None:
@@ -292,63 +305,58 @@ def send(
     With --masked its numbers leave under masks, and the command stays until the sum is over; stopped, it goes on when
     it is called again.
     """
+    connection = {"key": key, "root_certificates": root_certificates, "insecure": insecure}
     if masked:
         if refine is not None or file is None or announcement.pop("attempt") is not None:
             raise click.UsageError("--masked takes FILE, and no --refine or --attempt.")
         own = MaskedOptions(signing_key, signing_keys, work, receive, timeout, min_count, quiet, as_json)
-        own.send(
-            file,
-            place,
-            site,
-            flower=flower,
-            connection={"key": key, "root_certificates": root_certificates, "insecure": insecure},
-            description=announcement.pop("fisher"),
-            **announcement,
-        )
+        description = announcement.pop("fisher")
+        own.send(file, place, site, flower=flower, connection=connection, description=description, **announcement)
         return
-    if signing_key is not None or signing_keys is not None or work is not None:
-        raise click.UsageError("--signing-key, --signing-keys, --work: for --masked only.")
+    only_for("--masked", signing_key=signing_key, signing_keys=signing_keys, work=work)
     if flower is not None:
-        if place is not None or site is not None or refine is not None or key is None or file is None:
-            raise click.UsageError("--flower takes FILE and --key, and no --to, --site (its key says who) or --refine.")
-        warn_of_insecure(insecure)
-        connection: dict[str, Any] = {
-            "key": key,
-            "root_certificates": root_certificates,
-            "insecure": insecure,
-            "timeout": timeout,
-        }
-        sent = send_flower(file, flower, receive=receive, min_count=min_count, **connection, **announcement)
-        if as_json:
-            echo_json(_sent_json(sent, sent.report, receive))
-        else:
-            _print_sent(sent, file, quiet, receive)
+        usage = "--flower takes FILE and --key, and no --to, --site (its key says who) or --refine."
+        if refine is not None or file is None:
+            raise click.UsageError(usage)
+        known = flower_connection(place, site, connection, usage)
+        sent = send_flower(file, flower, receive=receive, min_count=min_count, timeout=timeout, **known, **announcement)
+        _print_sent(sent, file, sent.report, receive, quiet, as_json)
         return
-    if key is not None or root_certificates is not None or insecure:
-        raise click.UsageError("--key, --root-certificates, --insecure: for --flower only.")
-    if place is None or site is None:
-        raise click.UsageError("Missing option '--to' or '--site'.")
+    place, site = place_and_site(place, site, connection, "Missing option '--to' or '--site'.")
     if (file is None) == (refine is None):
         raise click.UsageError("Give one of FILE and --refine.")
-    if refine is not None:
-        _, report = take_part(place, site, _import_callable(refine), timeout=timeout, min_count=min_count, say=warn)
-        if receive is not None:
-            receive_folder(place, receive, number=report.number, timeout=timeout)
-        if as_json:
-            wrote = [] if receive is None else [receive]
-            nothing = dict.fromkeys(("attempt", "sha256"))
-            echo_json({**nothing, "took_part": None, "warnings": [], "rounds": report.number, "wrote": wrote})
-        elif not quiet:
-            click.echo(f"took part in {report.number} rounds" + ("" if receive is None else f"; wrote {receive}"))
+    if file is None:
+        report = _take_part(place, site, str(refine), receive, timeout, min_count)
+        _print_rounds(report, receive, quiet, as_json)
         return
-    sent = send_folder(file or "", place, site, min_count=min_count, **announcement)
-    if not as_json:
-        _print_sent(sent, file, quiet, None)
+    sent = send_folder(file, place, site, min_count=min_count, **announcement)
+    if not as_json:  # while the fused model is waited for
+        _print_sent(sent, file, None, None, quiet, as_json)
     received = None if receive is None else receive_folder(place, receive, timeout=timeout)
     if as_json:
-        echo_json(_sent_json(sent, received, receive))
+        _print_sent(sent, file, received, receive, quiet, as_json)
     elif received is not None and receive is not None:
         _print_received(received, receive, quiet, sent.announcement.digest)
+
+
+def _take_part(
+    place: str, site: str, refine: str, receive: Path | None, timeout: float, min_count: float
+) -> RoundReport:
+    """Take part in all rounds with what --refine names, and write the fused model where it is asked for."""
+    _, report = take_part(place, site, _import_callable(refine), timeout=timeout, min_count=min_count, say=warn)
+    if receive is not None:
+        receive_folder(place, receive, number=report.number, timeout=timeout)
+    return report
+
+
+def _print_rounds(report: RoundReport, receive: Path | None, quiet: bool, as_json: bool) -> None:
+    """Print in how many rounds this site took part."""
+    if as_json:
+        wrote = [] if receive is None else [receive]
+        nothing = dict.fromkeys(("attempt", "sha256"))
+        echo_json({**nothing, "took_part": None, "warnings": [], "rounds": report.number, "wrote": wrote})
+    elif not quiet:
+        click.echo(f"took part in {report.number} rounds" + ("" if receive is None else f"; wrote {receive}"))
 
 
 def _sent_json(sent: Sent, report: RoundReport | None, receive: Path | None) -> dict[str, Any]:
@@ -364,15 +372,20 @@ def _sent_json(sent: Sent, report: RoundReport | None, receive: Path | None) -> 
     }
 
 
-def _print_sent(sent: Sent, file: Path | None, quiet: bool, receive: Path | None) -> None:
+def _print_sent(
+    sent: Sent, file: Path, report: RoundReport | None, receive: Path | None, quiet: bool, as_json: bool
+) -> None:
     """Print what was sent and its warnings; where the fused model came back with it, that too."""
+    if as_json:
+        echo_json(_sent_json(sent, report, receive))
+        return
     for warning in sent.warnings:
         warn(warning)
     attempt, digest = sent.announcement.attempt, sent.announcement.digest
     if not quiet:
         click.echo(f"{'had sent' if sent.again else 'sent'} {file} as attempt {attempt} ({digest[:12]})")
-    if sent.report is not None and receive is not None:
-        _print_received(sent.report, receive, quiet, digest)
+    if report is not None and receive is not None:
+        _print_received(report, receive, quiet, digest)
 
 
 def _print_received(report: RoundReport, receive: Path, quiet: bool, digest: str) -> None:

@@ -7,15 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from consilience.cli.dialect import said
 from consilience.cli.marks import echo_marked
+from consilience.cli.shell_wording import in_words_of_the_command
 from consilience.drawing.words import printable
 from consilience.errors import HarmWarning, UnprovedSymmetryWarning
-
-_UNPROVED_SYMMETRY = (
-    "the symmetry of these networks is unproved: if it is wrong, so is the fused network; "
-    f"--module with --example proves it [{UnprovedSymmetryWarning.code}]"
-)
 
 
 @contextmanager
@@ -27,10 +22,8 @@ def short_warnings() -> Iterator[None]:
         show_others = warnings.showwarning
 
         def show(message: Any, category: Any, *location: Any, **keywords: Any) -> None:
-            if issubclass(category, UnprovedSymmetryWarning):
-                echo_marked("consilience: warning:", _UNPROVED_SYMMETRY, "yellow")
-            elif hasattr(category, "code"):  # of this library
-                echo_marked("consilience: warning:", printable(said(str(message))), "yellow")
+            if hasattr(category, "code"):  # of this library
+                echo_marked("consilience: warning:", printable(in_words_of_the_command(str(message))), "yellow")
             else:
                 show_others(message, category, *location, **keywords)
 

@@ -144,18 +144,22 @@ def as_features(features: Any) -> Features | None:
     if features is None or isinstance(features, Features):
         return features
     if isinstance(features, Mapping) and all(map(_is_unit_or_categories, features.values())):
-        categories = {name: tuple(stated) for name, stated in features.items() if not isinstance(stated, str)}
-        units = tuple("" if name in categories else stated for name, stated in features.items())
-        stated_units = units if any(units) or not categories else None
-        return Features(names=tuple(features), units=stated_units, categories=categories or None)
-    if isinstance(features, Iterable) and not isinstance(features, str | bytes | Mapping):
-        names = tuple(features)
-        if names and all(isinstance(name, str) for name in names):
-            return Features(names=names)
+        return _of_statements(features)
+    names = () if isinstance(features, str | bytes | Mapping) or not isinstance(features, Iterable) else tuple(features)
+    if names and all(isinstance(name, str) for name in names):
+        return Features(names=names)
     expected = "names of the columns, a mapping of names to units or categories, or consilience.Features"
     raise InputError(
         "features", f"expected {expected}, found {type(features).__name__} {features!r:.60}", code="E-NUMBER"
     )
+
+
+def _of_statements(stated: Mapping[str, Any]) -> Features:
+    """Return columns of which a unit, a text, or categories are stated; no units where categories alone are."""
+    categories = {name: tuple(values) for name, values in stated.items() if not isinstance(values, str)}
+    units = tuple("" if name in categories else unit for name, unit in stated.items())
+    has_units = any(units) or not categories
+    return Features(names=tuple(stated), units=units if has_units else None, categories=categories or None)
 
 
 def _is_unit_or_categories(stated: object) -> bool:

@@ -7,7 +7,7 @@ only named; nothing here raises.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -222,9 +222,7 @@ def findings_of(result: Mapping[str, object]) -> Findings:
     number = _number_support(result.get("number"))
     says_nothing = _are_none(result.get("heterogeneity"))  # where no component has a copy
     minority, average = _minority(result.get("minority")), _average(result.get("average"))
-    variances = [_finite(result.get(name)) for name in _VARIANCES]
-    deviations = [value**0.5 for value in variances if value is not None and value >= 0]
-    spread = (deviations[0], deviations[1], deviations[2]) if len(deviations) == len(_VARIANCES) else None
+    spread = _spread([_finite(result.get(name)) for name in _VARIANCES])
     shown_details: dict[str, Any] = {
         "path": path,
         "number": number,
@@ -238,9 +236,8 @@ def findings_of(result: Mapping[str, object]) -> Findings:
     other_details = {
         name: value for name, value in result.items() if name not in _NO_DETAILS and not shown_details.get(name)
     } | _site_statements(result)
-    scalar_details = {
-        name: value for name, value in other_details.items() if isinstance(value, str | int | float | None)
-    }
+    scalars = {name: value for name, value in other_details.items() if isinstance(value, str | int | float | None)}
+    hidden = (name for name, value in other_details.items() if name not in scalars and value)
     return Findings(
         status=status,
         remedy={member.name.lower(): member.value for member in Status}.get(status, ""),
@@ -255,11 +252,15 @@ def findings_of(result: Mapping[str, object]) -> Findings:
         vocabulary=vocabulary,
         average=average,
         spread=spread,
-        scalar_details=tuple(sorted(scalar_details.items())),
-        hidden_details=tuple(
-            sorted(name for name, value in other_details.items() if name not in scalar_details and value)
-        ),
+        scalar_details=tuple(sorted(scalars.items())),
+        hidden_details=tuple(sorted(hidden)),
     )
+
+
+def _spread(variances: Sequence[float | None]) -> tuple[float, float, float] | None:
+    """Return the three deviations of variances; None where one is not stated or is negative."""
+    deviations = [value**0.5 for value in variances if value is not None and value >= 0]
+    return (deviations[0], deviations[1], deviations[2]) if len(deviations) == len(_VARIANCES) else None
 
 
 def _site_statements(result: Mapping[str, object]) -> dict[str, str]:

@@ -25,7 +25,7 @@ class FrozenDict(dict[Key, Value]):
     """
 
     def _refuse(self, *_args: Any, **_named: Any) -> NoReturn:
-        raise TypeError("this mapping cannot be changed; change a copy: dict(mapping)")
+        raise TypeError("this mapping cannot be changed; change a copy: `dict(mapping)`")
 
     __setitem__ = __delitem__ = __ior__ = _refuse
     clear = pop = popitem = setdefault = update = _refuse

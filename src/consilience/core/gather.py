@@ -167,24 +167,19 @@ def gather(inputs: Sequence[NamedInput], reading: Reading[Value]) -> tuple[list[
     """Return the inputs that could be described, in their order, and everything that is wrong, each said once."""
     described: list[Described[Value]] = []
     problems: list[Problem] = []
-    files = [one.file for one in inputs if one.file is not None and reading.takes(one)]
-    contents = iter(reading.read_many(files) if files else ())
-    like = next((one.label for one in inputs if one.file is not None and reading.takes(one)), None)
+    taken = {one.label: one.file for one in inputs if one.file is not None and reading.takes(one)}
+    contents = iter(reading.read_many([*taken.values()]) if taken else ())
     for place, one in enumerate(inputs):
-        names_itself = reading.names_inputs  # as readers of files do
+        names_itself = reading.names_inputs
         try:
             if one.file is None:
-                value, record = reading.convert(one)
-                digest = None
+                (value, record), digest = reading.convert(one), None
             else:
-                names_itself = True
+                names_itself = True  # as readers of files do
                 if not reading.takes(one):
-                    refuse_other_kind(one, reading.called, like)
-                content = next(contents)
-                if isinstance(content, InputError):
-                    raise content
-                names_itself = reading.names_inputs
-                (value, record), digest = content, one.file.sha256
+                    refuse_other_kind(one, reading.called, next(iter(taken), None))
+                value, record = _content(next(contents))
+                names_itself, digest = reading.names_inputs, one.file.sha256
             settled = reading.settle(value, one, place, problems)
             described.append(
                 Described(one.name, one.label, settled, value, reading, digest, ancestors_of(record), one.model)
@@ -192,6 +187,13 @@ def gather(inputs: Sequence[NamedInput], reading: Reading[Value]) -> tuple[list[
         except (InputError, UnsupportedError) as error:
             problems += [problem if names_itself else problem.about(one.label) for problem in error.problems]
     return described, said_once(problems) if problems else []
+
+
+def _content(read: tuple[Value, Record] | InputError) -> tuple[Value, Record]:
+    """Return what was read from a file; raise where that failed."""
+    if isinstance(read, InputError):
+        raise read
+    return read
 
 
 def twice(inputs: Sequence[NamedInput], described: Sequence[Described[Any]]) -> list[Problem]:

@@ -15,7 +15,7 @@ from scipy import sparse
 
 from consilience.catalogue import did_you_mean
 from consilience.checks import Labels, as_rows
-from consilience.errors import FileFormatError, InputError
+from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.class_labels import read_class_labels
 from consilience.files.csv import read_csv
 from consilience.files.npy import not_data, read_array
@@ -138,19 +138,25 @@ def _column_numbers(name: str, header: Sequence[str], columns: ExpectedColumns, 
         _check_width(name, len(numbers), columns, lacking)
         return numbers
     if missing := [column for column in columns.names if column not in header]:
-        others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        text = f"lacks the column {missing[0]!r}{others}, found {', '.join(header)[:200]}"
-        meant = did_you_mean(missing[0], [column for column in header if column not in columns.names])
-        remedy = f"rename {meant}, if that is it, to {missing[0]}" if meant else "give the columns of the models"
-        if len(header) == 1 and ";" in header[0]:
-            remedy = "write it with commas between cells"
-        raise InputError(name, text, remedy, "E-COLUMN")
+        raise InputError(_missing_columns(name, header, missing, columns.names))
     if repeated := [column for column in columns.names if header.count(column) > 1]:
         raise InputError(
             name, f"has the column {repeated[0]!r} {header.count(repeated[0])} times, expected once", code="E-TWICE"
         )
     number_of = {column: number for number, column in enumerate(header)}
     return [number_of[column] for column in columns.names]
+
+
+def _missing_columns(name: str, header: Sequence[str], missing: Sequence[str], names: Sequence[str]) -> Problem:
+    """Return that data lack columns of the models, and which of theirs may be meant."""
+    others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+    meant = did_you_mean(missing[0], [column for column in header if column not in names])
+    remedy = f"rename {meant}, if that is it, to {missing[0]}" if meant else "give the columns of the models"
+    if len(header) == 1 and ";" in header[0]:
+        remedy = "write it with commas between cells"
+    return Problem(
+        name, f"lacks the column {missing[0]!r}{others}, found {', '.join(header)[:200]}", remedy, "E-COLUMN"
+    )
 
 
 def _check_width(name: str, n_columns: int, columns: ExpectedColumns, lacking: str = "") -> None:

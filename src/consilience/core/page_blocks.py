@@ -24,6 +24,7 @@ from consilience.drawing.blocks import (
     Table,
     format_value,
     markup,
+    prose,
     sentences,
     text_column,
 )
@@ -61,7 +62,11 @@ def what_to_know(notes: Sequence[str]) -> Block | None:
 def status(findings: Findings) -> Paragraph:
     """Return how the fusion ended, and what to do about it."""
     name = markup("<strong>{}.</strong>", shorten(findings.status.replace("_", " ").capitalize(), 80))
-    remedy = f"{findings.remedy.capitalize()}." if findings.remedy and findings.remedy != findings.status else ""
+    remedy = (
+        f"{findings.remedy[:1].upper()}{findings.remedy[1:]}."
+        if findings.remedy and findings.remedy != findings.status
+        else ""
+    )
     ending = ""
     if findings.history and findings.objective is not None and math.isfinite(findings.objective):
         steps = format_count(len(findings.history), "step")
@@ -78,7 +83,7 @@ def act(*parts: object) -> Paragraph:
 
 def strong(text: object) -> Markup:
     """Return a text that stands out."""
-    return markup("<strong>{}</strong>", text)
+    return markup("<strong>{}</strong>", prose(text))
 
 
 def code(text: object) -> Markup:

@@ -15,7 +15,7 @@ class Status(Enum):
     )
     INDISTINCT = (
         "a copy tells less of its component than which one it is a copy of, so that matches mean little; raise mass, "
-        "or give within_variance with optimize=False"
+        "or give within_variance with `optimize=False`"
     )
     OUT_OF_TIME = "stopped at max_seconds before all was done; raise max_seconds"
     AT_CAPACITY = "every one of max_components is in use, so the true number may be larger; raise max_components"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from consilience.errors import Problem
 
-_MODULE_REMEDY = "hand in the module, or module.state_dict()"
+_MODULE_REMEDY = "hand in the module, or `module.state_dict()`"
 
 
 def training_state_problem(model: object) -> Problem | None:

@@ -17,6 +17,7 @@ from markupsafe import Markup, escape
 
 from consilience.drawing.downloads import csv_link, svg_link
 from consilience.drawing.words import format_count, format_fixed, format_number, natural_key, printable, shorten
+from consilience.errors import split_code
 
 MAX_ROWS = 60
 """Rows of a table beyond these are counted. Bounds the size of the page; chosen by hand."""
@@ -44,9 +45,23 @@ def markup(template: str, *values: object, **named: object) -> Markup:
     return Markup(template).format(*map(_escaped, values), **escaped)  # noqa: S704  (templates are literals of ours)
 
 
+def prose(value: object) -> Markup:
+    """Return a text escaped, what stands in backticks as code; HTML of ours as it is.
+
+    Examples
+    --------
+    >>> prose("give `min_count=0` to keep <b>")
+    Markup('give <code>min_count=0</code> to keep &lt;b&gt;')
+    """
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return _escaped(value)
+    parts = map(_escaped, split_code(value))
+    return Markup("").join(markup("<code>{}</code>", part) if place % 2 else part for place, part in enumerate(parts))
+
+
 def sentences(*parts: object) -> Markup:
     """Return texts behind one another, those that are empty, None or False left out."""
-    return Markup(" ").join(_escaped(part) for part in parts if part)
+    return Markup(" ").join(prose(part) for part in parts if part)
 
 
 def listed(texts: Iterable[object], separator: str = ", ") -> Markup:
@@ -84,7 +99,7 @@ class Paragraph:
 
     def render(self) -> Markup:
         """Return it as HTML."""
-        return markup("<p{}>{}</p>", _class(self.kind), self.content)
+        return markup("<p{}>{}</p>", _class(self.kind), prose(self.content))
 
 
 @dataclass(frozen=True)
@@ -107,7 +122,7 @@ class Items:
 
     def render(self) -> Markup:
         """Return it as HTML."""
-        entries = (markup("<li>{}</li>", content) for content in self.contents)
+        entries = (markup("<li>{}</li>", prose(content)) for content in self.contents)
         return markup("<ul{}>{}</ul>", _class(self.kind), Markup("\n").join(entries))
 
 
@@ -120,7 +135,7 @@ class Facts:
     def render(self) -> Markup:
         """Return it as HTML."""
         said = {name: content for name, content in self.contents.items() if content is not None}
-        entries = (markup("<dt>{}</dt><dd>{}</dd>", name, content) for name, content in said.items())
+        entries = (markup("<dt>{}</dt><dd>{}</dd>", name, prose(content)) for name, content in said.items())
         return markup("<dl>\n{}\n</dl>", Markup("\n").join(entries))
 
 
@@ -224,39 +239,43 @@ class Table:
         shown = values[:MAX_ROWS]
         can_sort = len(shown) >= MIN_SORTED_ROWS and len(columns) <= len(_LETTERS)
         ranks = [_ranks([row[place] for row in shown]) for place in range(len(columns))] if can_sort else []
-        name = f"sort-{_slug(self.label)}"
-        head = Markup("").join(
-            markup(
-                '<th scope="col" role="columnheader"{}>{}{}</th>',
-                _class(column.kind),
-                _sort_button(name, place, column.title) if can_sort else "",
-                column.title,
-            )
-            for place, column in enumerate(columns)
-        )
         rows = [_row(columns, row, [rank[place] for rank in ranks]) for place, row in enumerate(shown)]
         if len(self.items) > MAX_ROWS:
             more = format_count(len(self.items) - MAX_ROWS, self.noun)
-            rows.append(
-                markup(
-                    '<tr class="last" role="row"><td colspan="{}" role="cell">and {} more</td></tr>', len(columns), more
-                )
-            )
-        foot = Markup("")
-        if any(column.total is not None for column in columns):
-            totals = [Markup("") if column.total is None else column.total for column in columns]
-            foot = markup('\n<tfoot role="rowgroup">{}</tfoot>', _row(columns, totals))
+            last = '<tr class="last" role="row"><td colspan="{}" role="cell">and {} more</td></tr>'
+            rows.append(markup(last, len(columns), more))
         body = markup(
             '<thead role="rowgroup"><tr role="row">{}</tr></thead>\n<tbody role="rowgroup">\n{}\n</tbody>{}',
-            head,
+            _head(columns, f"sort-{_slug(self.label)}" if can_sort else None),
             Markup("\n").join(rows),
-            foot,
+            _foot(columns),
         )
         kind = " ".join(filter(None, [self.kind, f"columns-{len(columns)}"]))
         table = markup('<table role="table" aria-label="{}"{}>\n{}\n</table>', self.label, _class(kind), body)
         titles = [_plain(column.title) for column in columns]
         saved = csv_link(self.label, titles, ([_plain(value) for value in row] for row in values))
         return _figure(table, self.label, self.caption, saved)
+
+
+def _head(columns: Sequence[Column], group: str | None) -> Markup:
+    """Return the titles of a table, with buttons of a group to sort by each where one is given."""
+    return Markup("").join(
+        markup(
+            '<th scope="col" role="columnheader"{}>{}{}</th>',
+            _class(column.kind),
+            "" if group is None else _sort_button(group, place, column.title),
+            column.title,
+        )
+        for place, column in enumerate(columns)
+    )
+
+
+def _foot(columns: Sequence[Column]) -> Markup:
+    """Return the row of totals of a table; nothing where no column has one."""
+    if all(column.total is None for column in columns):
+        return Markup("")
+    totals = [Markup("") if column.total is None else column.total for column in columns]
+    return markup('\n<tfoot role="rowgroup">{}</tfoot>', _row(columns, totals))
 
 
 @dataclass(frozen=True)

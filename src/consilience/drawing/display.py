@@ -54,7 +54,9 @@ class Displayed:
 
     def _where_else(self, name: str) -> str:
         """Return where a value has what it is asked for and does not have, as a remedy; else ""."""
-        return {"plot": "there is nothing to draw: see its summary()", "to_frame": "see its summary()"}.get(name, "")
+        return {"plot": "there is nothing to draw: see its `summary()`", "to_frame": "see its `summary()`"}.get(
+            name, ""
+        )
 
     @abstractmethod
     def _headline(self) -> str:

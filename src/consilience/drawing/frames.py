@@ -37,7 +37,7 @@ class Tabular:
             raise UnsupportedError(
                 "",
                 "a data frame needs pandas, which is not installed",
-                "pip install 'consilience[tables]', or take the columns with to_columns()",
+                "pip install 'consilience[tables]', or take the columns with `to_columns()`",
                 "E-EXTRA",
             ) from error
         return pandas.DataFrame({name: list(values) for name, values in self.to_columns().items()})

@@ -108,7 +108,7 @@ def _new_axis() -> Any:
         raise UnsupportedError(
             "",
             "plots need matplotlib, which is not installed",
-            "pip install 'consilience[plots]', or write the page with fusion.report(path), which needs nothing",
+            "pip install 'consilience[plots]', or write the page with `fusion.report(path)`, which needs nothing",
             "E-EXTRA",
         ) from error
     return pyplot.subplots(layout="constrained")[1]

@@ -62,14 +62,14 @@ def value_problems(draws: Draws) -> list[Problem]:
 def _right_constraint(name: str, values: Array) -> str:
     """Return what to state of a variable whose draws (C, T, ...) lie outside of what is stated."""
     structure = structure_of(values.reshape(-1, *values.shape[2:]))
-    return "mend constraints=" + ("" if structure is None else f"{{{name!r}: {structure.name!r}}}")
+    return "mend `constraints=" + ("" if structure is None else f"{{{name!r}: {structure.name!r}}}") + "`"
 
 
 def chain_problems(draws: Draws) -> list[Problem]:
     """Return the chains of one site that are copies, stand still, diverged or did not mix, a line each."""
     chains = draws.shape[0]
     problems = _stuck_problems(draws)
-    remedy = "sample again (a smaller step, another parametrisation), or give allow_divergent=True"
+    remedy = "sample again (a smaller step, another parametrisation), or give `allow_divergent=True`"
     for chain in divergent_chains(draws.diverging):
         share = 100 * float(np.mean(draws.diverging[chain]))
         text = f"diverged in {share:.1f} % of its draws, more than {100 * MAX_DIVERGENT:g} %"
@@ -155,7 +155,7 @@ def variable_disagreements(first_label: str, first: Draws, label: str, site: Dra
     """Return how two sites differ in their variables: names, shapes, dims and labels, a line each."""
     if set(site.variables) != set(first.variables):
         its, expected = (", ".join(sorted(draws.variables))[:200] for draws in (site, first))
-        remedy = "fit the same model, or choose with only=(...)"
+        remedy = "fit the same model, or choose with `only=(...)`"
         return [_differs(label, "has the variables", its, expected, first_label, remedy)]
     problems = []
     for name, values in first.variables.items():
@@ -197,7 +197,7 @@ def _statement_disagreements(first_label: str, first: Draws, label: str, site: D
     if (site.prior is None) != (first.prior is None):
         silent, stating = (first_label, label) if first.prior is None else (label, first_label)
         text = f"does not say what of the prior its draws hold, and {stating} does"
-        problems.append(Problem(silent, text, "state prior= there too"))
+        problems.append(Problem(silent, text, "state `prior=` there too"))
     elif _prior_kind(site) != _prior_kind(first):
         kinds = _prior_kind(site), _prior_kind(first)
         problems.append(_differs(label, "states a prior that is", *kinds, first_label, "sample all sites alike"))

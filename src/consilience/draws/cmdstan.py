@@ -118,7 +118,7 @@ def _refuse_columns(path: Path, settings: Mapping[str, str], columns: tuple[str,
     if "lp__" not in columns:
         text = "is a table of data by its columns, expected a model, or draws of CmdStan, which have the column lp__"
         fitted = (
-            "fit a model at the site and save it with its data: consilience.save(model, path, data=data); of CmdStan,"
+            "fit a model at the site and save it with its data: `consilience.save(model, path, data=data)`; of CmdStan,"
         )
         raise FileFormatError(path, text, f"{fitted} {_REMEDY}", "E-DATA")
     if len(set(columns)) < len(columns):

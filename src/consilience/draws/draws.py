@@ -185,7 +185,7 @@ class Draws(Displayed, Tabular):
             Problem(
                 name,
                 f"has shape {values.shape[2:]}, which no {constraints[name].name} has",
-                "mend constraints=",
+                "mend `constraints=`",
                 "E-SHAPE",
             )
             for name, values in self.variables.items()

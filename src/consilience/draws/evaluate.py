@@ -67,7 +67,7 @@ def _reference(data: Any) -> Draws:
             raise InputError(
                 data,
                 "has arrays, expected a file of draws of the posterior of all data",
-                "write them with cs.save(cs.Draws({name: array, ...}), path), or give CmdStan's CSV; in Python a"
+                "write them with `cs.save(cs.Draws({name: array, ...}), path)`, or give CmdStan's CSV; in Python a"
                 " function that returns log-likelihoods of held-out rows will do",
             )
         return as_draws([data]) if Path(data).suffix == ".csv" else read_draws(Path(data))[0]

@@ -43,7 +43,10 @@ def inspect_draws(file: SafetensorsFile) -> Inspection:
     rows += [
         ("What this file tells about people", ""),
         ("posterior", "where each parameter lies, and how surely: as much as a table of estimates with intervals"),
-        ("effects", "a parameter of one person (an effect by patient) discloses that person: leave it out with only="),
+        (
+            "effects",
+            "a parameter of one person (an effect by patient) discloses that person: leave it out with `only=`",
+        ),
         ("differences", "posteriors of two data sets that differ by one person disclose that person: send one"),
         ("protection", "no noise is added beyond that of sampling, so no formal privacy is given"),
     ]

@@ -266,7 +266,7 @@ class CommonFactor:
                 raise InputError(
                     "prior",
                     f"divided out {times:g} times leaves no proper posterior: the sites' draws say less than the prior",
-                    "raise the prior to 1/J at the sites and state prior=1/J",
+                    "raise the prior to 1/J at the sites and state `prior=1/J`",
                     "E-NEEDED",
                 )
             step = np.linalg.solve(divided, -(precision @ (point - mean) + times * gradient))

@@ -158,7 +158,7 @@ def _differences(sites: Sequence[Draws], labels: Sequence[str], name: str, value
     is_common = is_constant.all(axis=0)
     entries, problems = np.array(sites[0].entry_names(name), dtype=object), []
     others = [repr(variable) for variable in sites[0].variables if variable != name]
-    leave_out = f"leave it out with only=({', '.join(others)},)" if 0 < len(others) <= MAX_LISTED else ""
+    leave_out = f"leave it out with `only=({', '.join(others)},)`" if 0 < len(others) <= MAX_LISTED else ""
     remedy = leave_out or f"fit the same model at all sites, or leave {name} out"
     for place, label in enumerate(labels):
         if np.any(is_alone := is_constant[place] & ~is_common):

@@ -40,7 +40,7 @@ def judge(stack: Subposteriors, method: DrawsMethod, details: DrawsDetails, note
     differs = method.assumes_agreement and overlap["p_value"] < SIGNIFICANCE
     if differs:
         figures = f"Q = {overlap['q']:.4g} on {overlap['degrees_of_freedom']}, I2 = {100 * overlap['i2']:.0f} %"
-        remedy = "method='hierarchical' gives what sites have in common, with honest intervals"
+        remedy = "`method='hierarchical'` gives what sites have in common, with honest intervals"
         if overlap["p_value"] < HARDLY:
             code, harmless = "apart", False
             where = (
@@ -108,7 +108,7 @@ def judge_weighted(weighted: WeightedPoints, method: DrawsMethod, details: Draws
     if overlap["p_value"] < SIGNIFICANCE:
         figures = f"Q = {overlap['q']:.4g} on {overlap['degrees_of_freedom']}, I2 = {100 * overlap['i2']:.0f} %"
         against[f"sites differ ({figures}), so that one distribution for all sites is an assumption"] = (
-            "method='hierarchical' gives what sites have in common, with honest intervals"
+            "`method='hierarchical'` gives what sites have in common, with honest intervals"
         )
         code, harmless = ("apart", False) if overlap["p_value"] < HARDLY else ("differ", None)
     exact = "; up to Monte Carlo error the posterior of all data" if harmless else ""
@@ -165,7 +165,7 @@ def _skewness_notes(stack: Subposteriors, method: DrawsMethod) -> dict[str, str]
     return {
         ", and ".join(sentences): (
             "send a second message (`consilience serve --then density`); of few parameters, compare with"
-            " method='semiparametric', parametric=False"
+            " `method='semiparametric'`, `parametric=False`"
         )
     }
 

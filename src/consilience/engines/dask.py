@@ -68,7 +68,7 @@ class Dask(Engine):
                 "engine", f"expected a distributed.Client or a scheduler's address, found {self.client!r}"
             )
         elif self.client.asynchronous:
-            raise OptionError("engine", "this distributed.Client is asynchronous", "make it with asynchronous=False")
+            raise OptionError("engine", "this distributed.Client is asynchronous", "make it with `asynchronous=False`")
 
     def place(
         self, load: Callable[[Source], Shard], sources: Sequence[Source], sizes: Sequence[int] = ()

@@ -244,11 +244,11 @@ def _describe_pipeline(pipeline: Any, data: Any, n_observations: float | None, s
             raise InputError(
                 [
                     *error.problems,
-                    Problem("a Pipeline", "cannot be undone", "describe it where its data are, with data="),
+                    Problem("a Pipeline", "cannot be undone", "describe it where its data are, with `data=`"),
                 ]
             ) from error
         if adapter.by_column:
-            raise InputError("a Pipeline", "of scalers does not keep its sums", "describe it with data=X", "E-NEEDED")
+            raise InputError("a Pipeline", "of scalers does not keep its sums", "describe it with `data=X`", "E-NEEDED")
         sums = adapter.sums_of_fitted(inner, n_observations)
         if scaling is not None:
             back = scaling.inverse()
@@ -340,7 +340,7 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
     _require_counted_rows(statistics, min_count)
     statistics = statistics.without_fourth_moments()
     leaving = replace(statistics.without_unweighted() if min_count > 0 else statistics, min_count=float(min_count))
-    keeps = "min_count=0 keeps them"
+    keeps = "`min_count=0` keeps them"
     if statistics.classes is None:
         if statistics.n_observations < min_count:
             text = f"has {statistics.n_observations:g} rows, fewer than {min_count:g}: nothing may leave"
@@ -370,7 +370,7 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
     ]
     # Log odds against a class, and sums over all classes, tell of its rows even where it is left out.
     if isinstance(adapter, LaplaceAdapter) or (problems and adapter.pools_classes):
-        remedy = f"fit with min_count={min_count:g}" if adapter.pools_classes else "fit without that class"
+        remedy = f"fit with `min_count={min_count:g}`" if adapter.pools_classes else "fit without that class"
         raise InputError([*problems, Problem("", f"a {adapter.class_name} needs all of its classes", remedy)])
     left = replace(leaving.some_classes(np.flatnonzero(is_kept)), n_withheld=leaving.n_withheld + len(problems))
     return adapter.trimmed(left), problems
@@ -398,7 +398,7 @@ def _require_counted_rows(statistics: Statistics, min_count: float) -> None:
             Problem(
                 names[column],
                 f"has a value in {counts[column]:g} rows, fewer than {min_count:g}",
-                "leave that column out, or give min_count=0",
+                "leave that column out, or give `min_count=0`",
                 "E-FEW",
             )
             for column in thin.tolist()

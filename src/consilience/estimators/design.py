@@ -14,8 +14,8 @@ from typing import Any
 from consilience.errors import Problem
 
 CONSTANTS_REMEDY = (
-    "state the constants in the formula, the same at all sites, as in I((x - 50) / 10) or"
-    " bs(x, knots=(40, 60), lower_bound=0, upper_bound=100), then it is exact"
+    "state the constants in the formula, the same at all sites, as in `I((x - 50) / 10)` or"
+    " `bs(x, knots=(40, 60), lower_bound=0, upper_bound=100)`, then it is exact"
 )
 """What to do about constants that a site's rows have set."""
 
@@ -117,11 +117,11 @@ class Design:
                 lacks = [level for level in expected.levels if level not in found.levels]
                 text = f"lacks the level {_listed(lacks)} of {name}: it has" if lacks else f"has the levels of {name}"
                 text = f"{text} {_listed(found.levels)}, expected {_listed(expected.levels)}"
-                remedy = "declare the same levels in one order at all sites, as in C(g, levels=[...])"
+                remedy = "declare the same levels in one order at all sites, as in `C(g, levels=[...])`"
                 problems[name] = _problem(f"{text} as in {label}", remedy)
             elif found.contrasts != expected.contrasts:
                 text = f"codes the levels of {name} by other contrasts than {label}"
-                problems[name] = _problem(text, "state the contrasts in the formula, as in C(g, Treatment('a'))")
+                problems[name] = _problem(text, "state the contrasts in the formula, as in `C(g, Treatment('a'))`")
         return problems
 
     def _constant_differences(self, other: Design, label: str, same_columns: bool) -> dict[str, Problem]:

@@ -131,7 +131,7 @@ class Estimators(Kind):
         if not stays:
             return None
         write_statistics(target, left, provenance)
-        return Problem(file, "; ".join(stays), "min_count=0 keeps them")
+        return Problem(file, "; ".join(stays), "`min_count=0` keeps them")
 
     def differencing(self, file: SafetensorsFile) -> str | None:
         """Return that sums of sites were added to or removed from others; see `Kind.differencing`."""

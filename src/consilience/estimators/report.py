@@ -190,7 +190,7 @@ def _forests(content: EstimatorContent) -> Section | None:
         blocks.append(
             Paragraph(
                 f"The interval of the random effect of {', '.join(narrower)} is narrower than the fixed effect's: too"
-                ' narrow where sites agree by chance. cs.meta_analysis(..., interval="truncated_hartung_knapp") has'
+                ' narrow where sites agree by chance. `cs.meta_analysis(..., interval="truncated_hartung_knapp")` has'
                 " intervals that are never narrower."
             )
         )

@@ -100,7 +100,7 @@ def robust_problems(sites: Sequence[tuple[str, Statistics]]) -> list[Problem]:
         return [
             Problem(
                 name,
-                f"has {site.n_observations:g} rows for {site.n_columns} coefficients, which robust=True judges it by",
+                f"has {site.n_observations:g} rows for {site.n_columns} coefficients, which `robust=True` judges it by",
                 "leave the site out, or robust",
                 "E-SHAPE",
             )

@@ -34,7 +34,7 @@ leave a site with ``min_count=0`` only."""
 
 WITHOUT_UNWEIGHTED = (
     "its epsilon_ is that of weighted rows, and fit takes that of rows without their weights, whose moments would"
-    " disclose single rows together with the weighted ones and leave with min_count=0 only"
+    " disclose single rows together with the weighted ones and leave with `min_count=0` only"
 )
 """Why statistics of weighted rows from which `UNWEIGHTED` was left out are approximate."""
 

@@ -36,9 +36,9 @@ def judge(statistics: Statistics, n_sites: int, details: EstimatorDetails) -> Ve
             "approximate",
             f"near the {name} that fit gives on {rows}, and how near is not known: {statistics.approximations[0]}.",
             None,
-            remedy="min_count=0 at the sites and here sends what is missing"
+            remedy="`min_count=0` at the sites and here sends what is missing"
             if statistics.approximations[0] == WITHOUT_UNWEIGHTED
-            else "describe the models where their data are: cs.describe(model, data=...)",
+            else "describe the models where their data are: `cs.describe(model, data=...)`",
         )
     if adapter.needs_fourth_moments(statistics.parameters):
         return _judge_shrinkage(name, rows, statistics, details)
@@ -51,7 +51,7 @@ def judge(statistics: Statistics, n_sites: int, details: EstimatorDetails) -> Ve
         mark,
         f"{mark}: this is the {name} that fit gives on {rows}{how}.",
         None if withheld else True,
-        remedy="min_count=0 at the sites and here keeps small classes" if withheld else None,
+        remedy="`min_count=0` at the sites and here keeps small classes" if withheld else None,
     )
 
 
@@ -74,7 +74,7 @@ def _judge_shrinkage(name: str, rows: str, statistics: Statistics, details: Esti
     if moments4["is_complete"]:
         withheld = statistics.n_withheld
         text = f"exact: this is {fit}, its shrinkage from the fourth moments of all of these."
-        keeps = "min_count=0 at the sites and here keeps small classes" if withheld else None
+        keeps = "`min_count=0` at the sites and here keeps small classes" if withheld else None
         return Verdict("exact", text, None if withheld else True, remedy=keeps)
     text = f"approximate: near {fit}. Its shrinkage is from fourth moments of {moments4['rows']:,.0f} rows"
     if moments4["unknown"]:

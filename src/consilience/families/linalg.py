@@ -163,7 +163,7 @@ def diagonal_of(matrix: Array) -> Array:
     diagonal: Array = np.diagonal(matrix)
     if not np.array_equal(matrix, np.diag(diagonal)):
         raise UnsupportedError(
-            "", "mixes columns, which diagonal covariances cannot follow", "fit with covariance_type='full'"
+            "", "mixes columns, which diagonal covariances cannot follow", "fit with `covariance_type='full'`"
         )
     return diagonal
 
@@ -187,7 +187,7 @@ def isotropic_square(matrix: Array) -> Array:
         raise UnsupportedError(
             "",
             "scales columns by different numbers, which spherical covariances cannot follow",
-            "fit with covariance_type='diag', or scale all columns alike",
+            "fit with `covariance_type='diag'`, or scale all columns alike",
         )
     return square
 

@@ -145,7 +145,7 @@ def select_announcements(announcements: Iterable[Announcement]) -> AnnouncementS
         elif len(last) > 1:
             conflicts[site] = (
                 f"sent {len(last)} different contents as attempt {last[0].attempt}, of which none can be told to be "
-                "the right one; send again with a higher attempt="
+                "the right one; send again with a higher `attempt=`"
             )
         else:
             chosen[site] = last[0]

@@ -82,6 +82,23 @@ class CsvTable:
         )
 
 
+def _read_rows(path: Path) -> tuple[list[list[str]], list[int]]:
+    """Return the cells of a file by row, and the line in which each ends; empty lines do not count."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.reader(stream)
+            numbered = [(row, reader.line_num) for row in reader if row]
+    except OSError as error:
+        raise FileFormatError(unreadable(path, error)) from error
+    except UnicodeDecodeError as error:
+        raise FileFormatError(path, "is not text in UTF-8", "save it as CSV in UTF-8") from error
+    except csv.Error as error:
+        raise FileFormatError(path, f"is not a CSV file ({error})") from error
+    except ValueError as error:  # a name that no file can have, with a zero byte
+        raise FileFormatError(path, f"cannot be read: {error}") from error
+    return [row for row, _ in numbered], [line for _, line in numbered]
+
+
 def read_csv(path: Path, names: Sequence[str] | None = None) -> CsvTable:
     """Return the cells of a CSV file.
 
@@ -102,23 +119,7 @@ def read_csv(path: Path, names: Sequence[str] | None = None) -> CsvTable:
     InputError
         For rows of different lengths and for a first row that is neither names nor numbers.
     """
-    rows: list[list[str]] = []
-    lines: list[int] = []
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.reader(stream)
-            for row in reader:
-                if row:
-                    rows.append(row)
-                    lines.append(reader.line_num)
-    except OSError as error:
-        raise FileFormatError(unreadable(path, error)) from error
-    except UnicodeDecodeError as error:
-        raise FileFormatError(path, "is not text in UTF-8", "save it as CSV in UTF-8") from error
-    except csv.Error as error:
-        raise FileFormatError(path, f"is not a CSV file ({error})") from error
-    except ValueError as error:  # a name that no file can have, with a zero byte
-        raise FileFormatError(path, f"cannot be read: {error}") from error
+    rows, lines = _read_rows(path)
     if not rows:
         raise FileFormatError(path, "is empty")
     for row, line in zip(rows, lines, strict=True):

@@ -28,39 +28,39 @@ _STATE_KEY = re.compile(r"(?!optim|opt_|sched|lr_|scaler)(?:\w+_)?state_dict$")
 _LOOSE_STATE_KEYS = ("model", "net", "network", "module", "model_state")
 """Keys under which training checkpoints have the weights; those of the second kind are names of submodules, too."""
 
-_HDF5, _ARRAYS_TO_FILE = b"\x89HDF\r\n\x1a\n", "safetensors.numpy.save_file(arrays, {target!r})"
+_HDF5, _ARRAYS_TO_FILE = b"\x89HDF\r\n\x1a\n", "`safetensors.numpy.save_file(arrays, {target!r})`"
 
 _FORMATS: dict[tuple[str, ...], tuple[str, str]] = {
-    (".nc", ".nc4"): ("a netCDF file", "read it with arviz.from_netcdf, and hand in what that returns"),
+    (".nc", ".nc4"): ("a netCDF file", "read it with `arviz.from_netcdf`, and hand in what that returns"),
     (".h5", ".hdf5", ".keras"): (
         "a file of Keras (HDF5)",
-        "convert it once: arrays = {{w.path: w.numpy() for w in keras.models.load_model({name!r}).weights}}, then "
+        "convert it once: `arrays = {{w.path: w.numpy() for w in keras.models.load_model({name!r}).weights}}`, then "
         + _ARRAYS_TO_FILE,
     ),
     (".onnx",): (
         "a graph of ONNX",
-        "convert it once: arrays = {{t.name: onnx.numpy_helper.to_array(t) for t in "
-        "onnx.load({name!r}).graph.initializer}}, then " + _ARRAYS_TO_FILE,
+        "convert it once: `arrays = {{t.name: onnx.numpy_helper.to_array(t) for t in "
+        "onnx.load({name!r}).graph.initializer}}`, then " + _ARRAYS_TO_FILE,
     ),
     (".gguf",): (
         "a GGUF file of llama.cpp, whose weights are quantised as a rule",
-        "take the checkpoint that it was made from, or convert it once: model = "
-        "AutoModelForCausalLM.from_pretrained('.', gguf_file={name!r}), then model.save_pretrained({stem!r})",
+        "take the checkpoint that it was made from, or convert it once: `model = "
+        "AutoModelForCausalLM.from_pretrained('.', gguf_file={name!r})`, then `model.save_pretrained({stem!r})`",
     ),
     (".msgpack",): (
         "a msgpack file of Flax",
-        "convert it once: arrays = flax.traverse_util.flatten_dict(flax.serialization.msgpack_restore("
-        "open({name!r}, 'rb').read()), sep='.'), then " + _ARRAYS_TO_FILE,
+        "convert it once: `arrays = flax.traverse_util.flatten_dict(flax.serialization.msgpack_restore("
+        "open({name!r}, 'rb').read()), sep='.')`, then " + _ARRAYS_TO_FILE,
     ),
     (".pb", ".tflite", ".index", ".meta"): (
         "a file of TensorFlow",
-        "convert it where it was trained: safetensors.numpy.save_file with its variables by name",
+        "convert it where it was trained: `safetensors.numpy.save_file` with its variables by name",
     ),
     (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z"): ("an archive", "unpack it first"),
     (".pt", ".pth", ".ckpt", ".bin"): (f"a pickle of torch by its name, {_NEVER}", ""),
     (".pkl", ".pickle", ".joblib"): (
         f"a pickle by its name, {_NEVER}",
-        "write it with consilience.save where it was trained",
+        "write it with `consilience.save` where it was trained",
     ),
 }
 """What a file is by the end of its name, and what to do with it; "" where `_torch_remedy` says it."""
@@ -99,9 +99,7 @@ def foreign_problem(path: Path, start: bytes) -> Problem | None:
         return _problem(path, "is the index of a checkpoint in several files", remedy)
     if start.startswith(b"GGUF"):
         return _named(path, ".gguf")
-    if start.startswith(_HDF5):
-        if path.suffix.lower() in (".nc", ".nc4", ".h5", ".hdf5", ".keras"):
-            return _named(path, path.suffix.lower())
+    if start.startswith(_HDF5) and path.suffix.lower() not in (".nc", ".nc4", ".h5", ".hdf5", ".keras"):
         return _problem(path, "is an HDF5 file, as Keras and ArviZ write", "read it with the library that wrote it")
     return named_foreign(path)
 
@@ -137,7 +135,7 @@ def _named(path: Path, suffix: str) -> Problem:
 def _torch_remedy(path: Path, load: str = "torch.load({name!r}, weights_only=True)", key: str = "") -> str:
     """Return the two lines that convert a file of torch."""
     loaded = load.format(name=path.name) + (f"[{key!r}]" if key else "")
-    return f"convert it once: state = {loaded}, then consilience.save(state, '{path.stem}.safetensors')"
+    return f"convert it once: `state = {loaded}`, then `consilience.save(state, '{path.stem}.safetensors')`"
 
 
 def _in_zip(path: Path, start: bytes) -> Problem:
@@ -149,8 +147,10 @@ def _in_zip(path: Path, start: bytes) -> Problem:
         return _named(path, ".keras")
     if first.endswith(b".npy"):
         text = "is a zip archive of NumPy arrays, expected the file of a model"
-        return _problem(path, text, "write it with consilience.save, or its arrays with safetensors.numpy.save_file")
-    return _problem(path, f"is a zip archive, {_NEVER}", "unpack it, and write its model with consilience.save")
+        return _problem(
+            path, text, "write it with `consilience.save`, or its arrays with `safetensors.numpy.save_file`"
+        )
+    return _problem(path, f"is a zip archive, {_NEVER}", "unpack it, and write its model with `consilience.save`")
 
 
 def _in_pickle(path: Path, start: bytes) -> Problem:
@@ -159,17 +159,17 @@ def _in_pickle(path: Path, start: bytes) -> Problem:
         remedy = _torch_remedy(path, "torch.jit.load({name!r}).state_dict()")
         return _problem(path, f"is a TorchScript archive, a pickle with code, {_NEVER}", remedy)
     if b"torch" not in start:
-        remedy = "write it with consilience.save where it was trained"
+        remedy = "write it with `consilience.save` where it was trained"
         return named_foreign(path) or _problem(path, f"is a pickle or zip archive, {_NEVER}", remedy)
     texts = list(_pickled_texts(start))
     if key := _state_key(texts, start.find(_TENSOR)):
         text = f"is a training checkpoint of torch (weights under {key!r}), a pickle, {_NEVER}"
         return _problem(path, text, _torch_remedy(path, key=key))
     if any(text == "param_groups" for _, text in texts):
-        remedy = "give the model's: consilience.save(module, 'model.safetensors')"
+        remedy = "give the model's: `consilience.save(module, 'model.safetensors')`"
         return _problem(path, f"is the state of an optimiser, not of a model, and a pickle, {_NEVER}", remedy)
     if b"torch.nn.modules" in start:
-        remedy = f"write it where it was trained: consilience.save(module, '{path.stem}.safetensors')"
+        remedy = f"write it where it was trained: `consilience.save(module, '{path.stem}.safetensors')`"
         return _problem(path, f"is a whole module of torch, a pickle that runs code, {_NEVER}", remedy)
     return _problem(path, f"is a file of torch.save, a pickle or zip archive, {_NEVER}", _torch_remedy(path))
 

@@ -16,7 +16,7 @@ _ROUND = "leave it in the folder of its round"
 
 OUR_FORMATS: Mapping[str, tuple[str, str]] = {
     NETWORK: ("a network", _FUSE),
-    FISHER: ("a file of Fisher information", "give it with its network: method 'fisher', fishers="),
+    FISHER: ("a file of Fisher information", "give it with its network: method 'fisher', `fishers=`"),
     DESCRIPTION: ("a description", "give it with the network that it describes"),
     POSTERIOR: ("a posterior file", _FUSE),
     STATISTICS: ("a statistics file", _FUSE),

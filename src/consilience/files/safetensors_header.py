@@ -81,8 +81,8 @@ def read_start(path: Path, remedy: str) -> FileStart:
         raise FileFormatError(
             path,
             "is a table of data by its name, expected the file of a model",
-            "describe a model with it: consilience.describe(model, data), or compare models on it: "
-            "consilience.evaluate(fused, own, data)",
+            "describe a model with it: `consilience.describe(model, data)`, or compare models on it: "
+            "`consilience.evaluate(fused, own, data)`",
             "E-DATA",
         )
     try:

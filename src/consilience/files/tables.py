@@ -71,22 +71,8 @@ def as_named_table(data: Any) -> NamedTable | None:
         return data
     if hasattr(data, "collect_schema") and hasattr(data, "collect"):  # a polars LazyFrame
         data = data.collect()
-    if hasattr(data, "iloc") and hasattr(data, "columns"):  # pandas, whose names may repeat
-        types = dict(zip(map(str, data.columns), data.dtypes, strict=True))
-        categories = {name: kind.categories for name, kind in types.items() if hasattr(kind, "categories")}
-        return NamedTable(
-            tuple(map(str, data.columns)), lambda number: data.iloc[:, number].to_numpy(), _as_texts(categories)
-        )
-    if hasattr(data, "to_series") and hasattr(data, "columns"):  # polars
-        # Of polars those of an Enum have an order; those of a Categorical are numbered as they came.
-        kinds = dict(zip(map(str, data.columns), data.dtypes, strict=True))
-        categories = {name: kind.categories for name, kind in kinds.items() if type(kind).__name__ == "Enum"}
-        return NamedTable(
-            tuple(map(str, data.columns)), lambda number: data.to_series(number).to_numpy(), _as_texts(categories)
-        )
-    if hasattr(data, "columns") and hasattr(data, "to_numpy"):  # any other that selects columns by a list of names
-        names = tuple(data.columns)
-        return NamedTable(tuple(map(str, names)), lambda number: data[[names[number]]].to_numpy()[:, 0])
+    if hasattr(data, "columns") and any(hasattr(data, name) for name in ("iloc", "to_series", "to_numpy")):
+        return _frame(data)
     if hasattr(data, "schema") and hasattr(data.schema, "names") and hasattr(data, "column"):  # Arrow
         names = tuple(map(str, data.schema.names))
         return NamedTable(names, lambda number: _arrow_values(data.column(number)))
@@ -95,9 +81,23 @@ def as_named_table(data: Any) -> NamedTable | None:
     return None
 
 
-def _as_texts(categories: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Return categories by column as texts."""
-    return {name: tuple(map(str, values)) for name, values in categories.items()}
+def _frame(data: Any) -> NamedTable:
+    """Return a data frame as a table."""
+    names = tuple(data.columns)
+    if hasattr(data, "iloc"):  # pandas, whose names may repeat
+        categories = _categories(data, lambda kind: hasattr(kind, "categories"))
+        return NamedTable(tuple(map(str, names)), lambda number: data.iloc[:, number].to_numpy(), categories)
+    if hasattr(data, "to_series"):  # polars, where those of an Enum have an order, and a Categorical's are as they came
+        categories = _categories(data, lambda kind: type(kind).__name__ == "Enum")
+        return NamedTable(tuple(map(str, names)), lambda number: data.to_series(number).to_numpy(), categories)
+    # any other that selects columns by a list of names
+    return NamedTable(tuple(map(str, names)), lambda number: data[[names[number]]].to_numpy()[:, 0])
+
+
+def _categories(data: Any, has_some: Callable[[Any], bool]) -> dict[str, tuple[str, ...]]:
+    """Return the categories of the columns of a frame whose types have some, as texts."""
+    kinds = zip(map(str, data.columns), data.dtypes, strict=True)
+    return {name: tuple(map(str, kind.categories)) for name, kind in kinds if has_some(kind)}
 
 
 def read_named_table(path: Path) -> NamedTable | None:

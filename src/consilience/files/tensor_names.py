@@ -61,8 +61,8 @@ _MAX_LISTED = 3
 """Tensors that a message names; more are counted. Chosen by hand."""
 
 _DEQUANTISE = (
-    "dequantise it first: load it in 16 bits (such as model.dequantize() of transformers, or dequantize=True in its "
-    "quantisation's configuration) and save that, or take the model from before"
+    "dequantise it first: load it in 16 bits (such as `model.dequantize()` of transformers, or `dequantize=True` in "
+    "its quantisation's configuration) and save that, or take the model from before"
 )
 
 
@@ -91,7 +91,7 @@ def unfit_tensors(dtypes: Mapping[str, str], stated: str | None = None) -> tuple
         return f"is quantised {how} ({first_names(packed, _MAX_LISTED)}): packed numbers have no mean", _DEQUANTISE
     if moments := [name for name in dtypes if _OPTIMISER.search(name)]:
         text = f"has the state of an optimiser ({first_names(moments, _MAX_LISTED)}), which is no part of a model"
-        return text, "save the model's own tensors: consilience.save(module, path)"
+        return text, "save the model's own tensors: `consilience.save(module, path)`"
     if dtypes and all(_INTEGER.fullmatch(dtype) for dtype in dtypes.values()):
         text = f"has integers and truth values alone ({first_names(list(dtypes), _MAX_LISTED)}), which have no mean"
         return text, "give the file or state dict of the weights"

@@ -139,7 +139,7 @@ def extra_state_notes(networks: Sequence[DescribedNetwork], has_module: bool) ->
         Whether there is a module, of which the fused one is a copy with other arrays.
     """
     names = dict.fromkeys(name for network in networks for name in network.extra_state)
-    taken = "the module's is kept" if has_module else "left out; give module= to keep that of a module"
+    taken = "the module's is kept" if has_module else "left out; give `module=` to keep that of a module"
     return [f"{_listed(list(names))}: extra state has no mean, {taken}"] if names else []
 
 

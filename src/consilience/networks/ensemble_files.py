@@ -38,7 +38,7 @@ DOCUMENT = "ensemble.json"
 """Name of the document in a folder."""
 
 _FORMAT_VERSION = 1
-_REMEDY = "write it with consilience.save(ensemble, folder)"
+_REMEDY = "write it with `consilience.save(ensemble, folder)`"
 _CONTENT = "content"
 
 

@@ -93,7 +93,7 @@ def _module(named: NamedInput, template: nn.Module | None) -> nn.Module:
     if isinstance(model, Network) and model.module is not None:
         return model.module
     if template is None:
-        raise OptionError(name, "is a network without code", "give a module of its architecture (module=)")
+        raise OptionError(name, "is a network without code", "give a module of its architecture (`module=`)")
     if named.file is not None:
         return module_of_file(named.file, template)
     if isinstance(model, Network):
@@ -208,7 +208,7 @@ def labeled_inputs(data: Any, labels: Any, module: nn.Module) -> LabeledInputs:
         values, column = _read(Path(data), labels)
         class_numbers = column if column is not None else labels
         if class_numbers is None:
-            raise OptionError(name, "has no labels", "give a .npz with x and y, or the labels apart (labels=)")
+            raise OptionError(name, "has no labels", "give a .npz with x and y, or the labels apart (`labels=`)")
     else:
         is_real = hasattr(data, "detach") and data.is_floating_point()  # of any precision, bfloat16 too
         values = to_numpy(data) if is_real else data.detach().cpu().numpy() if hasattr(data, "detach") else data

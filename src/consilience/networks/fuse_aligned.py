@@ -195,7 +195,7 @@ def target_units(models: NetworksWithSymmetry, method: NetworkMethod, arguments:
             unfit = Problem(
                 "target",
                 f"a {type(arguments.target).__name__} that is not the models' network in other widths",
-                "give one that differs in widths only, or method='distill', which trains any network",
+                "give one that differs in widths only, or `method='distill'`, which trains any network",
             )
             # Which arrays do not fit says something only where the others do.
             is_near = any(key in models.networks[0].arrays for key in models.shapes(arguments.target))

@@ -65,7 +65,7 @@ _NO_INPUTS = (
 def distillation_problems(models: NetworksWithSymmetry, sites: Sites, arguments: NetworkArguments) -> list[Problem]:
     """Return why networks cannot be distilled, a line each, as far as it is known before inputs are drawn."""
     if models.template is None:
-        return [Problem("models", "came without a module", "give module=, a function that makes one", "E-NEEDED")]
+        return [Problem("models", "came without a module", "give `module=`, a function that makes one", "E-NEEDED")]
     describes = any(said is not None and said.input_shape is not None for said in sites.descriptions)
     has_norm = any(key.endswith("running_var") for key in models.networks[0].arrays)
     if arguments.inputs is None and not describes and not has_norm:
@@ -74,7 +74,7 @@ def distillation_problems(models: NetworksWithSymmetry, sites: Sites, arguments:
 
 
 def _no_inputs(sites: Sites) -> Problem:
-    return Problem(", ".join(sites.names), _NO_INPUTS, f"give inputs=, or {DESCRIBE}", "E-NEEDED")
+    return Problem(", ".join(sites.names), _NO_INPUTS, f"give `inputs=`, or {DESCRIBE}", "E-NEEDED")
 
 
 def fuse_distilled(

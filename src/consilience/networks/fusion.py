@@ -101,7 +101,7 @@ class NetworkFusion(Fusion):
         candidates have the weights that such layers stand for. Default: None, without any.
     """
 
-    no_file = ("an ensemble is its members", "write them with consilience.save(fusion.model, folder)")
+    no_file = ("an ensemble is its members", "write them with `consilience.save(fusion.model, folder)`")
 
     network: Network
     matching: Mapping[str, Matching]
@@ -154,7 +154,7 @@ class NetworkFusion(Fusion):
             return self.model
         if self._rebuild is None:
             raise InputError(
-                "models", "these are files without a module", "give module=, a function that makes one", "E-NEEDED"
+                "models", "these are files without a module", "give `module=`, a function that makes one", "E-NEEDED"
             )
         from consilience.networks.ensemble import ModuleEnsemble  # here, since it needs torch
 
@@ -294,7 +294,7 @@ class NetworkFusion(Fusion):
         """
         if self._rebuild is None:
             raise InputError(
-                "models", "these are files without a module", "give module=, a function that makes one", "E-NEEDED"
+                "models", "these are files without a module", "give `module=`, a function that makes one", "E-NEEDED"
             )
         return self._rebuild(network)
 
@@ -352,7 +352,7 @@ class NetworkFusion(Fusion):
 
     def open_problems(self) -> Mapping[str, str]:
         """Return what is wrong with the networks: unproved symmetry, statistics without data, or of averaged layers."""
-        problems = dict.fromkeys(self.untrained_networks, "train it in train() mode, or leave it out")
+        problems = dict.fromkeys(self.untrained_networks, "train it in `train()` mode, or leave it out")
         if self.details.get("proved") is False:
             problems["the symmetry of these networks is unproved"] = "prove it with consilience.symmetry"
         if self._sent is not None and self._sent.changed:
@@ -365,7 +365,7 @@ class NetworkFusion(Fusion):
             )
         if self.scales_twice_in_training:
             problems[
-                "gamma and beta of batch normalisation are not the models', so that train() is another network"
+                "gamma and beta of batch normalisation are not the models', so that `train()` is another network"
             ] = "write them at the models' own with consilience.networks.repair.anchor"
         return problems
 

@@ -283,7 +283,7 @@ def load_network(file: SafetensorsFile) -> Network:
             file,
             "has no consilience metadata with a symmetry, so it is neither a posterior file nor a network of "
             "known symmetry",
-            "read it with safetensors, or write it with consilience.save and its symmetry=",
+            "read it with safetensors, or write it with consilience.save and its `symmetry=`",
         )
     # One file does not say what all networks of a fusion share: NaN is refused here, an infinity where it is fused.
     constants = frozenset(key for key, values in described.arrays.items() if not has_nan(values))

@@ -265,7 +265,7 @@ def load_curves(
         For data, which are shown of statistical models only.
     """
     if data or truth is not None:
-        raise OptionError("data=, truth=: for statistical models, and this is a network; see barriers=")
+        raise OptionError("`data=`, `truth=`: for statistical models, and this is a network; see `barriers=`")
     if not barriers and not planes:
         return {}
     from consilience.networks.landscape.barrier import Barrier  # here, since they need torch

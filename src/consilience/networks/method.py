@@ -269,7 +269,7 @@ class NetworkMethod(Options, ABC):
             return [
                 Problem(
                     self.name,
-                    "matching by activations needs inputs=..., unlabeled inputs that all models are asked",
+                    "matching by activations needs `inputs=...`, unlabeled inputs that all models are asked",
                     code="E-NEEDED",
                 )
             ]

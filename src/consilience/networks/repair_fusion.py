@@ -262,7 +262,7 @@ def _made_up_inputs(aligned: Sequence[nn.Module], weights: Any, example: Any, rn
 
     tensor = example[0] if isinstance(example, tuple) and len(example) == 1 else example
     if tensor is None:
-        raise UnsupportedError("example= is missing, an input that the networks take")
+        raise UnsupportedError("`example=` is missing, an input that the networks take")
     if not hasattr(tensor, "shape"):
         raise UnsupportedError("the networks take something else than one tensor of numbers or words")
     n_axes = tensor.ndim + (not is_floating(tensor))  # a word becomes a vector

@@ -274,5 +274,5 @@ def refuse_robust(name: str, robust: object, count: int) -> list[Problem]:
     """Return the problems of robust fusion by a method of this name for this number of networks that have a vote."""
     if count >= MIN_VOTES:
         return []
-    text = f"robust={robust!r} needs at least {MIN_VOTES} networks: of two, none tells which is right"
+    text = f"`robust={robust!r}` needs at least {MIN_VOTES} networks: of two, none tells which is right"
     return [Problem(name, text, code="E-FEW")]

@@ -65,7 +65,7 @@ class NetworksWithSymmetry:
     def module(self, network: Network) -> nn.Module:
         """Return a module in evaluation mode with the arrays of a network."""
         if self.template is None:
-            raise UnsupportedError("these networks came without a module; give module=, a function that makes one")
+            raise UnsupportedError("these networks came without a module; give `module=`, a function that makes one")
         return module_with(self.template, network.arrays, self.symmetry).eval()
 
     def shapes(self, module: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -225,8 +225,8 @@ def _template(
 NO_SYMMETRY = Problem(
     "",
     "says nothing of which axes move together",
-    "give symmetry= (what consilience.symmetry found, or its file), or module= and example=; or write it with"
-    " consilience.save(model, path, symmetry=...)",
+    "give `symmetry=` (what consilience.symmetry found, or its file), or `module=` and `example=`; or write it with"
+    " `consilience.save(model, path, symmetry=...)`",
     "E-NEEDED",
 )
 """Why the units of a network cannot be matched."""
@@ -256,7 +256,7 @@ def _prove(
     if template is None or example is None:
         warnings.warn(
             "the symmetry of these networks is unproved: if it is wrong, so is the fused network; prove it with "
-            f"consilience.symmetry(module, example) [{UnprovedSymmetryWarning.code}]",
+            f"`consilience.symmetry(module, example)` [{UnprovedSymmetryWarning.code}]",
             UnprovedSymmetryWarning,
             stacklevel=4,
         )

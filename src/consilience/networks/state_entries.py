@@ -78,7 +78,7 @@ def _faults(values: Any) -> Iterator[tuple[str, str]]:
     if is_uninitialised(values):
         yield (
             "has no shape yet (a lazy layer before its first input)",
-            "give example=, or call the network once on an input",
+            "give `example=`, or call the network once on an input",
         )
     elif kind == "DTensor":
         yield "is sharded over processes (DTensor)", "gather it with `full_tensor()`"

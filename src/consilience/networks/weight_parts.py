@@ -293,7 +293,7 @@ def unknown_parts_problem(label: object, name: str) -> Problem:
     return Problem(
         label,
         f"{name} is parametrised (as by torch's orthogonal), and its arrays do not say how it is computed",
-        f"hand in the module (as the model, or as module=), or {REMOVAL}",
+        f"hand in the module (as the model, or as `module=`), or {REMOVAL}",
         "E-NEEDED",
     )
 

@@ -176,16 +176,18 @@ def unsupported_model(model: Any) -> Problem:
         return Problem("", text, f"make one and fit it: {model.__name__}(...).fit(data)", "E-MODEL")
     if isinstance(model, Fusion):
         text = f"is a {type(model).__name__}, expected one model"
-        return Problem("", text, "take fusion.model or fusion.posterior, or write it with fusion.save(path)", "E-MODEL")
+        return Problem(
+            "", text, "take fusion.model or fusion.posterior, or write it with `fusion.save(path)`", "E-MODEL"
+        )
     if isinstance(model, Mapping) and model and all(hasattr(value, "__array__") for value in model.values()):
         text = f"is a mapping of arrays ({', '.join(map(str, model)):.80}), which could be anything"
         return Problem(
-            "", text, "of posterior draws, say so: consilience.Draws(mapping, prior=1 / number of sites)", "E-MODEL"
+            "", text, "of posterior draws, say so: `consilience.Draws(mapping, prior=1 / number of sites)`", "E-MODEL"
         )
     if hasattr(model, "__array__") or hasattr(model, "__dataframe__") or sparse.issparse(model):
         text = f"is data ({name}), expected a model that was fitted to them"
         return Problem(
-            "", text, "fit a model at the site, and describe it: consilience.describe(model, data)", "E-DATA"
+            "", text, "fit a model at the site, and describe it: `consilience.describe(model, data)`", "E-DATA"
         )
     return Problem(
         "",
@@ -204,7 +206,7 @@ def _path_problem(path: Path) -> Problem:
     except FileFormatError as error:
         return error.problems[0].with_parts(subject="", text=f"{path}: {error.problems[0].text}")
     return Problem(
-        "", f"is the path of a file ({path}), expected a model", "load it: consilience.load(path)", "E-MODEL"
+        "", f"is the path of a file ({path}), expected a model", "load it: `consilience.load(path)`", "E-MODEL"
     )
 
 
@@ -238,7 +240,7 @@ def withhold(posterior: Posterior, min_count: float) -> Posterior:
         return posterior
     if problems := nothing_left_in("", posterior, min_count):
         raise InputError(problems)
-    warn_caller(f"{withheld_text(posterior, min_count)}; min_count=0 keeps them", WithheldWarning)
+    warn_caller(f"{withheld_text(posterior, min_count)}; `min_count=0` keeps them", WithheldWarning)
     return without_components(posterior, remaining_components(posterior, min_count))
 
 

@@ -46,7 +46,9 @@ COUNT_ROUNDING = 1e-6
 NATS_PER_ROW = "nats per row"
 """Unit of log densities of rows."""
 
-_GUESSED_COUNTS = "without the number of observations of a GaussianMixture (n_observations= of cs.describe and cs.save)"
+_GUESSED_COUNTS = (
+    "without the number of observations of a GaussianMixture (`n_observations=` of cs.describe and cs.save)"
+)
 
 _HELD_OUT_NOTE = "use data that neither model was trained on; scores on a model's own training data favour that model"
 

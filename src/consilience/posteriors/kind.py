@@ -140,7 +140,7 @@ class Posteriors(Kind):
         if problems := nothing_left_in(file, posterior, min_count):
             raise InputError(problems)
         write_posterior(target, without_components(posterior, remaining), provenance)
-        return Problem(file, withheld_text(posterior, min_count), "min_count=0 keeps them")
+        return Problem(file, withheld_text(posterior, min_count), "`min_count=0` keeps them")
 
     def describe(self, model: Any, data: Any, **stated: Any) -> Posterior:
         """Return the posterior of a model; see `Kind.describe`."""
@@ -175,5 +175,5 @@ class Posteriors(Kind):
         from consilience.posteriors.report.page import write_page
 
         if shown.get("barriers") or shown.get("planes"):
-            raise OptionError(f"barriers=, planes=: for networks only, and {fused} is none")
+            raise OptionError(f"`barriers=`, `planes=`: for networks only, and {fused} is none")
         write_page(page, content_of_files(fused, sites, shown.get("data"), shown.get("truth")))

@@ -221,11 +221,11 @@ class Method(Options, ABC):
         if not self.matches:
             return "components are not matched, so each stays as it is"
         if self.robust is True:
-            return "robust=True takes the geometric median of the copies of the sites that are kept"
+            return "`robust=True` takes the geometric median of the copies of the sites that are kept"
         if self.is_robust:
-            return f"robust={self.robust!r} averages the copies that are near to where most are"
+            return f"`robust={self.robust!r}` averages the copies that are near to where most are"
         if self.average_direction == "reverse":
-            return "direction='reverse' averages mean parameters"
+            return "`direction='reverse'` averages mean parameters"
         return ""
 
     @property
@@ -272,10 +272,10 @@ class Method(Options, ABC):
         """Return why these models cannot be fused with these options, a line each; empty when they can."""
         reasons = self.refuse_robust(ensemble)
         if self.combine in ("product", "hierarchical") and not ensemble.family.has_width:
-            text = f"combine={self.combine!r} means nothing for {ensemble.family.name}s, which have no width"
+            text = f"`combine={self.combine!r}` means nothing for {ensemble.family.name}s, which have no width"
             return [*reasons, Problem("", text)]
         if self.combine == "hierarchical" and not isinstance(ensemble.family, RandomEffectsFamily):
-            text = f"combine='hierarchical' is not known for {ensemble.family.name} components"
+            text = f"`combine='hierarchical'` is not known for {ensemble.family.name} components"
             return [*reasons, Problem("", text, "use 'product' or 'barycenter'")]
         return reasons + [text for need in self.site_needs() for text in need.reasons(ensemble)]
 
@@ -286,13 +286,15 @@ class Method(Options, ABC):
             return []
         reasons, option = [], f"robust={self.robust!r}"
         if self.combine == "hierarchical":
-            text = f"{option} and combine='hierarchical' are two answers to sites that differ"
+            text = f"{option} and `combine='hierarchical'` are two answers to sites that differ"
             reasons.append(Problem("", text, "leave one of them out"))
         if self.robust is True and self.relabels and not self.finds_number:
             text = f"{option} takes the number of components from the median site, and another number was given"
-            reasons.append(Problem("", text, "leave the number out, or use robust='median'"))
+            reasons.append(Problem("", text, "leave the number out, or use `robust='median'`"))
         if self.robust == "median" and self.combine == "product":
-            reasons.append(Problem("", f"{option} is an average, and combine='product' is none", "use robust='trim'"))
+            reasons.append(
+                Problem("", f"{option} is an average, and `combine='product'` is none", "use `robust='trim'`")
+            )
         for name in ("counts", "weights", "prior"):
             states = [getattr(posterior, name) is not None for posterior in ensemble.unordered]
             lacking = [model for model, has_it in zip(ensemble.names, states, strict=True) if not has_it]
@@ -394,7 +396,7 @@ class Method(Options, ABC):
         robust = RobustEstimator(self.robust, self.trim) if isinstance(self.robust, str) else None
         if self.is_robust and self.minority == "keep":
             warn_caller(
-                "minority='keep' keeps components that few sites hold, which hostile ones may have fabricated",
+                "`minority='keep'` keeps components that few sites hold, which hostile ones may have fabricated",
                 RobustWarning,
             )
         # Models of no weight take no part in matching or averaging; they are matched to the fused ones afterwards.
@@ -460,7 +462,7 @@ def _consecutive(labels: Labels) -> Labels:
     used = np.unique(labels[labels >= 0])
     if not used.size:
         raise InputError(
-            "", "robust=True: no component matches that of another model, so none would be left", code="E-MISMATCH"
+            "", "`robust=True`: no component matches that of another model, so none would be left", code="E-MISMATCH"
         )
     return np.where(labels >= 0, np.searchsorted(used, labels), -1)
 

@@ -92,7 +92,7 @@ def unknown_number(label: str | Path, kind: str) -> Problem:
     return Problem(
         label,
         f"does not say how many observations it was fitted to, which a {kind} does not record and by which it counts",
-        "give n_observations, one number for each model, save it with n_observations= or data=, or say"
-        " n_observations='equal' if all models are to count alike",
+        "give n_observations, one number for each model, save it with `n_observations=` or `data=`, or say"
+        " `n_observations='equal'` if all models are to count alike",
         "E-OBSERVATIONS",
     )

@@ -148,7 +148,7 @@ def _min_max(step: Any) -> AffineMap:
     """Return z = scale x + min of a MinMaxScaler."""
     _refuse_constant(step.data_range_, "range")
     if step.clip:
-        raise UnsupportedError("", "clips, so what lies outside its range is lost", "fit it with clip=False")
+        raise UnsupportedError("", "clips, so what lies outside its range is lost", "fit it with `clip=False`")
     return _per_column(np.asarray(step.scale_, dtype=np.float64), np.asarray(step.min_, dtype=np.float64))
 
 

@@ -84,11 +84,11 @@ def _not_averaged(robust: RobustDetails | None) -> list[str]:
     named = robust["left_out"][:MAX_NAMED]
     whys = {"gate": "far from most models"}
     lines = [
-        f"{printable(record['model'])}: left out by robust=True ({whys.get(record['step'], record['step'])})"
+        f"{printable(record['model'])}: left out by `robust=True` ({whys.get(record['step'], record['step'])})"
         for record in named
     ]
     n_more = len(robust["left_out"]) - len(named)
-    return [*lines, *([f"{_more(n_more, 'model')} left out by robust=True"] if n_more else [])]
+    return [*lines, *([f"{_more(n_more, 'model')} left out by `robust=True`"] if n_more else [])]
 
 
 def _withheld(withheld: Withheld | None) -> list[str]:

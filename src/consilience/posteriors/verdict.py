@@ -350,7 +350,7 @@ def _findings(
     findings: list[tuple[str, str, str]] = []
     if losses is not None and harmless is False:
         name = shorten(ensemble.names[losses.best_site])
-        findings.append(("harm", "", f"use the model of {name}, or keep all with method='concatenate'"))
+        findings.append(("harm", "", f"use the model of {name}, or keep all with `method='concatenate'`"))
     if share < MIN_SHARED_MASS:
         findings.append(_nothing_shared(share))
     if details.get("number", {}).get("nothing_separates"):
@@ -491,7 +491,7 @@ def _lossy(
     losses: Losses, ensemble: Ensemble, largest: int, heterogeneity: Mapping[str, float | None]
 ) -> tuple[str, str, str]:
     """Return the cause of a loss that matters: that sites differ, or the component (of the stack) that loses most."""
-    keep = "method='concatenate' keeps all components"
+    keep = "`method='concatenate'` keeps all components"
     if losses.fused - losses.noise <= GREAT_LOSS:
         return "loses_little", "this is a little less than all models side by side know", keep
     location = next(iter(heterogeneity.values()), None)

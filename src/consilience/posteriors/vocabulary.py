@@ -30,7 +30,7 @@ _PRIOR_ROUNDING = 1e-9
 """Relative difference between words up to which a prior is the same for all: a prior that is the mean of several has
 the rounding of each word. Chosen by hand, far above the rounding of float64."""
 
-_REMEDY = "give features=cs.Features(names=vocabulary)"
+_REMEDY = "give `features=cs.Features(names=vocabulary)`"
 
 
 @dataclass(frozen=True)

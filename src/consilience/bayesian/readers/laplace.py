@@ -26,7 +26,7 @@ from consilience.errors import InputError, Problem, UnsupportedError
 if TYPE_CHECKING:
     from torch import nn
 
-_REMEDY = 'use Laplace(model, "classification", subset_of_weights="all", hessian_structure="diag")'
+_REMEDY = 'use `Laplace(model, "classification", subset_of_weights="all", hessian_structure="diag")`'
 
 
 def accepts(model: object) -> bool:
@@ -103,7 +103,7 @@ def _require_diagonal(model: Any, name: str) -> None:
     if likelihood != "classification":
         raise UnsupportedError(name, f"a {kind} for {likelihood}: only classifiers are fused", _REMEDY)
     if not model.n_data:
-        raise InputError(name, f"this {kind} is not fitted", "call fit(train_loader) first", "E-UNFITTED")
+        raise InputError(name, f"this {kind} is not fitted", "call `fit(train_loader)` first", "E-UNFITTED")
 
 
 def _shapes(model: Any) -> dict[str, tuple[int, ...]]:

@@ -44,7 +44,7 @@ class DrawsAuto(DrawsMethod):
         if stack.n_coordinates <= MAX_DENSITY_COORDINATES and stack.is_skewed:
             combined = DensityProduct(**shared, parametric=False).combine(stack, rng.spawn(1)[0], progress)
             if combined.details["acceptance_rate"] >= LOW_ACCEPTANCE:
-                chosen = f"{DensityProduct.name}, parametric=False"
+                chosen = f"{DensityProduct.name}, `parametric=False`"
                 return CombinedDraws(combined.draws, {**details, **combined.details, "chosen": chosen})
         method = (GaussianProduct if largest < GAUSSIAN_SKEWNESS else ConsensusMonteCarlo)(**shared)
         combined = method.combine(stack, rng, progress)

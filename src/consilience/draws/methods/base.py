@@ -16,7 +16,7 @@ from consilience.draws.details import CombinationDetails
 from consilience.draws.subposteriors import MIN_DRAWS_PER_COORDINATE, Subposteriors
 from consilience.errors import InputError, Problem
 
-STILL_WORKS = "consensus_mc with covariance='diagonal' still works"
+STILL_WORKS = "consensus_mc with `covariance='diagonal'` still works"
 """What to do with too few draws for a covariance."""
 
 
@@ -165,7 +165,7 @@ def _without_functions(stack: Subposteriors, places: Labels) -> str:
     """Return how to leave out coordinates that are functions of others."""
     names = [name for name, part, *_ in stack.sites[0].parts() if np.any((places >= part.start) & (places < part.stop))]
     if len(names) > 1:
-        return "name the parameters alone with only=(...); transformed parameters and generated quantities follow"
+        return "name the parameters alone with `only=(...)`; transformed parameters and generated quantities follow"
     return f"give the entries of {names[0]} that are parameters as variables of their own, by name; the others follow"
 
 

@@ -57,7 +57,7 @@ class DensityProduct(DrawsMethod):
     parametric: bool = True
     sweeps: int = 2000
     name: ClassVar[str] = "semiparametric"
-    summary: ClassVar[str] = "multiply density estimates of the subposteriors (nonparametric too: parametric=False)"
+    summary: ClassVar[str] = "multiply density estimates of the subposteriors (nonparametric too: `parametric=False`)"
     needs: ClassVar[str] = "many draws of the same few parameters, and what of the prior they hold"
     gives: ClassVar[str] = "draws that keep skewness and modes"
     paper: ClassVar[str] = "neiswanger2014"
@@ -143,6 +143,6 @@ def _described(draws: Array, rate: float, bandwidth: float) -> CombinedDraws:
     notes = {}
     if rate < LOW_ACCEPTANCE:
         notes[f"{100 * rate:.1f} % of the proposals were accepted, so that widths are not to be trusted"] = (
-            "draw more at the sites, or take method='consensus_mc' where there is one mode"
+            "draw more at the sites, or take `method='consensus_mc'` where there is one mode"
         )
     return CombinedDraws(draws, {"acceptance_rate": round(rate, 4), "bandwidth": float(f"{bandwidth:.6g}")}, notes)

@@ -59,7 +59,7 @@ class LinearDiscriminantAnalysisAdapter(DiscriminantAdapter):
         model.means_ = record.mean.copy()
         if model.solver == "svd":
             if model.shrinkage is not None or model.covariance_estimator is not None:
-                raise InputError("shrinkage", "is not for solver='svd'", "give solver='lsqr' or 'eigen'")
+                raise InputError("shrinkage", "is not for `solver='svd'`", "give `solver='lsqr'` or 'eigen'")
             _fit_svd(model, statistics, n)
         else:
             model.covariance_ = _within_covariance(model, statistics)

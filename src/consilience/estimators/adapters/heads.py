@@ -72,7 +72,7 @@ class HeadAdapter(EstimatorAdapter):
     defaults: ClassVar[Mapping[str, Json]] = {}
     """Hyper-parameters of the head itself."""
     follows_units: ClassVar[bool] = False
-    sent_as: ClassVar[str | None] = "cs.learners.Head(kind, features=...).fit(X, y)"
+    sent_as: ClassVar[str | None] = "`cs.learners.Head(kind, features=...).fit(X, y)`"
 
     def is_fitted(self, model: Any) -> bool:
         """Return whether there are sums, or rows of a head."""

@@ -441,5 +441,5 @@ class TweedieRegressorAdapter(GeneralisedLinearAdapter):
             text = f"{power:g} has a curvature that is not positive"
             return Problem("power", text, "fit with power 0, 1 or more", "E-NUMBER")
         if power != 0.0 and parameters.get("link") == "identity":
-            return Problem("link", "identity of positive means may leave them", "fit with link='log'")
+            return Problem("link", "identity of positive means may leave them", "fit with `link='log'`")
         return None

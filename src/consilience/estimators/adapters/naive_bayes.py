@@ -56,7 +56,7 @@ class GaussianNBAdapter(RefittedAdapter):
             if is_of_these
             else (
                 "its epsilon_ is not that of its own variances, as after partial_fit or with sample_weight, so its"
-                " variances are known to epsilon_ only; cs.describe(model, data=(X, y)) gives them exactly",
+                " variances are known to epsilon_ only; `cs.describe(model, data=(X, y))` gives them exactly",
             ),
         )
 

@@ -72,7 +72,7 @@ class PCAAdapter(SecondMomentsAdapter):
             {ROWS: record},
             approximations=(
                 f"it keeps {n_components} of {d} components, and of the others their mean variance;"
-                " cs.describe(model, data=X) gives all of them",
+                " `cs.describe(model, data=X)` gives all of them",
             ),
         )
 
@@ -239,7 +239,7 @@ class EmpiricalCovarianceAdapter(CovarianceAdapter):
     """The maximum likelihood covariance, S / n; a fitted object lacks n alone."""
 
     kind: ClassVar[str] = "sklearn.EmpiricalCovariance"
-    lacks: ClassVar[str | None] = "the number of rows (n_observations=)"
+    lacks: ClassVar[str | None] = "the number of rows (`n_observations=`)"
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return n times the covariance, where n is given."""

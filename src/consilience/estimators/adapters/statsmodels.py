@@ -47,13 +47,13 @@ three digits of the coefficients would be left."""
 _SANDWICH = Problem(
     "cov_type",
     "is a sandwich covariance, which is no information of rows, so that its inverse does not add up",
-    "fit with cov_type='nonrobust', or take cs.meta_analysis, which pools such estimates",
+    "fit with `cov_type='nonrobust'`, or take cs.meta_analysis, which pools such estimates",
 )
 
 
 _NO_LIKELIHOOD = (
     "whose estimate is not that of the likelihood of its rows, so that their sums give another one",
-    "fit without regularisation and constraints, by fit()",
+    "fit without regularisation and constraints, by `fit()`",
     "E-MODEL",
 )
 
@@ -73,7 +73,7 @@ def statsmodels_refusal(model: Any) -> Problem | None:
     if inner is not None and hasattr(model, "params"):
         called = f"a {type(inner).__name__} of statsmodels"
         if callable(getattr(model, "cov_params", None)):
-            remedy = "take cs.meta_analysis({site: result, ...}), which pools its params by cov_params()"
+            remedy = "take `cs.meta_analysis({site: result, ...})`, which pools its params by `cov_params()`"
         else:
             remedy = "take cs.meta_analysis of (estimate, covariance) by site, where it has these"
         return Problem(called, "has an estimate that is no function of sums over sites", remedy, "E-MODEL")
@@ -461,7 +461,7 @@ class GLMAdapter(ModelLikelihoodAdapter):
         elif scaletype is None and name in FIXED_SCALE:
             scale = 1.0
         elif scaletype == "dev":
-            raise UnsupportedError("scale", "is of the deviance, which does not add up", "fit with scale='X2'")
+            raise UnsupportedError("scale", "is of the deviance, which does not add up", "fit with `scale='X2'`")
         extra = [name for name in self.extra_of(model.model) if not name.endswith("weights")]  # which refinement takes
         if np.ndim(getattr(model.model, "n_trials", 1)) and np.any(np.asarray(model.model.n_trials) != 1):
             extra.append("numbers of trials")

@@ -112,15 +112,15 @@ _ORDERED = "is made of medians and quantiles, which do not add up"
 _KRONECKER = "has a Kronecker-factored curvature, and the sum of several has no such factors"
 _SUBNETWORK = "covers weights that each site chooses, so that the others of two sites differ"
 _FUNCTIONAL = "is a distribution of functions at a site's inputs, which do not leave it"
-_FULL = 'fit subset_of_weights="last_layer" on one network of all sites, with hessian_structure="full"'
+_FULL = 'fit `subset_of_weights="last_layer"` on one network of all sites, with `hessian_structure="full"`'
 
 REFUSED: dict[str, tuple[str, str]] = {
     "MinCovDet": ("chooses rows by their order, which does not add up", "fit EmpiricalCovariance or OAS in its place"),
     "RobustScaler": (_ORDERED, "fit StandardScaler in its place"),
     "QuantileTransformer": (_ORDERED, "fit StandardScaler in its place"),
     "PowerTransformer": ("is no function of sums of its columns", "fit StandardScaler in its place"),
-    "RidgeCV": (_CHOSEN, "fit Ridge with alpha=model.alpha_"),
-    "RidgeClassifierCV": (_CHOSEN, "fit RidgeClassifier with alpha=model.alpha_"),
+    "RidgeCV": (_CHOSEN, "fit Ridge with `alpha=model.alpha_`"),
+    "RidgeClassifierCV": (_CHOSEN, "fit RidgeClassifier with `alpha=model.alpha_`"),
     "KronLaplace": (_KRONECKER, f'{_FULL}, or "diag" of all weights'),
     "KronLLLaplace": (_KRONECKER, _FULL),
     "LowRankLaplace": ("has a curvature of low rank, and the sum of several is of none", _FULL),

@@ -230,7 +230,7 @@ class Head:
         rows, y = rows[~is_held], y[~is_held]
         if len(rows) < max(min_count, 1.0):
             text = f"has {len(rows)} rows, fewer than {max(min_count, 1):g}: nothing may leave"
-            remedy = "take more rows, or a lower min_count=" if len(rows) else "take more rows"
+            remedy = "take more rows, or a lower `min_count=`" if len(rows) else "take more rows"
             raise InputError("y", text, remedy, "E-FEW")
         sums = self._adapter.sums_of_rows(SiteRows(rows, y, parameters=self.parameters))
         self.statistics = Statistics(
@@ -278,7 +278,7 @@ class Head:
         """
         statistics = getattr(fused, "statistics", fused)
         if self._held_out is None or not len(self._held_out[0]):
-            raise InputError("head", "has no rows held out", "fit it with held_out=0.1", "E-SHAPE")
+            raise InputError("head", "has no rows held out", "fit it with `held_out=0.1`", "E-SHAPE")
         ridge_kinds = {KINDS[name].kind for name in ("ridge", "ridge_regression")}
         if not isinstance(statistics, Statistics) or statistics.kind not in ridge_kinds:
             raise InputError("fused", "is no fusion of ridge heads", code="E-TYPE")
@@ -321,13 +321,13 @@ def _without_thin_classes(
     is_kept = (counts > 0) & (counts >= min_count)
     thin = np.flatnonzero((counts > 0) & ~is_kept)
     if not np.any(is_kept):
-        remedy = "min_count=0 keeps classes of fewer"
+        remedy = "`min_count=0` keeps classes of fewer"
         if labels.array().dtype.kind == "f":
-            remedy += "; real numbers take Head('ridge_regression')"
+            remedy += "; real numbers take `Head('ridge_regression')`"
         raise InputError("y", f"has no class of {max(min_count, 1):g} rows or more: nothing may leave", remedy, "E-FEW")
     for number in thin.tolist():
         text = f"has {counts[number]} rows, fewer than {min_count:g}: they are in no sum"
-        problem = Problem(f"class {labels.names[number]}", text, "min_count=0 keeps them", "E-FEW")
+        problem = Problem(f"class {labels.names[number]}", text, "`min_count=0` keeps them", "E-FEW")
         warn_caller(str(problem), WithheldWarning)
     kept = np.flatnonzero(is_kept)
     position_of = np.full(len(labels), -1)

@@ -16,7 +16,7 @@ from consilience.errors import InputError, UnsupportedError
 from consilience.estimators.heads.feature_maps import FeatureMap, as_rows, frozen, parsed_record
 from consilience.files.labelled_arrays import read_labelled_arrays
 
-REMEDY = "give what computes them: fusion.model.with_features(module)"
+REMEDY = "give what computes them: `fusion.model.with_features(module)`"
 
 
 def clip_norms(features: Array, bound: float | None) -> Array:

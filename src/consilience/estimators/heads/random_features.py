@@ -167,7 +167,7 @@ class RandomConvolutions(RandomFeatures):
         if array.shape[1:] != self.shape:
             hint = ""
             if array.ndim == 4 and (array.shape[3], *array.shape[1:3]) == self.shape:
-                hint = "put channels first: X.transpose(0, 3, 1, 2)"
+                hint = "put channels first: `X.transpose(0, 3, 1, 2)`"
             raise InputError("X", f"has images of shape {array.shape[1:]}, expected {self.shape}", hint, "E-SHAPE")
         images = array.astype(np.float32)
         if is_whole:

@@ -349,7 +349,7 @@ def meta_analysis(
     p = len(coefficients)
     by_moments = method in ("dersimonian_laird", "paule_mandel")
     if by_moments and p > 1 and diagonal is False:
-        raise OptionError("diagonal", "is True of moments, which are of each coefficient alone; use method='reml'")
+        raise OptionError("diagonal", "is True of moments, which are of each coefficient alone; use `method='reml'`")
     if diagonal is None:  # T has p (p + 1) / 2 entries
         diagonal = by_moments or observed.n_free < p * (p + 1)
     between, iterations = between_site_covariance(observed, method, diagonal=diagonal)  # type: ignore[arg-type]
@@ -441,7 +441,7 @@ def _judge(
         plural = "interval of {} is" if len(narrower) == 1 else "intervals of {} are"
         names = plural.format(names_in_line([*map(printable, narrower)], 30))
         more += f" Hartung-Knapp {names} narrower than the fixed effect's: too narrow where sites agree by chance."
-        remedies.append('take interval="truncated_hartung_knapp", which is never narrower')
+        remedies.append('take `interval="truncated_hartung_knapp"`, which is never narrower')
     if not (overall.is_marked or any(one.p_value < SIGNIFICANCE / len(each) for one in each)):
         text = f"no sign that coefficients differ between sites ({figures}).{more}"
         return Verdict("homogeneous", text, remedy="; ".join(remedies) or None)

@@ -182,7 +182,7 @@ def serve_folder(
         raise InputError(
             work_folder,
             f"lies in {place}, where sites may write",
-            "give a folder of the server's own as work=",
+            "give a folder of the server's own as `work=`",
             "E-ROUND",
         )
     log = say or (lambda _line: None)
@@ -468,7 +468,7 @@ class _Server:
                 raise InputError(
                     self.work,
                     f"is of a round with other {', '.join(changed)}",
-                    "go on with the same, or give another work=",
+                    "go on with the same, or give another `work=`",
                     "E-ROUND",
                 )
             while (ended := self.work / str(len(reports) + 1) / "round.json").exists():

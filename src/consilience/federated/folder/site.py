@@ -283,7 +283,7 @@ def sendable_files(
     if checked.problems:
         raise InputError(problem.about(files[0]) for problem in checked.problems)
     if not allow_differencing and (text := kind_of_file(files[0]).differencing(files[0])):
-        raise InputError(files[0], text, "fuse the files of all sites that remain, or give allow_differencing=True")
+        raise InputError(files[0], text, "fuse the files of all sites that remain, or give `allow_differencing=True`")
     with tempfile.TemporaryDirectory(prefix="consilience-send-") as folder:
         rest = Path(folder) / "withheld.safetensors"
         for companion in files[1:]:

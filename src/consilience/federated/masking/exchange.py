@@ -200,7 +200,7 @@ class MaskedPart:
         if self.signing_keys is None:
             lines.append(
                 "the keys of the other sites come from the server, which could play them all; give the folder of their"
-                f" signing keys (signing_keys=), or compare this number with the other sites: {keys_digest(plan)}"
+                f" signing keys (`signing_keys=`), or compare this number with the other sites: {keys_digest(plan)}"
             )
         return lines
 

@@ -78,7 +78,7 @@ def summand_of(
         raise OptionError(
             "noise",
             "is for averages of networks, whose updates can be cut to a norm: rows of estimators have no bound here",
-            "bound the features at the sites: consilience.learners.Head(noise=...)",
+            "bound the features at the sites: `consilience.learners.Head(noise=...)`",
         )
     if weights != EQUAL:
         raise OptionError("weights", "is for averages of networks: sums count every row once; leave it out")

@@ -169,7 +169,7 @@ class LogDensities(RequestKind):
             raise InputError(
                 "data",
                 f"has {n} rows, and log densities of fewer than {least:g} do not leave a site",
-                "answer with more rows, or take a lower min_count=",
+                "answer with more rows, or take a lower `min_count=`",
                 "E-FEW",
             )
         values = _log_densities(module, _variables_of(request), rows, len(request.content.arrays["points"]))

@@ -128,7 +128,7 @@ class ExpectationMaximization(RequestKind):
             raise InputError(
                 data if isinstance(data, str) else "data",
                 f"has {len(rows)} rows, and sums over fewer than {min_count:g} do not leave a site",
-                "answer with more rows, or take a lower min_count=",
+                "answer with more rows, or take a lower `min_count=`",
                 "E-FEW",
             )
         with np.errstate(all="ignore"):
@@ -144,7 +144,7 @@ class ExpectationMaximization(RequestKind):
             raise InputError(
                 data if isinstance(data, str) else "data",
                 f"has no component with {min_count:g} rows or more, and sums over fewer do not leave a site",
-                "answer with more rows, or take a lower min_count=",
+                "answer with more rows, or take a lower `min_count=`",
                 "E-FEW",
             )
         arrays = {

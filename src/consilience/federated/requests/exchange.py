@@ -111,7 +111,7 @@ def request(kind: str, fusion: Any, *, rounds: int = 1, allow_differencing: bool
     then = Then(kind, int(rounds))
     method = fusion.provenance.get("method") if isinstance(fusion, Fusion) else None
     if not allow_differencing and (text := differencing_of(method)):
-        raise InputError("the fusion", text, "fuse what all sites that remain sent, or give allow_differencing=True")
+        raise InputError("the fusion", text, "fuse what all sites that remain sent, or give `allow_differencing=True`")
     content = request_kind(kind).start(fusion)
     posterior = getattr(fusion, "posterior", fusion)
     return RoundRequest(kind, 1, then.rounds, content, getattr(posterior, "features", Features()))

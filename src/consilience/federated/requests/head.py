@@ -117,7 +117,7 @@ class ExactHead(RequestKind):
             raise InputError(
                 "data",
                 f"has no class of {max(min_count, 1):g} rows or more, and sums over fewer do not leave a site",
-                "answer with more rows, or take a lower min_count=",
+                "answer with more rows, or take a lower `min_count=`",
                 "E-FEW",
             )
         counts_kept, sums, record = sums_of_features(features, numbers, n_classes)

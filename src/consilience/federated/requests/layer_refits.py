@@ -71,7 +71,7 @@ def layers_that_fit(fusion: Any, request: str, supports: str) -> list[str]:
         raise UnsupportedError(
             request,
             "no units of these networks are matched",
-            "fuse by a method that matches them, such as method='consensus'",
+            "fuse by a method that matches them, such as `method='consensus'`",
         )
     layers = [path for path, _ in weights_in_order(fusion.network)]
     shapes = {name: tuple(values.shape) for name, values in fusion.network.arrays.items()}
@@ -123,7 +123,7 @@ def input_batches(data: Any, network: Any, min_count: float) -> tuple[list[Any],
         raise InputError(
             "data",
             f"has {n} rows, and moments of layers over fewer than {least:g} do not leave a site",
-            "answer with more rows, or take min_count=0",
+            "answer with more rows, or take `min_count=0`",
             "E-FEW",
         )
     return batches, n

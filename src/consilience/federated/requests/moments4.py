@@ -60,8 +60,8 @@ class FourthMoments(RequestKind):
     """Fourth moments for Ledoit's and Wolf's shrinkage, after which the fused estimator is that of all rows."""
 
     name: ClassVar[str] = "moments4"
-    summary: ClassVar[str] = 'fourth moments by which LedoitWolf and shrinkage="auto" shrink as on all rows'
-    supports: ClassVar[str] = 'LedoitWolf, and discriminant analyses with shrinkage="auto"'
+    summary: ClassVar[str] = 'fourth moments by which LedoitWolf and `shrinkage="auto"` shrink as on all rows'
+    supports: ClassVar[str] = 'LedoitWolf, and discriminant analyses with `shrinkage="auto"`'
     models: ClassVar[str] = "estimators"
 
     def start(self, fusion: Any) -> Content:
@@ -147,7 +147,7 @@ class FourthMoments(RequestKind):
                 data if isinstance(data, str | Path) else "data",
                 f"has no {'rows' if classes is None else 'class of the request'} of {max(min_count, 1.0):g} rows or"
                 " more, and sums over fewer do not leave a site",
-                "answer with more rows, or take a lower min_count=",
+                "answer with more rows, or take a lower `min_count=`",
                 "E-FEW",
             )
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):

@@ -123,14 +123,14 @@ class Refinement(RequestKind):
                 raise InputError(
                     called,
                     f"has {counts[thin[0]]} rows of class {name}, and sums over fewer than {min_count:g} do not leave",
-                    "answer without that class, or take a lower min_count=",
+                    "answer without that class, or take a lower `min_count=`",
                     "E-FEW",
                 )
         if rows.n < max(min_count, 1.0):
             raise InputError(
                 called,
                 f"has {rows.n} rows, and sums over fewer than {min_count:g} do not leave a site",
-                "answer with more rows, or take a lower min_count=",
+                "answer with more rows, or take a lower `min_count=`",
                 "E-FEW",
             )
         try:

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from consilience.networks.descriptions.description import Description
 
 FEW = (
-    "describe networks of more observations, give unlabelled inputs=, keep fusion.ensemble, or let sites make its head"
-    " exact by a second message (`consilience serve --then head`)"
+    "describe networks of more observations, give unlabelled `inputs=`, keep fusion.ensemble, or let sites make its"
+    " head exact by a second message (`consilience serve --then head`)"
 )
 """The remedy where sites are too small to describe their inputs. Of 20 sites of 75 rows the last one made 62 to 66 % of
 rows 95 to 96 % (docs/heads.md)."""
@@ -123,7 +123,7 @@ def fuse_by_choice(
     """
     sites, arguments = workshop.sites, workshop.arguments
     if workshop.models.template is None:
-        return workshop.unseen("The networks came without a module", "give module=, a function that makes one")
+        return workshop.unseen("The networks came without a module", "give `module=`, a function that makes one")
     from consilience.networks.choice.inputs import choice_inputs  # here, since it needs torch
 
     try:

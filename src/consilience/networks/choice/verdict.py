@@ -22,12 +22,12 @@ MAX_SKEW = 0.3
 MAX_NAMED = 3
 """Classes that a sentence names; further ones are counted. Chosen by hand."""
 
-DESCRIBE = "let every site describe its network: consilience.save(net, path, data=loader)"
+DESCRIBE = "let every site describe its network: `consilience.save(net, path, data=loader)`"
 COMPARE = "compare it with the sites' own, which fusion.candidates holds, on rows that none was trained on"
 """The remedy where sites predict numbers, whose distribution no description tells."""
 DESCRIBE_MORE = (
-    "describe networks with labels, and with more observations of their rare classes, or give unlabelled inputs=; the "
-    "notes of a description say which classes are left out"
+    "describe networks with labels, and with more observations of their rare classes, or give unlabelled `inputs=`; "
+    "the notes of a description say which classes are left out"
 )
 
 
@@ -174,7 +174,7 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
     if (wider := choice.wider) is not None:
         its = percent.format(choice.by_name[wider.name])
         text += f" A network {wider.name} has {its} {choice.criterion.name}."
-        advice = "for a wider network call fuse again with target_widths=fusion.details['wider_widths']"
+        advice = "for a wider network call fuse again with `target_widths=fusion.details['wider_widths']`"
         remedy = advice if remedy is None else f"{remedy}; {advice}"
     loss = None if choice.teacher_score is None else float(scores.means[choice.chosen]) - choice.teacher_score
     return Verdict(

@@ -286,7 +286,7 @@ class Workshop:
         notes: tuple[str, ...] = ()
         if self.information is not None:
             notes = (
-                "Fisher information was not used, since nothing tells whether it helps: method='fisher' merges by it",
+                "Fisher information was not used, since nothing tells whether it helps: `method='fisher'` merges by it",
             )
         counts = self.ordered.observed_counts
         is_safe = self.is_common_start and counts is not None and class_skew(counts) < MAX_SKEW_OF_ALIKE

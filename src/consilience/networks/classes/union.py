@@ -51,14 +51,14 @@ def unite_classes(networks: Sequence[DescribedNetwork], example: Any) -> list[De
         Problem(
             network.label,
             "is no module, so its head cannot be given other classes",
-            "give module=, or its module",
+            "give `module=`, or its module",
             "E-TYPE",
         )
         for network in networks
         if network.module is None
     ]
     problems += [
-        Problem(network.label, "does not name its classes", "describe it with classes=, a list of names")
+        Problem(network.label, "does not name its classes", "describe it with `classes=`, a list of names")
         for network in networks
         if network.description is None or network.description.classes is None
     ]

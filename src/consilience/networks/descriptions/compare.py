@@ -24,7 +24,7 @@ MAX_NAMED = 6
 """Classes that a message names; more are counted. Chosen by hand for short messages."""
 
 _DESCRIBE_ALIKE = (
-    "describe the networks with the same classes=, in the order of the outputs, or give classes='union' to fuse"
+    "describe the networks with the same `classes=`, in the order of the outputs, or give `classes='union'` to fuse"
 )
 
 

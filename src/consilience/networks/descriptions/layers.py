@@ -171,7 +171,7 @@ class LayerFactors(Statistic):
         n_bytes = 0 if are_asked is False else factor_bytes(setting.module)
         if are_asked is None and n_bytes > MAX_LAYER_BYTES:
             size = f"{n_bytes / 2**20:.3g} MiB"
-            self.notes = (f"second moments of layers would take {size} and are left out; layers=True says them",)
+            self.notes = (f"second moments of layers would take {size} and are left out; `layers=True` says them",)
         elif n_bytes:
             capacity = min(int((1 + SPARE_SHARE) * MAX_LAYER_OBSERVATIONS), MAX_SAMPLE_ENTRIES // max(setting.size, 1))
             self._sample = InputSample(max(1, capacity))

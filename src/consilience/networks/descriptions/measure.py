@@ -179,7 +179,7 @@ class _Measurement:
         if self._is_taken_for_binary:
             return ("one output and whole numbers 0 and 1: described as two classes; real numbers are targets",)
         if self._setting.classes is None and is_named:
-            return ("labels not counted: the network has one output; classes=2 counts them",)
+            return ("labels not counted: the network has one output; `classes=2` counts them",)
         return ()
 
     def add(self, batch: Batch) -> None:
@@ -222,17 +222,17 @@ class _Measurement:
             raise InputError("data", text, remedy, "E-FEW")
         if int(leaving.by_class[withheld].sum()) == (n_seen if n_observations is None else n_observations):
             text = f"{n_seen} observations, of every class fewer than {min_count:g}, so that all of them are withheld"
-            raise InputError("data", text, "give n_observations= alone, without data, or min_count=0")
+            raise InputError("data", text, "give `n_observations=` alone, without data, or `min_count=0`")
         if self._n_unnamed:
             leaving.left_out.append(
                 "labels are real numbers, so that no classes are described; where they are classes, give integers, "
-                f"such as y.astype(int), or classes={max(self._n_unnamed, 2)}"
+                f"such as `y.astype(int)`, or `classes={max(self._n_unnamed, 2)}`"
             )
         if len(withheld):
             listed = named([(self._setting.classes or ())[number] for number in withheld])
             leaving.left_out.append(
                 f"{len(withheld)} of {len(leaving.by_class)} classes have fewer than {min_count:g} observations and are"
-                f" withheld: {listed} (min_count=0 keeps them)"
+                f" withheld: {listed} (`min_count=0` keeps them)"
             )
         if not leaving.is_enough:
             n_said, range_alone = leaving.n_said, "" if leaving.is_described else "moments and "
@@ -294,7 +294,7 @@ def _names_of_classes(
         return None
     if kind_of_labels(batch.labels) in "UO":
         raise InputError(
-            batch.name, "has labels that are names", "give all names as classes=, in their order", "E-NUMBER"
+            batch.name, "has labels that are names", "give all names as `classes=`, in their order", "E-NUMBER"
         )
     names = class_names(None, n_outputs)
     if names is None and n_outputs is None:

@@ -304,7 +304,7 @@ def numbers_of_classes(labels: Any, classes: Sequence[str], name: str) -> Labels
         raise InputError(
             name,
             f"has labels of shape {values.shape}, expected one for each observation",
-            "give numbers of classes (y.argmax(1) of one-hot labels), or y.float() where several may hold",
+            "give numbers of classes (`y.argmax(1)` of one-hot labels), or `y.float()` where several may hold",
             "E-SHAPE",
         )
     if values.dtype.kind in "UO":
@@ -312,7 +312,9 @@ def numbers_of_classes(labels: Any, classes: Sequence[str], name: str) -> Labels
         texts = [str(value) for value in values]
         if unknown := sorted(set(texts) - set(number_of)):
             listed = ", ".join(unknown[:MAX_NAMED_LABELS])
-            raise InputError(name, f"has labels that are no class: {listed}", "give all names as classes=", "E-NUMBER")
+            raise InputError(
+                name, f"has labels that are no class: {listed}", "give all names as `classes=`", "E-NUMBER"
+            )
         return np.array([number_of[text] for text in texts], dtype=np.int64)
     if values.dtype.kind == "f" and not (np.isfinite(values).all() and (values == np.round(values)).all()):
         raise InputError(name, "has labels that are no whole numbers", "give numbers of classes from 0", "E-NUMBER")

@@ -140,7 +140,7 @@ def fisher(
     _, generator = seeded(rng)
     # Iterating over an array would take each row for a batch.
     if isinstance(batches, np.ndarray):
-        raise InputError("batches", "expected tensors, found a NumPy array", "give torch.from_numpy(array)", "E-TYPE")
+        raise InputError("batches", "expected tensors, found a NumPy array", "give `torch.from_numpy(array)`", "E-TYPE")
     from consilience.networks.fisher.compute import fisher_information  # here, since it needs torch
 
     with shown(progress, "Fisher information", "observation") as report:

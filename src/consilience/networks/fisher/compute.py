@@ -172,7 +172,7 @@ def _refuse_numbers(n_seen: int, minimum: int, n_observations: float | None) -> 
         raise InputError(
             "batches",
             f"Fisher information over {n_seen} observations may betray single ones",
-            f"give at least {minimum}, or allow fewer with minimum=",
+            f"give at least {minimum}, or allow fewer with `minimum=`",
             "E-FEW",
         )
     if n_observations is not None and n_observations < n_seen:
@@ -339,7 +339,7 @@ def _refuse_outputs(outputs: Tensor, likelihood: Likelihood) -> None:
         raise InputError(
             "",
             f"the network answers shape {tuple(outputs.shape)}; a categorical likelihood needs logits of two classes "
-            "or more on the second axis (likelihood='bernoulli' takes a logit alone)",
+            "or more on the second axis (`likelihood='bernoulli'` takes a logit alone)",
             code="E-SHAPE",
         )
 

@@ -51,7 +51,7 @@ def gather_information(
             Problem(
                 information.name,
                 "does not say which network it is of",
-                "give fishers= in the networks' order",
+                "give `fishers=` in the networks' order",
                 "E-NEEDED",
             )
         )

@@ -163,7 +163,7 @@ class PerSampleBackward:
                 raise UnsupportedError(
                     path or "the network",
                     "normalises over the batch, so that no observation has a gradient of its own",
-                    "give a network with running statistics (track_running_stats=True)",
+                    "give a network with running statistics (`track_running_stats=True`)",
                 )
 
     def forward(self, batch: Any, method: GradientMethod) -> tuple[Tensor, Backward]:

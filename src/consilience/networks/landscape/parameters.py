@@ -242,7 +242,7 @@ class Span:
                     raise InputError(
                         name,
                         f"frozen tensor {frozen!r} is not that of {first}",
-                        "set include_frozen=True",
+                        "set `include_frozen=True`",
                         "E-MISMATCH",
                     )
         return cls(module, layout, torch.stack(vectors))

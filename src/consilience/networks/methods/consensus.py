@@ -91,7 +91,8 @@ class Consensus(NetworkMethod):
                 network.name,
                 f"group {group} has {network.units[group]} units, but the fused network only {units}; "
                 "method 'consensus' needs room for the widest model (methods 'ot' and 'wb' do not)",
-                "give method='distill' for networks that are described: it trains a narrower one on inputs like theirs",
+                "give `method='distill'` for networks that are described: it trains a narrower one on inputs like "
+                "theirs",
                 "E-NARROWER",
             )
             for network in ensemble.networks

@@ -68,7 +68,7 @@ class Distill(Consensus):
 
     name: ClassVar[str] = "distill"
     summary: ClassVar[str] = "fuse, then train the network to answer as all together, on inputs without labels"
-    needs: ClassVar[str] = "modules, and descriptions, inputs or batch normalisation; target= of any architecture"
+    needs: ClassVar[str] = "modules, and descriptions, inputs or batch normalisation; `target=` of any architecture"
     gives: ClassVar[str] = "one network of any width or architecture"
     paper: ClassVar[str] = "hinton2015"
     compares_networks: ClassVar[bool] = True

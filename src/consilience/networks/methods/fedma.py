@@ -122,7 +122,8 @@ class FedMA(LayerwiseMethod):
                 network.name,
                 f"group {group} has {network.units[group]} units, but the fused network only {units}; "
                 "method 'fedma' needs room for the widest model",
-                "give method='distill' for networks that are described: it trains a narrower one on inputs like theirs",
+                "give `method='distill'` for networks that are described: it trains a narrower one on inputs like "
+                "theirs",
                 "E-NARROWER",
             )
             for network in ensemble.networks

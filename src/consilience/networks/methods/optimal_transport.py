@@ -160,7 +160,7 @@ class OTFusion(TransportMethod):
 
     name: ClassVar[str] = "ot"
     summary: ClassVar[str] = "align each network to one of them by optimal transport, layer by layer, and average"
-    needs: ClassVar[str] = "networks of one architecture, widths may differ; unlabeled inputs for cost=activations"
+    needs: ClassVar[str] = "networks of one architecture, widths may differ; unlabeled inputs for `cost=activations`"
     gives: ClassVar[str] = "one network of any width"
     paper: ClassVar[str] = "singh2020"
 

@@ -52,7 +52,7 @@ class ReBasin(NetworkMethod):
 
     name: ClassVar[str] = "rebasin"
     summary: ClassVar[str] = "permute units so that the networks' weights come closest, and average (Git Re-Basin)"
-    needs: ClassVar[str] = "networks of the same widths; unlabeled inputs for cost=activations or correlation"
+    needs: ClassVar[str] = "networks of the same widths; unlabeled inputs for `cost=activations` or correlation"
     gives: ClassVar[str] = "one network of the same widths"
     paper: ClassVar[str] = "ainsworth2023"
 

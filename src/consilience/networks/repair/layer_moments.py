@@ -230,7 +230,7 @@ def layer_moments(module: nn.Module, batches: Any, minimum: int = 100) -> LayerM
         raise InputError(
             "batches",
             f"moments over {fewest} samples may betray single ones",
-            f"give at least {minimum}, or allow fewer with minimum=...",
+            f"give at least {minimum}, or allow fewer with `minimum=...`",
             "E-FEW",
         )
     moments = {}

@@ -57,10 +57,8 @@ def warnings(content: NetworkContent) -> list[Block | None]:
         strong("Repair the batch normalisation."),
         "Its statistics were averaged, which leaves them wrong for the averaged weights, so this network does worse "
         "than it can.",
-        code("consilience.repair(fusion, inputs)"),
-        "measures them anew on unlabeled inputs;",
-        code("consilience.repair(fusion, moments=...)"),
-        "needs only the moments that sites may send.",
+        "`consilience.repair(fusion, inputs)` measures them anew on unlabeled inputs; "
+        "`consilience.repair(fusion, moments=...)` needs only the moments that sites may send.",
     )
     unproved = act(
         strong("The symmetry is not proved."),

@@ -143,7 +143,7 @@ def draw_inputs(
             needed = "counts of tokens by class" if labelled else "token counts"
         else:
             needed = "moments by class" if labelled else "moments of the inputs"
-        raise UnsupportedError("descriptions", f"no site says {needed}", "describe the networks with data=")
+        raise UnsupportedError("descriptions", f"no site says {needed}", "describe the networks with `data=`")
     n_draws = systematic_allocation(np.array([component.mass for component in components]), count, rng)
     blocks: list[np.ndarray] = []
     for component, n in zip(components, n_draws.tolist(), strict=True):

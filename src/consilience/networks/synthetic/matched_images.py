@@ -146,7 +146,7 @@ def channel_targets(
         raise UnsupportedError(
             name,
             "has no channel statistics to match: neither batch normalisation nor described ones",
-            "describe it with data=",
+            "describe it with `data=`",
         )
     parts: dict[str, Any] = dict(module.named_modules())
     if unknown := sorted(set(described) - set(parts)):
@@ -168,8 +168,8 @@ def _targets_of_norms(module: nn.Module, norms: Mapping[str, Any], name: str) ->
     if untracked:
         raise UnsupportedError(
             name,
-            f"batch normalisation {', '.join(untracked)} keeps no running statistics (track_running_stats=False)",
-            "describe the network with data=",
+            f"batch normalisation {', '.join(untracked)} keeps no running statistics (`track_running_stats=False`)",
+            "describe the network with `data=`",
         )
     for path, norm in norms.items():
         _require_statistics(name, path, norm.running_mean, norm.running_var)
@@ -177,7 +177,7 @@ def _targets_of_norms(module: nn.Module, norms: Mapping[str, Any], name: str) ->
         raise UnsupportedError(
             name,
             never_saw_data(untrained),
-            "describe the network with data=, or train it in train() mode",
+            "describe the network with `data=`, or train it in `train()` mode",
         )
     return [
         LayerTarget(path, True, norm.running_mean.detach(), norm.running_var.detach(), float(norm.eps))

@@ -139,7 +139,7 @@ def export(module: nn.Module, example: Example) -> torch.export.ExportedProgram:
         raise UnsupportedError(
             type(module).__name__,
             "a TorchScript module cannot be traced",
-            "give the module that it was scripted from; method 'average' without example= needs no tracing",
+            "give the module that it was scripted from; method 'average' without `example=` needs no tracing",
             "E-TRACE",
         )
     with evaluating(module), _quiet():

@@ -118,7 +118,7 @@ def _feature_words(model: Any) -> Features:
         raise InputError(
             "",
             f"id2word has no word for number {missing[0]} ({len(missing)} of {model.num_terms} lack one); call"
-            " compactify() on the dictionary before training",
+            " `compactify()` on the dictionary before training",
             code="E-NEEDED",
         )
     names = tuple(str(model.id2word[number]) for number in range(model.num_terms))

@@ -79,7 +79,7 @@ class AMPS(Method):
 
     name: ClassVar[str] = "amps"
     summary: ClassVar[str] = "align components for the largest Bayes product, and multiply with the prior removed"
-    needs: ClassVar[str] = "posteriors of one exponential family with their priors; of equal size unless growth=True"
+    needs: ClassVar[str] = "posteriors of one exponential family with their priors; of equal size unless `growth=True`"
     gives: ClassVar[str] = "a posterior of the same family, given all sites' data"
     paper: ClassVar[str] = "campbell2014"
 
@@ -100,7 +100,7 @@ class AMPS(Method):
                 for option in ("restarts", "max_iterations")
             ),
             ("n_components", self.n_components in ("process", "evidence"), "'process' or 'evidence'"),
-            ("n_components", self.growth or self.n_components == "process", "'process' unless growth=True"),
+            ("n_components", self.growth or self.n_components == "process", "'process' unless `growth=True`"),
             ("concentration", is_number(self.concentration) and self.concentration > 0, "a positive number"),
         )
 
@@ -129,7 +129,7 @@ class AMPS(Method):
         sizes = ensemble.voting().sizes
         if not self.growth and len(set(sizes.tolist())) > 1:
             text = f"amps needs models of equal size, found {sizes.tolist()} components"
-            reasons.append(Problem("", text, "use growth=True, or method 'kl'"))
+            reasons.append(Problem("", text, "use `growth=True`, or method 'kl'"))
         return reasons
 
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:

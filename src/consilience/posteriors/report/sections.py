@@ -123,7 +123,7 @@ def _dropped(count: int, content: PosteriorContent) -> str:
     if "unusable" in details:
         reasons.append("no usable parameters")
     if "dropped" in details:
-        reasons.append("fewer than half of the sites have such a component, which minority='drop' leaves out")
+        reasons.append("fewer than half of the sites have such a component, which `minority='drop'` leaves out")
     because = " or ".join(reasons) or "the method found no fused component to join"
     return f"{format_count(count, 'component')} left out: {because}."
 

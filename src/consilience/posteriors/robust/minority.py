@@ -96,7 +96,7 @@ class GroupHolders:
         n_groups = len(self.sites)
         remaining = np.setdiff1d(np.arange(n_groups), self.minority)
         if not remaining.size:
-            raise InputError("minority='drop': no component is held by half of the models, so none would be left")
+            raise InputError("`minority='drop'`: no component is held by half of the models, so none would be left")
         new_labels = np.full(n_groups + 1, -1, dtype=np.int64)
         new_labels[remaining] = np.arange(len(remaining))
         return remaining, new_labels

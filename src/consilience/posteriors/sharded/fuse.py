@@ -399,8 +399,8 @@ def _averages(
 
 
 TOO_MANY_FOR_HIERARCHICAL = (
-    f"combine='hierarchical' takes all copies at once, up to {MAX_GATHERED_ROWS:,} components over shards, found "
-    "{:,}: use combine='auto' or 'product', or fuse the posterior files themselves"
+    f"`combine='hierarchical'` takes all copies at once, up to {MAX_GATHERED_ROWS:,} components over shards, found "
+    "{:,}: use `combine='auto'` or 'product', or fuse the posterior files themselves"
 )
 """Why the hierarchical average of very many components is refused."""
 

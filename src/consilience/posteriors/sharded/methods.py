@@ -349,12 +349,14 @@ def refusals(method: Method) -> list[str]:
     reasons = []
     if method.is_robust:
         reasons.append(
-            "robust fusion does not run over shards, minority='drop' does; fuse the posterior files themselves"
+            "robust fusion does not run over shards, `minority='drop'` does; fuse the posterior files themselves"
         )
     if isinstance(method, KLFusion) and method.assignment != "integral":
-        reasons.append(f"assignment={method.assignment!r} does not run over shards; use 'integral'")
+        reasons.append(f"`assignment={method.assignment!r}` does not run over shards; use 'integral'")
     if isinstance(method, SPAHM) and method.likelihood != "gaussian":
-        reasons.append(f"likelihood={method.likelihood!r} does not run over shards; use 'gaussian'")
+        reasons.append(f"`likelihood={method.likelihood!r}` does not run over shards; use 'gaussian'")
     if isinstance(method, SPAHM) and method.n_components != "process":
-        reasons.append(f"n_components={method.n_components!r} does not run over shards; use 'process', or method 'kl'")
+        reasons.append(
+            f"`n_components={method.n_components!r}` does not run over shards; use 'process', or method 'kl'"
+        )
     return reasons

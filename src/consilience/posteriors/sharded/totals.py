@@ -273,7 +273,7 @@ def fused_posterior(
         if shards.direction == "reverse":
             raise InputError(
                 "",
-                "combine='product': adds natural parameters, so it needs direction='forward' on shards",
+                "`combine='product'`: adds natural parameters, so it needs `direction='forward'` on shards",
                 code="E-NEEDED",
             )
         natural = _products(shards, totals)

@@ -162,7 +162,7 @@ class TitsiasGP:
             raise OptionError("kernel", f"expected {', '.join(KERNELS)} or a Kernel, found {self.kernel!r}")
         is_complete = isinstance(self.kernel, Kernel) and self.noise is not None and self.constant is not None
         if not (self.learn_parameters or is_complete):
-            raise OptionError("learn_parameters=False needs a kernel with parameters, a noise and a constant")
+            raise OptionError("`learn_parameters=False` needs a kernel with parameters, a noise and a constant")
         if self.noise is not None and not 0 < self.noise < np.inf:
             raise OptionError("noise", f"expected a positive variance, found {self.noise!r}")
         low, high = self.lengthscale_bounds

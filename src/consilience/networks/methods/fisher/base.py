@@ -78,7 +78,7 @@ class FisherMethod(InformedMethod, ABC):
                 Problem(
                     ", ".join(unknown),
                     "says no prior precision, which is needed to count the prior once",
-                    "compute it with consilience.fisher(..., prior_precision=...), or set prior='ignored'",
+                    "compute it with `consilience.fisher(..., prior_precision=...)`, or set `prior='ignored'`",
                     "E-NEEDED",
                 )
             ]
@@ -86,7 +86,7 @@ class FisherMethod(InformedMethod, ABC):
         if prior == "removed" and not _are_equal(precisions) and self.prior_precision is None:
             listed = ", ".join(f"{precision:g}" for precision in sorted(precisions))
             text = f"the sites were trained with different priors (precisions {listed})"
-            remedy = "give prior_precision=, that of the fused network, or set prior='kept'"
+            remedy = "give `prior_precision=`, that of the fused network, or set `prior='kept'`"
             return [Problem("", text, remedy)]
         return []
 
@@ -153,11 +153,11 @@ class FisherMethod(InformedMethod, ABC):
 
 _KEPT_NOTE = (
     "the sites' priors differ, so all of them were kept, which is right where all had one weight decay; "
-    "prior_precision= takes out all but that of the fused network"
+    "`prior_precision=` takes out all but that of the fused network"
 )
 _REMOVED_NOTE = (
     "the sites have one prior, so it was counted once; where it stands for one weight decay of mean losses, "
-    "prior='kept' is what training on all data with that decay would be"
+    "`prior='kept'` is what training on all data with that decay would be"
 )
 
 

@@ -135,8 +135,8 @@ class InformedMethod(NetworkMethod, ABC):
             reasons.append(
                 Problem(
                     self.name,
-                    "aligned=True needs to know which axes move together",
-                    "give example= or symmetry=",
+                    "`aligned=True` needs to know which axes move together",
+                    "give `example=` or `symmetry=`",
                     "E-NEEDED",
                 )
             )
@@ -147,7 +147,7 @@ class InformedMethod(NetworkMethod, ABC):
                 *reasons,
                 Problem(
                     self.name,
-                    "needs fishers=, what consilience.fisher computed at each site, one for each network "
+                    "needs `fishers=`, what consilience.fisher computed at each site, one for each network "
                     "(or their files among the models)",
                     code="E-NEEDED",
                 ),
@@ -181,7 +181,7 @@ class InformedMethod(NetworkMethod, ABC):
                     Problem(
                         other.name,
                         f"has Kronecker factors of other layers than {first.name} ({', '.join(odd[:3])})",
-                        "compute all with consilience.fisher(..., kind='kronecker')",
+                        "compute all with `consilience.fisher(..., kind='kronecker')`",
                         "E-MISMATCH",
                     )
                 )
@@ -234,6 +234,6 @@ class InformedMethod(NetworkMethod, ABC):
         if (cosine := mean_cosine(ensemble)) < MIN_COMMON_START_COSINE:
             details["notes"] = [
                 f"the networks are far apart (mean cosine {cosine:.2f}), as those of different starts are: give "
-                "example= or symmetry=, so that their units are aligned first"
+                "`example=` or `symmetry=`, so that their units are aligned first"
             ]
         return tuple(identity_transports(network.units) for network in ensemble.networks), details

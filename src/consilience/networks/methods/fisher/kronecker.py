@@ -226,7 +226,7 @@ class KroneckerMethod(InformedMethod, ABC):
             Problem(
                 site.name,
                 f"has no Kronecker factors, which method {self.name!r} needs",
-                "compute them with consilience.fisher(..., kind='kronecker')",
+                "compute them with `consilience.fisher(..., kind='kronecker')`",
                 "E-NEEDED",
             )
             for site in sites

@@ -89,7 +89,7 @@ class SelfSupervisedFisher(FisherMethod):
 
     name: ClassVar[str] = "ssf"
     summary: ClassVar[str] = "parameters that every site's posterior predicts best from one another (self-supervised)"
-    needs: ClassVar[str] = "networks of the same widths, and of each what consilience.fisher(kind='factors') gives"
+    needs: ClassVar[str] = "networks of the same widths, and of each what `consilience.fisher(kind='factors')` gives"
     gives: ClassVar[str] = "one network"
     paper: ClassVar[str] = "recasens2023"
 
@@ -200,7 +200,7 @@ _UNBOUNDED = Problem(
     "ssf",
     "with K - 1 priors removed, the objective has no minimum for these masks (where sites know little, predicting "
     "few parameters holds less than the priors push)",
-    "set prior='kept', a larger mask_rate or more masks, or shrinkage",
+    "set `prior='kept'`, a larger mask_rate or more masks, or shrinkage",
 )
 
 PROBE_STEPS = 50

@@ -66,7 +66,7 @@ class HmmlearnAdapter(Adapter):
             raise InputError(
                 "transmat_",
                 f"row {never_left[0]} is zero, since that state was never left, and hmmlearn scores no data with it",
-                "score what cs.rebuild(cs.describe(model)) gives",
+                "score what `cs.rebuild(cs.describe(model))` gives",
                 "E-NUMBER",
             )
         rows = self.observations(model, data)

@@ -73,7 +73,7 @@ class KMeansAdapter(Adapter):
             raise InputError(
                 f"this {self.class_name}",
                 "keeps no labels of its rows, so that no cluster's size is known",
-                "fit with compute_labels=True",
+                "fit with `compute_labels=True`",
                 "E-NEEDED",
             )
         return np.asarray(labels)

@@ -129,13 +129,21 @@ class DirichletProcess(Method):
         )
         if self.n_components == "evidence":
             for option in ("max_components", "penalty"):
-                yield option, getattr(self, option) is None, "None with n_components='evidence', which sets the number"
+                yield (
+                    option,
+                    getattr(self, option) is None,
+                    "None with `n_components='evidence'`, which sets the number",
+                )
         alpha, price, is_dp_means = self.concentration, self.penalty, self.assignment == "means"
         yield from (
             ("concentration", alpha is None or (is_number(alpha) and alpha > 0), "a positive number or None"),
             ("penalty", price is None or is_number(price), "a number that is not negative, or None"),
-            ("concentration", alpha is None or not is_dp_means, "None with assignment='means', which has a penalty"),
-            ("penalty", price is None or is_dp_means, "None with assignment='variational', which has a concentration"),
+            ("concentration", alpha is None or not is_dp_means, "None with `assignment='means'`, which has a penalty"),
+            (
+                "penalty",
+                price is None or is_dp_means,
+                "None with `assignment='variational'`, which has a concentration",
+            ),
         )
 
     @property

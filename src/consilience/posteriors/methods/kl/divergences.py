@@ -395,7 +395,7 @@ def refusals(name: DivergenceName, family: Family) -> list[Problem]:
         return [
             Problem(
                 "",
-                f"divergence='wasserstein' is for Gaussian components, found {family.name} components",
+                f"`divergence='wasserstein'` is for Gaussian components, found {family.name} components",
                 code="E-TYPE",
             )
         ]

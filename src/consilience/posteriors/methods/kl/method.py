@@ -181,7 +181,7 @@ class KLFusion(Method):
     def own_average(self) -> str:
         """Divergences other than Kullback-Leibler's have averages of their own."""
         if self.divergence != "kl":
-            return f"divergence={self.divergence!r} has an average of its own"
+            return f"`divergence={self.divergence!r}` has an average of its own"
         return super().own_average
 
     @property

@@ -159,7 +159,7 @@ class SPAHM(Method):
             value = getattr(self, option)
             yield (option, value is None or is_count(value), "a positive integer or None")
         is_free = self.max_components is None or self.n_components == "process"
-        yield ("max_components", is_free, "None with n_components='evidence', which sets the number")
+        yield ("max_components", is_free, "None with `n_components='evidence'`, which sets the number")
         yield ("min_matching_count", is_number(self.min_matching_count), "a number that is not negative")
         are_fixed = self.within_variance is not None and self.between_variance is not None and not self.optimize
         yield ("marginal", self.marginal or are_fixed, "True unless both variances are given and optimize is False")

@@ -1,7 +1,8 @@
-"""Messages in the language of the shell: options of Python become those of the command that was called.
+"""Messages in the words of the shell: options and calls of Python become those of the command that was called.
 
-The library says ``min_count=0`` and ``consilience.describe(model, data)``, as Python has them. Who typed a command is
-told ``--min-count 0`` and ``consilience describe``. What the command has no option for stays as it is.
+A message names options and calls in backticks (docs/adr/0045): "give `min_count=0`, or `consilience.describe(model)`".
+Who typed a command reads `--min-count 0` and `consilience describe` there. What the command has no option for stays as
+it is, and so does all that stands outside backticks.
 """
 
 from __future__ import annotations
@@ -13,29 +14,21 @@ from collections.abc import Collection, Mapping
 import click
 
 from consilience.cli.command_table import COMMANDS, load_command
-from consilience.errors import Problem
+from consilience.errors import Problem, replace_code
 
 _OTHER_NAMES = {"rng": "seed", "target_widths": "widths", "samples": "n_observations", "overwrite": "overwrite"}
 """Keywords of functions whose option of the command is stored under another name."""
 
-_CALL = re.compile(r"\b(?:consilience|cs)\.([a-z_]+)\([^()]*\)|\b[\w.]+\([^()]*\)")
-"""A call in a message, of ours with its name; nothing else in a call is translated."""
-
-_KEYWORD = re.compile(
-    r"""(?<![^\s(`,;:])                     # what begins a word
-        ([a-z][a-z_]*)=                    # a keyword
-        ('[^'\s]*'|"[^"\s]*"|[\w+-][\w.+-]*\w|\w|\[[\w., -]*\]|\.\.\.)?   # its value, where it has one
-        (?![\w/.*{'"-]*[/{])               # no path and no mapping""",
-    re.VERBOSE,
-)
+_CALL = re.compile(r"(?:consilience|cs)\.([a-z_]+)\(.*\)")
+_OPTION = re.compile(r"([a-z][a-z_]*)=(.*)")
 
 
-def said(text: str) -> str:
-    """Return a text of the library in the words of the command that was called."""
+def in_words_of_the_command(text: str) -> str:
+    """Return a message in the words of the command that was called."""
     return in_shell(text, called_command(), COMMANDS, _method_options())
 
 
-def problem_said(problem: Problem) -> Problem:
+def problem_of_the_command(problem: Problem) -> Problem:
     """Return a problem in the words of the command that was called; a file named like an option keeps its name."""
     translated = problem_in_shell(problem, called_command(), COMMANDS, _method_options())
     return translated.without_subject().about(problem.subject) if problem.subject in sys.argv[2:] else translated
@@ -70,19 +63,26 @@ def in_shell(text: str, command: click.Command | None, commands: Collection[str]
     --------
     >>> from click import Command, Option
     >>> fuse = Command("fuse", params=[Option(["--min-count"]), Option(["--set", "settings"])])
-    >>> in_shell("give min_count=0, or combine='product'", fuse, ["describe"], ["combine"])
-    'give --min-count 0, or --set combine=product'
-    >>> in_shell("describe it: consilience.describe(model, data)", fuse, ["describe"], [])
-    'describe it: consilience describe'
+    >>> in_shell("give `min_count=0`, or `combine='product'`", fuse, ["describe"], ["combine"])
+    'give `--min-count 0`, or `--set combine=product`'
+    >>> in_shell("describe it: `consilience.describe(model, data)`", fuse, ["describe"], [])
+    'describe it: `consilience describe`'
     """
     flags = flags_of(command)
-    parts, end = [], 0
-    for call in _CALL.finditer(text):
-        name = (call[1] or "").replace("_", "-")
-        parts += [_translated(text[end : call.start()], flags, options)]
-        parts += [f"consilience {name}" if name in commands else call[0]]
-        end = call.end()
-    return "".join([*parts, _translated(text[end:], flags, options)])
+
+    def translated(code: str) -> str:
+        if call := _CALL.fullmatch(code):
+            name = call[1].replace("_", "-")
+            return f"consilience {name}" if name in commands else code
+        if option := _OPTION.fullmatch(code):
+            name, value = option[1], option[2].strip("'\"")
+            if name in flags:
+                return flags[name] + (f" {value}" if value not in ("", "True", "...") else "")
+            if name in options and "settings" in flags:
+                return f"{flags['settings']} {name}={value}"
+        return code
+
+    return replace_code(text, translated)
 
 
 def problem_in_shell(
@@ -102,17 +102,3 @@ def flags_of(command: click.Command | None) -> Mapping[str, str]:
         if isinstance(option, click.Option)
     }
     return flags | {word: flags[name] for word, name in _OTHER_NAMES.items() if name in flags}
-
-
-def _translated(text: str, flags: Mapping[str, str], options: Collection[str]) -> str:
-    """Return a text without calls with its keywords as options."""
-
-    def replaced(found: re.Match[str]) -> str:
-        name, value = found[1], (found[2] or "").strip("'\"")
-        if name in flags:
-            return flags[name] + (f" {value}" if value not in ("", "True", "...") else "")
-        if name in options and "settings" in flags:
-            return f"{flags['settings']} {name}={value}"
-        return found[0]
-
-    return _KEYWORD.sub(replaced, text)
