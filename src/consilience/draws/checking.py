@@ -84,7 +84,7 @@ def chain_problems(draws: Draws) -> list[Problem]:
         subject = f"chain {', '.join(map(str, apart[:MAX_NAMED]))}" if 0 < len(apart) < chains else "its chains"
         verb = "did not mix with the others" if 0 < len(apart) < chains else "did not mix"
         text = f"{verb}: R-hat is above {MAX_RHAT} for {figures}{more}"
-        problems.append(Problem(subject, text, f"{remedy}; of a mixture, state exchangeable=(...)", "E-NUMBER"))
+        problems.append(Problem(subject, text, f"{remedy}; of a mixture, state `exchangeable=(...)`", "E-NUMBER"))
     return problems
 
 

@@ -127,7 +127,7 @@ def _numbers(name: str, values: Any, problems: list[Problem]) -> Array | None:
     """Return an array of numbers in float64; None, and a problem more, for anything else."""
     if values.dtype.kind == "O":
         text = "is an array of objects: ArviZ 0.x makes such ones, silently, of the nested form of ArviZ 1.x"
-        remedy = "call arviz.from_dict(posterior={...}), or give a dictionary of arrays"
+        remedy = "call `arviz.from_dict(posterior={...})`, or give a dictionary of arrays"
         problems.append(Problem(name, text, remedy, "E-TYPE"))
         return None
     if values.dtype.kind not in "iufb":
@@ -155,7 +155,7 @@ def _read_mapping(model: Mapping[Hashable, Any], has_chains: bool | None) -> Con
         shapes = ", ".join(f"{name} {array.shape if has_chains else array.shape[1:]}" for name, array in arrays.items())
         expected = "chains and draws" if has_chains else "draws"
         text = f"variables do not agree in their {expected}: {shapes:.300}"
-        remedy = "give arrays (chains, draws, ...), or (draws, ...) with has_chains=False"
+        remedy = "give arrays (chains, draws, ...), or (draws, ...) with `has_chains=False`"
         raise InputError("draws", text, remedy, "E-SHAPE")
     return Contents(arrays, MAPPING if has_chains else BARE_MAPPING)
 
@@ -194,7 +194,7 @@ def _refuse_unequal_chains(arrays: Mapping[str, Array]) -> None:
     if len(set(counts)) == 1 and counts[0] < MIN_CHAIN_LENGTH <= min(lengths):
         shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
         text = f"variables do not agree in their draws: {shapes:.300}"
-        remedy = "give arrays (chains, draws, ...) of one length, or state has_chains=False"
+        remedy = "give arrays (chains, draws, ...) of one length, or state `has_chains=False`"
         raise InputError("draws", text, remedy, "E-SHAPE")
 
 

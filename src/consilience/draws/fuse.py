@@ -48,7 +48,7 @@ def prepare_draws(request: Request) -> Prepared:
     for site in described:
         if site.value.n_observations is not None and site.value.n_observations < min_count:
             text = f"is about {site.value.n_observations:g} observations, fewer than {min_count:g}: nothing may leave"
-            problems.append(Problem(site.label, text, "min_count=0 takes it", "E-FEW"))
+            problems.append(Problem(site.label, text, "`min_count=0` takes it", "E-FEW"))
     if problems or not described:
         return Prepared.checked(problems)
     stack = Subposteriors(tuple(site.name for site in described), tuple(site.value for site in described))

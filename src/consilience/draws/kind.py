@@ -114,7 +114,7 @@ class PosteriorDraws(Kind):
         number = load_draws(file).n_observations
         if number is not None and number < min_count:
             text = f"is about {number:g} observations, fewer than {min_count:g}: nothing may leave"
-            raise InputError(file, text, "min_count=0 keeps it", "E-FEW")
+            raise InputError(file, text, "`min_count=0` keeps it", "E-FEW")
         return None
 
     def describe(self, model: Any, data: Any, **stated: Any) -> Draws:

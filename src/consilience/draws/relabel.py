@@ -129,7 +129,7 @@ def _stated(draws: Any, exchangeable: Sequence[str] | None, constraints: Any) ->
         by_axis = tuple(name for name in site.variables if site.dims_of(name)[:1] in COMPONENT_AXES)
         site = site.stated(exchangeable=by_axis)
     if not site.exchangeable:
-        raise OptionError("exchangeable", "names no variables by component, such as exchangeable=('mu', 'sigma')")
+        raise OptionError("exchangeable", "names no variables by component, such as `exchangeable=('mu', 'sigma')`")
     return site
 
 

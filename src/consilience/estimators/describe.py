@@ -387,7 +387,7 @@ def _require_counted_rows(statistics: Statistics, min_count: float) -> None:
             f"counts weights, not rows ({counts[counts != np.rint(counts)][0]:g}), so that a class of fewer than"
             f" {min_count:g} rows is not seen"
         )
-        remedy = "describe it with its data, cs.describe(model, data=..., sample_weight=...), or give min_count=0"
+        remedy = "describe it with its data, `cs.describe(model, data=..., sample_weight=...)`, or give `min_count=0`"
         raise InputError(f"a {called}", text, remedy, "E-FEW")
     if statistics.classes is not None:
         return

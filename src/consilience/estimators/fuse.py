@@ -98,7 +98,7 @@ def _changed_by(gated: GatedSites) -> Iterator[str]:
         yield f"the sums of {', '.join(cut)} count as the median number of rows"
     if thin := gated.details.get("withheld_classes"):
         text = f"classes {', '.join(thin)} are at fewer than 3 sites, so that nobody can judge them"
-        yield f"{text}, and robust=True leaves them out"
+        yield f"{text}, and `robust=True` leaves them out"
 
 
 def _rebuilt(fused: Statistics, inputs: Sequence[NamedInput]) -> Any:

@@ -75,7 +75,9 @@ def _with_networks(models: Sequence[Any], names: Sequence[str], adapter: Laplace
     holder = next((number for number, model in enumerate(models) if not isinstance(model, FusedLaplace)), None)
     if holder is None:
         text = "has no network in its file, so that it predicts nothing"
-        remedy = 'compare in Python with your own, as it was fitted: cs.evaluate("fused.safetensors", laplace, (X, y))'
+        remedy = (
+            'compare in Python with your own, as it was fitted: `cs.evaluate("fused.safetensors", laplace, (X, y))`'
+        )
         raise UnsupportedError(f"a {adapter.class_name}", text, remedy)
     try:
         return [
@@ -103,7 +105,7 @@ def _inputs(data: Any, labels: Any) -> tuple[Any, Any, str]:
         raise InputError(called, "has NaN or infinite entries", "take them out", "E-NUMBER")
     if labels is None:
         text = "has no y, which this model is fitted to"
-        raise InputError(called, text, "give data=(X, y), or a .npz with x and y", "E-NEEDED")
+        raise InputError(called, text, "give `data=(X, y)`, or a .npz with x and y", "E-NEEDED")
     if isinstance(labels, str | Path):
         labels = read_class_labels(Path(labels), called, len(X), "labels")
     return X, _array(labels), called

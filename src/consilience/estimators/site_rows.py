@@ -136,7 +136,7 @@ def _read_table(path: Path, names: tuple[str, ...] | None, n_columns: int | None
             f"has the columns {', '.join(header[:8]) or 'without names'}; expected {wanted} and one more, the"
             f" {'class' if needs == 'classes' else 'target'}"
         )
-        remedy = f'write such a table, or a .npz with x and y; or name the column: data=("{path.name}", "outcome")'
+        remedy = f'write such a table, or a .npz with x and y; or name the column: `data=("{path.name}", "outcome")`'
         raise InputError(path, text, remedy, "E-SHAPE")
     ordered = inputs if names is None else tuple(header.index(name) for name in names)
     labels = np.array(table.column(header[others[0]]))
@@ -166,7 +166,7 @@ def _split(data: Any, needs: Needs, names: tuple[str, ...] | None, n_columns: in
         if path.suffix.lower() == ".parquet":
             if needs != "nothing":
                 text = "which of its columns is y is not stated"
-                raise InputError(path, text, f'give data=("{path.name}", "outcome")', "E-NEEDED")
+                raise InputError(path, text, f'give `data=("{path.name}", "outcome")`', "E-NEEDED")
             return data, None, str(data)
         arrays = read_labelled_arrays(path)
         if needs != "nothing" and arrays.labels is None:
@@ -177,7 +177,7 @@ def _split(data: Any, needs: Needs, names: tuple[str, ...] | None, n_columns: in
         return data[0], data[1], "X"
     if needs != "nothing":
         text = f"expected (X, y), found {type(data).__name__} without y"
-        raise InputError("data", text, "give data=(X, y)", "E-TYPE")
+        raise InputError("data", text, "give `data=(X, y)`", "E-TYPE")
     return data, None, "data"
 
 

@@ -121,7 +121,7 @@ class DrawsMethod(Options, ABC):
         odd = [name for name, site in zip(stack.names, stack.sites, strict=True) if site.likelihood_power != 1.0]
         if not odd:
             return []
-        text = "raised its likelihood to a power, which is for method='wasp' alone"
+        text = "raised its likelihood to a power, which is for `method='wasp'` alone"
         return [Problem(_some(odd), text, "name that method")]
 
     def _covariance_problems(self, stack: Subposteriors) -> list[Problem]:
@@ -142,11 +142,11 @@ class DrawsMethod(Options, ABC):
         return problems
 
     def _mode_problems(self, stack: Subposteriors) -> list[Problem]:
-        remedy = "method='semiparametric' keeps modes; of a mixture whose labels switch, state exchangeable=(...), or"
+        remedy = "`method='semiparametric'` keeps modes; of a mixture whose labels switch, state `exchangeable=(...)`,"
         fills = f"and {self.name} would fill what lies between"
         return [
             Problem(
-                name, f"has two modes that are apart in {stack.called(places)}, {fills}", f"{remedy} call cs.relabel"
+                name, f"has two modes that are apart in {stack.called(places)}, {fills}", f"{remedy} or call cs.relabel"
             )
             for name, places in zip(stack.names, stack.bimodal, strict=True)
             if len(places)

@@ -57,7 +57,9 @@ class HierarchicalDraws(DrawsMethod):
         for name, values in zip(stack.names, np.linalg.eigvalsh(stack.precisions - precision), strict=True):
             if values[0] <= 0:
                 text = "says less of some coordinate than its prior and Jacobian: no likelihood is left without these"
-                remedy = "give it more rows, or take method='consensus_mc', which divides them out of the product alone"
+                remedy = (
+                    "give it more rows, or take `method='consensus_mc'`, which divides them out of the product alone"
+                )
                 raise InputError(name, text, remedy, "E-NEEDED")
         return site_naturals - common, common
 

@@ -47,7 +47,7 @@ class WASP(DrawsMethod):
         """Return the sites whose likelihood was not raised to J: their widths would stay."""
         n = stack.n_sites
         expected = f"expected {n}, the number of sites: the barycenter would be too wide or too narrow"
-        remedy = f"sample with likelihood^{n} and the whole prior, and state likelihood_power={n}"
+        remedy = f"sample with likelihood^{n} and the whole prior, and state `likelihood_power={n}`"
         return [
             Problem(name, f"raised its likelihood to {site.likelihood_power:g}, {expected}", remedy)
             for name, site in zip(stack.names, stack.sites, strict=True)

@@ -190,8 +190,8 @@ class EstimatorAdapter(ABC):
             Where it does not keep all of them.
         """
         text = f"does not keep {self.lacks}"
-        remedy = "describe it where its data are: cs.describe(model, data=" + (
-            "X)" if self.needs == "nothing" else "(X, y))"
+        remedy = "describe it where its data are: `cs.describe(model, data=" + (
+            "X)`" if self.needs == "nothing" else "(X, y))`"
         )
         raise InputError(f"a {self.class_name}", text, remedy, "E-DESCRIBE")
 

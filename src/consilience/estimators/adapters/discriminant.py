@@ -194,7 +194,7 @@ class QuadraticDiscriminantAnalysisAdapter(DiscriminantAdapter):
                 covariance = (vectors * values) @ vectors.T
             rank = int(np.count_nonzero(values > model.tol))
             if rank < d:
-                remedy = "give solver='eigen' and shrinkage" if is_eigen else "give reg_param"
+                remedy = "give `solver='eigen'` and shrinkage" if is_eigen else "give reg_param"
                 text = f"has a covariance of rank {rank} in {d} columns, of {n:g} rows in all"
                 raise InputError(f"class {name}", text, remedy, "E-FEW")
             model.scalings_.append(values)

@@ -224,7 +224,7 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
             raise InputError("like", text, code="E-TYPE")
         if not self.is_fitted(like):
             text = f"this {self.class_name} is not fitted"
-            raise InputError("like", text, "call fit(train_loader) first", "E-UNFITTED")
+            raise InputError("like", text, "call `fit(train_loader)` first", "E-UNFITTED")
         if self.shapes_of(like) != dict(fused.weights):
             text = f"covers other weights than the fused {self.class_name}"
             raise InputError("like", text, "give one that was fused", "E-MISMATCH")
@@ -271,7 +271,7 @@ class FullLaplaceAdapter(LaplaceTorchAdapter):
         )
         remedy = (
             "train all sites from one start (and say so by prior_mean, its weights), fit the last layer of one"
-            ' network everywhere, or fuse hessian_structure="diag", whose units are matched'
+            ' network everywhere, or fuse `hessian_structure="diag"`, whose units are matched'
         )
         return [Problem("", text, remedy, "E-MISMATCH")]
 

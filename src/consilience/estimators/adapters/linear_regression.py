@@ -107,7 +107,7 @@ class RegressionAdapter(JointMomentsAdapter, RefittedAdapter):
 def refuse_positive(parameters: Mapping[str, Json]) -> Problem | None:
     """Return why coefficients that are held positive are refused: an inequality is no function of sums alone."""
     if parameters.get("positive"):
-        return Problem("positive", "holds coefficients above zero, which is not fused", "fit with positive=False")
+        return Problem("positive", "holds coefficients above zero, which is not fused", "fit with `positive=False`")
     return None
 
 

@@ -40,8 +40,8 @@ class StandardScalerAdapter(RefittedAdapter):
         """Return n_samples_seen_, mean_ and n var_ of each column."""
         d = int(model.n_features_in_)
         if model.mean_ is None:
-            text = "with with_mean=False and with_std=False does not keep the means of its columns"
-            remedy = "describe it where its data are: cs.describe(model, data=X)"
+            text = "with `with_mean=False` and `with_std=False` does not keep the means of its columns"
+            remedy = "describe it where its data are: `cs.describe(model, data=X)`"
             raise InputError("a StandardScaler", text, remedy, "E-NEEDED")
         n = np.array(np.broadcast_to(np.asarray(model.n_samples_seen_, dtype=np.float64), d))
         mean = np.asarray(model.mean_, dtype=np.float64)
@@ -82,7 +82,7 @@ class ExtremesAdapter(RefittedAdapter):
     def disclosure(self) -> Problem | None:
         """Say that extremes are single observations."""
         text = "is made of the least and the greatest value of every column, each of which is one person's"
-        remedy = "scale by StandardScaler, whose moments add up; min_count=0 sends them"
+        remedy = "scale by StandardScaler, whose moments add up; `min_count=0` sends them"
         return Problem(f"a {self.class_name}", text, remedy)
 
     def array_shapes(self, statistics: Statistics) -> dict[str, tuple[int, ...]]:

@@ -79,7 +79,7 @@ def statsmodels_refusal(model: Any) -> Problem | None:
         return Problem(called, "has an estimate that is no function of sums over sites", remedy, "E-MODEL")
     if callable(getattr(model, "fit", None)) and hasattr(model, "exog_names"):
         text = "is not fitted yet"
-        return Problem(f"a {type(model).__name__} of statsmodels", text, "give model.fit()", "E-UNFITTED")
+        return Problem(f"a {type(model).__name__} of statsmodels", text, "give `model.fit()`", "E-UNFITTED")
     return None
 
 
@@ -168,7 +168,7 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
         X, y = getattr(model.model, "exog", None), getattr(model.model, "endog", None)
         if X is None or y is None:
             text = "has no rows any more"
-            remedy = "describe it with its data: cs.describe(result, (X, y))"
+            remedy = "describe it with its data: `cs.describe(result, (X, y))`"
             raise InputError(f"this {self.class_name}", text, remedy, "E-SHAPE")
         weights = np.asarray(model.model.weights, dtype=np.float64) * np.ones(len(X))
         is_weighted = self.class_name == "WLS"

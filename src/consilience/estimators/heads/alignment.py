@@ -125,7 +125,7 @@ def _sums_without_noise(models: Any, min_count: float) -> dict[str, Statistics]:
     sites = {site.name: site.value for site in described}
     if any(TOTAL not in site.moments or site.parameters.get("features") is None for site in sites.values()):
         text = "are no ridge or lda heads"
-        raise InputError("models", text, "fit cs.learners.Head('lda', features=...) at the sites", "E-TYPE")
+        raise InputError("models", text, "fit `cs.learners.Head('lda', features=...)` at the sites", "E-TYPE")
     if noisy := [name for name, site in sites.items() if NOISE in site.counts]:
         text = "has noise, which the map of a site would magnify"
         raise InputError(noisy[0], text, "fuse the heads without alignment")

@@ -139,7 +139,7 @@ class ModuleFeatures(ObjectFeatures):
         training = [path or "itself" for path, part in self.module.named_modules() if part.training]
         if training:
             text = f"is in training mode ({', '.join(training[:3])}), so that its features depend on the batch"
-            raise InputError(f"features: {self.name}", text, "call module.eval() before fit")
+            raise InputError(f"features: {self.name}", text, "call `module.eval()` before fit")
 
     def _measure(self) -> str:
         digest = hashlib.sha256(f"{self.name}\n{self.module!r}".encode())
@@ -212,7 +212,7 @@ class TransformerFeatures(ObjectFeatures):
             return hashlib.sha256(f"stated {self._stated}".encode()).hexdigest()
         if isinstance(self.transformer, type) or not hasattr(self.transformer, "__dict__") or self._is_function():
             text = f"is a {type(self.transformer).__name__}, whose content has no digest that sites could compare"
-            remedy = 'name what it is: cs.features.frozen(function, digest="resnet18, ImageNet, release 1")'
+            remedy = 'name what it is: `cs.features.frozen(function, digest="resnet18, ImageNet, release 1")`'
             raise InputError("features", text, remedy, "E-TYPE")
         digest = hashlib.sha256()
         _walk(digest, self.transformer, 0)
@@ -326,7 +326,7 @@ def as_rows(values: Any, name: str) -> Array:
         raise InputError(name, "expected rows of numbers", code="E-TYPE") from None
     if array.ndim != 2:
         text = f"expected a row of features for each input, found shape {array.shape}"
-        raise InputError(name, text, "give rows (n, columns), or features= that make such of each input", "E-SHAPE")
+        raise InputError(name, text, "give rows (n, columns), or `features=` that make such of each input", "E-SHAPE")
     is_odd = ~np.isfinite(array)
     if np.any(is_odd):
         row, column = np.argwhere(is_odd)[0]
@@ -348,7 +348,7 @@ def _walk(digest: Any, value: Any, depth: int) -> None:
     """Feed a digest with an object's class and attributes, in the order of their names."""
     if depth > _MAX_DEPTH:
         text = "are nested too deeply for a digest"
-        raise UnsupportedError("features", text, "give cs.features.frozen(..., digest=)")
+        raise UnsupportedError("features", text, "give `cs.features.frozen(..., digest=)`")
     if value is None or isinstance(value, str | int | float | bool | np.generic):
         digest.update(f"{type(value).__name__} {value!r};".encode())
     elif isinstance(value, np.ndarray) and value.dtype.kind != "O":
@@ -373,4 +373,4 @@ def _walk(digest: Any, value: Any, depth: int) -> None:
         _walk(digest, vars(value), depth + 1)
     else:
         text = f"have an attribute of type {type(value).__name__}, which has no digest"
-        raise UnsupportedError("features", text, 'name what they are: cs.features.frozen(transformer, digest="...")')
+        raise UnsupportedError("features", text, 'name what they are: `cs.features.frozen(transformer, digest="...")`')

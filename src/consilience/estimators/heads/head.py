@@ -224,7 +224,7 @@ class Head:
         self, rows: Array, targets: Any, min_count: float, held_out: float, rng: np.random.Generator
     ) -> Head:
         """Take the sums of features and real targets."""
-        text, remedy = "expected a number for every row, found texts", "classes take Head('ridge')"
+        text, remedy = "expected a number for every row, found texts", "classes take `Head('ridge')`"
         y = real_targets(targets, len(rows), text, remedy)
         is_held = self._hold_out(rows, y, held_out, rng)
         rows, y = rows[~is_held], y[~is_held]
@@ -295,7 +295,7 @@ def one_label_each(y: Any, n: int) -> Any:
     labels = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     if labels.shape != (n,):
         text = f"expected one class for each of the {n} rows, found shape {labels.shape}"
-        remedy = "real targets, one or several, take Head('ridge_regression')" if labels.ndim == 2 else ""
+        remedy = "real targets, one or several, take `Head('ridge_regression')`" if labels.ndim == 2 else ""
         raise InputError("y", text, remedy, "E-SHAPE")
     if n == 0:
         raise InputError("X", "has no rows", code="E-SHAPE")

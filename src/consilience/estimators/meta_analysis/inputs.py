@@ -125,7 +125,7 @@ def _checked(labels: list[Any] | None, mean: Array, matrix: Array) -> Site:
         matrix = matrix.reshape(1, 1)
     if mean.ndim != 1 or p == 0 or matrix.shape != (p, p):
         text = f"has shape {matrix.shape}, expected {(p, p)}"
-        raise InputError("covariance", text, "of standard errors se: np.diag(se ** 2)", "E-SHAPE")
+        raise InputError("covariance", text, "of standard errors se: `np.diag(se ** 2)`", "E-SHAPE")
     if labels is not None and (len(labels) != p or len(set(labels)) != p):
         raise InputError("names", f"expected {p} different ones, found {', '.join(labels[:8])}", code="E-SHAPE")
     if not np.isfinite(np.append(mean, matrix)).all():
