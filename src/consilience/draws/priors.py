@@ -116,7 +116,7 @@ def law_problem(variable: str, stated: Any, constraint: Constraint, shape: tuple
             return Problem(subject, f"has {argument} {value!r:.40}, expected a positive number", code="E-NUMBER")
     if not isinstance(constraint, Elementwise) and name != "flat":
         text = f"cannot be divided out: {variable} is a {constraint.name}"
-        return Problem(subject, text, "raise the prior to 1/J at the sites and state prior=1/J")
+        return Problem(subject, text, "raise the prior to 1/J at the sites and state `prior=1/J`")
     return None
 
 
