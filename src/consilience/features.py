@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from consilience.estimators.heads.feature_maps import FeatureMap, frozen
-from consilience.estimators.heads.random_convolutions import RandomConvolutions, random_convolutions
-from consilience.estimators.heads.random_fourier import RandomFourier, random_fourier
+from consilience.estimators.heads.random_features import (
+    RandomConvolutions,
+    RandomFourier,
+    random_convolutions,
+    random_fourier,
+)
 
 __all__ = ["FeatureMap", "RandomConvolutions", "RandomFourier", "frozen", "random_convolutions", "random_fourier"]

@@ -9,11 +9,13 @@ from typing import Any
 from markupsafe import Markup
 
 from consilience.core.findings import Findings, VerdictSummary
+from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import (
     MAX_ROWS,
     Block,
     BlockGroup,
     Column,
+    Facts,
     Figure,
     Heading,
     Items,
@@ -154,3 +156,27 @@ def _detail(name: str, meanings: Mapping[str, str]) -> Markup:
     return (
         markup('{}<br><span class="note">{}</span>', shown, meanings[name]) if name in meanings else markup("{}", shown)
     )
+
+
+def opening(record: Mapping[str, Any], outcome: str, kind: str, most: int) -> list[Block | None]:
+    """Return what a page begins with by the record of a fusion: the verdict in short, and whole, in `most` characters.
+
+    `kind` is the CSS class of the whole one.
+    """
+    stated = record.get("verdict") or {}
+    read = Verdict.read(stated)
+    short = None if read is None else Paragraph(read.in_short(len(record["inputs"]), outcome), "short")
+    remedy = f" To do: {shorten(stated['remedy'], 400)}." if stated.get("remedy") else ""
+    return [short, Paragraph(f"{shorten(str(stated.get('text', '')), most)}{remedy}", kind)]
+
+
+def columns_of_sites(records: Sequence[Any], columns: Sequence[Column]) -> list[Column]:
+    """Return the columns of a table of the sites in a record: their names, what is given, and their digests."""
+    name = text_column("Site", lambda one: one["name"], total=f"All {len(records):,}")
+    return [name, *columns, text_column("SHA-256", lambda one: (one.get("sha256") or "")[:12] or None)]
+
+
+def options_and_versions(record: Mapping[str, Any]) -> list[Block]:
+    """Return the options and the versions in the record of a fusion."""
+    options = {name: shorten(repr(value), 120) for name, value in record.get("options", {}).items()}
+    return [Facts(options), Facts({name: shorten(str(one), 40) for name, one in record.get("versions", {}).items()})]

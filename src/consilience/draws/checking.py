@@ -31,25 +31,14 @@ def value_problems(draws: Draws) -> list[Problem]:
     length = draws.shape[1]
     problems = []
     if length < MIN_CHAIN_LENGTH:
-        problems.append(
-            Problem(
-                "",
-                f"has chains of {length} draws, expected at least {MIN_CHAIN_LENGTH}",
-                "sample longer chains",
-                "E-FEW",
-            )
-        )
+        text = f"has chains of {length} draws, expected at least {MIN_CHAIN_LENGTH}"
+        problems.append(Problem("", text, "sample longer chains", "E-FEW"))
     for name, values in draws.variables.items():
         finite = np.isfinite(values)
         if not finite.all():
             chain, draw = np.argwhere(~finite)[0][:2]
-            problems.append(
-                Problem(
-                    name,
-                    f"is {values[~finite][0]} in draw {draw} of chain {chain}, expected finite numbers",
-                    code="E-NUMBER",
-                )
-            )
+            text = f"is {values[~finite][0]} in draw {draw} of chain {chain}, expected finite numbers"
+            problems.append(Problem(name, text, code="E-NUMBER"))
             continue
         constraint = draws.constraints[name]
         inside = constraint.is_inside(values)
@@ -57,15 +46,11 @@ def value_problems(draws: Draws) -> list[Problem]:
             inside = inside | (np.ptp(values, axis=(0, 1)) == 0)  # constants are no parameters, and are carried over
         if not np.all(inside):
             where = np.argwhere(~inside)[0]
-            problems.append(
-                Problem(
-                    name,
-                    f"lies outside of its constraint, {constraint.to_json()}, in draw {where[1]} of chain {where[0]}:"
-                    f" {np.asarray(values[tuple(where)]).ravel()[:3].tolist()}",
-                    _right_constraint(name, values),
-                    "E-NUMBER",
-                )
+            text = (
+                f"lies outside of its constraint, {constraint.to_json()}, in draw {where[1]} of chain {where[0]}:"
+                f" {np.asarray(values[tuple(where)]).ravel()[:3].tolist()}"
             )
+            problems.append(Problem(name, text, _right_constraint(name, values), "E-NUMBER"))
     if problems:
         return problems
     if all(np.all(np.ptp(values, axis=(0, 1)) == 0) for values in draws.variables.values()):
@@ -87,14 +72,8 @@ def chain_problems(draws: Draws) -> list[Problem]:
     remedy = "sample again (a smaller step, another parametrisation), or give `allow_divergent=True`"
     for chain in divergent_chains(draws.diverging):
         share = 100 * float(np.mean(draws.diverging[chain]))
-        problems.append(
-            Problem(
-                f"chain {chain}",
-                f"diverged in {share:.1f} % of its draws, more than {100 * MAX_DIVERGENT:g} %",
-                remedy,
-                "E-NUMBER",
-            )
-        )
+        text = f"diverged in {share:.1f} % of its draws, more than {100 * MAX_DIVERGENT:g} %"
+        problems.append(Problem(f"chain {chain}", text, remedy, "E-NUMBER"))
     rhat = rank_rhat(draws.unconstrained)
     odd = np.flatnonzero(rhat > MAX_RHAT)
     if len(odd):
@@ -104,14 +83,8 @@ def chain_problems(draws: Draws) -> list[Problem]:
         apart = distant_chains(draws.unconstrained, worst.tolist())
         subject = f"chain {', '.join(map(str, apart[:MAX_NAMED]))}" if 0 < len(apart) < chains else "its chains"
         verb = "did not mix with the others" if 0 < len(apart) < chains else "did not mix"
-        problems.append(
-            Problem(
-                subject,
-                f"{verb}: R-hat is above {MAX_RHAT} for {figures}{more}",
-                f"{remedy}; of a mixture, state `exchangeable=(...)`",
-                "E-NUMBER",
-            )
-        )
+        text = f"{verb}: R-hat is above {MAX_RHAT} for {figures}{more}"
+        problems.append(Problem(subject, text, f"{remedy}; of a mixture, state `exchangeable=(...)`", "E-NUMBER"))
     return problems
 
 

@@ -52,13 +52,8 @@ def read_cmdstan(paths: Sequence[Path]) -> Contents:
             odd = sorted(set(chain.columns) ^ set(first.columns))[:5]
             problems.append(Problem(path, f"has other columns than {paths[0]}: {', '.join(odd)}", "give one model"))
         elif len(chain.rows) != len(first.rows):
-            problems.append(
-                Problem(
-                    path,
-                    f"has {len(chain.rows)} draws, expected {len(first.rows)} as {paths[0]}",
-                    "run chains of one length",
-                )
-            )
+            text = f"has {len(chain.rows)} draws, expected {len(first.rows)} as {paths[0]}"
+            problems.append(Problem(path, text, "run chains of one length"))
     if problems:
         raise InputError(problems)
     table = np.stack([chain.rows for chain in chains])  # (C, T, n_columns)
@@ -70,13 +65,7 @@ _REMEDY = "give the output_*.csv that CmdStan's `sample` wrote"
 
 
 def _read_chain(path: Path) -> Chain:
-    """Return the draws of a chain after warm-up.
-
-    Raises
-    ------
-    FileFormatError
-        For what is no output of CmdStan's ``sample``, and a chain that was cut off.
-    """
+    """Return the draws of a chain after warm-up."""
     settings, columns, lines = _read_lines(path)
     _refuse_columns(path, settings, columns)
     rows = np.empty((len(lines), len(columns)))
@@ -149,9 +138,8 @@ def _variables(path: Path, columns: Sequence[str], table: Array) -> dict[str, Ar
         try:
             places.setdefault(name, []).append((tuple(int(index) - 1 for index in indices), place))
         except ValueError as error:
-            raise FileFormatError(
-                path, f"has a column {column!r}, which is no variable of Stan with indices"
-            ) from error
+            text = f"has a column {column!r}, which is no variable of Stan with indices"
+            raise FileFormatError(path, text) from error
     variables = {}
     for name, entries in places.items():
         shape = tuple(np.max([index for index, _ in entries], axis=0) + 1) if entries[0][0] else ()

@@ -72,21 +72,25 @@ def as_constraint(stated: Any, variable: str) -> Constraint:
     if isinstance(stated, str) and stated in _PLAIN:
         return _PLAIN[stated]
     try:
-        name, *bounds = stated
-        if name == TIED and not isinstance(stated, str):
+        parts: Any = () if isinstance(stated, str) else stated
+        name, *bounds = parts
+        if name == TIED:
             return tied_of_json(bounds, as_constraint(inner_of_json(bounds), variable))
-        numbers = [float(bound) for bound in bounds]
-        is_valid = not isinstance(stated, str) and all(np.isfinite(numbers))
-        if is_valid and name in ("lower", "upper") and len(numbers) == 1:
-            return Bound(numbers[0], 1 if name == "lower" else -1)
-        if is_valid and name == "interval" and len(numbers) == 2 and numbers[0] < numbers[1]:
-            return IntervalConstraint(*numbers)
+        if (bounded := _bounded(name, [float(bound) for bound in bounds])) is not None:
+            return bounded
     except (TypeError, ValueError):
         pass
-    raise OptionError(
-        "constraints",
-        f"of {variable}: found {stated!r:.80}{suggestion(stated, NAMES.split(', '))}, expected one of {NAMES}",
-    )
+    text = f"of {variable}: found {stated!r:.80}{suggestion(stated, NAMES.split(', '))}, expected one of {NAMES}"
+    raise OptionError("constraints", text)
+
+
+def _bounded(name: Any, bounds: list[float]) -> Constraint | None:
+    """Return the constraint with these bounds; None where there is none of this name."""
+    if not all(np.isfinite(bounds)):
+        return None
+    if name in ("lower", "upper") and len(bounds) == 1:
+        return Bound(bounds[0], 1 if name == "lower" else -1)
+    return IntervalConstraint(*bounds) if name == "interval" and len(bounds) == 2 and bounds[0] < bounds[1] else None
 
 
 def is_shaped(constraint: Constraint, shape: tuple[int, ...]) -> bool:

@@ -64,13 +64,17 @@ class Constraint(ABC):
     def log_jacobian(self, coordinates: Array, shape: tuple[int, ...]) -> Array:
         """Return log |d theta / d u| (n,) up to a constant."""
 
-    @abstractmethod
     def jacobian_derivatives(self, coordinates: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
         """Return gradient (d,) and Hessian (d, d) of the log Jacobian at one point (d,)."""
+        d = len(coordinates)
+        return np.broadcast_to(self.slopes(shape), d).astype(np.float64), np.zeros((d, d))
+
+    def slopes(self, shape: tuple[int, ...]) -> Any:
+        """Return the gradient (d,) of a log Jacobian that is linear in u, or what all of its entries are; 0 here."""
+        return 0.0
 
     def coordinate_names(self, names: Sequence[str], shape: tuple[int, ...]) -> list[str]:
         """Return names of the coordinates, given those of the entries in row order."""
-        del shape
         return list(names)
 
 
@@ -88,7 +92,6 @@ class Elementwise(Constraint):
 
     def log_jacobian(self, coordinates: Array, shape: tuple[int, ...]) -> Array:
         """Return the sum of log |h'|."""
-        del shape
         with np.errstate(divide="ignore"):
             return np.log(self.derivatives(coordinates)[1]).sum(axis=1)
 
@@ -110,10 +113,6 @@ class Real(Elementwise):
     def derivatives(self, coordinates: Array) -> tuple[Array, Array, Array]:
         """Return u, 1, 0."""
         return coordinates, np.ones_like(coordinates), np.zeros_like(coordinates)
-
-    def jacobian_derivatives(self, coordinates: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
-        """Return zeros."""
-        return np.zeros(len(coordinates)), np.zeros((len(coordinates), len(coordinates)))
 
 
 @dataclass(frozen=True)
@@ -153,12 +152,11 @@ class Bound(Elementwise):
 
     def log_jacobian(self, coordinates: Array, shape: tuple[int, ...]) -> Array:
         """Return the sum of u."""
-        del shape
         return coordinates.sum(axis=1)
 
-    def jacobian_derivatives(self, coordinates: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
-        """Return ones and zeros: log |h'| = u."""
-        return np.ones(len(coordinates)), np.zeros((len(coordinates), len(coordinates)))
+    def slopes(self, shape: tuple[int, ...]) -> Any:
+        """Return 1: log |h'| = u."""
+        return 1.0
 
 
 @dataclass(frozen=True)
@@ -189,7 +187,6 @@ class IntervalConstraint(Elementwise):
 
     def log_jacobian(self, coordinates: Array, shape: tuple[int, ...]) -> Array:
         """Return the sum of log s (1 - s)."""
-        del shape
         return -(np.logaddexp(0.0, coordinates) + np.logaddexp(0.0, -coordinates)).sum(axis=1)
 
     def jacobian_derivatives(self, coordinates: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
@@ -277,14 +274,11 @@ class Ordered(Constraint):
 
     def log_jacobian(self, coordinates: Array, shape: tuple[int, ...]) -> Array:
         """Return the sum of all log gaps."""
-        return coordinates @ self._is_gap(shape)
+        return coordinates @ self.slopes(shape)
 
-    def _is_gap(self, shape: tuple[int, ...]) -> Array:
-        return np.tile((np.arange(shape[-1]) > 0).astype(np.float64), prod(shape[:-1]))
-
-    def jacobian_derivatives(self, coordinates: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    def slopes(self, shape: tuple[int, ...]) -> Any:
         """Return ones at gaps, and zeros."""
-        return self._is_gap(shape), np.zeros((len(coordinates), len(coordinates)))
+        return np.tile((np.arange(shape[-1]) > 0).astype(np.float64), prod(shape[:-1]))
 
 
 @dataclass(frozen=True)
@@ -315,10 +309,6 @@ class SumToZero(Constraint):
     def log_jacobian(self, coordinates: Array, shape: tuple[int, ...]) -> Array:
         """Return zeros: the map is linear."""
         return np.zeros(len(coordinates))
-
-    def jacobian_derivatives(self, coordinates: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
-        """Return zeros."""
-        return np.zeros(len(coordinates)), np.zeros((len(coordinates), len(coordinates)))
 
     def coordinate_names(self, names: Sequence[str], shape: tuple[int, ...]) -> list[str]:
         """Return the names of all but the last entry of every vector."""

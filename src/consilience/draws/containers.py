@@ -29,27 +29,14 @@ _COORDINATE_KINDS = "iufbUM"
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """What is in a container.
+    """What is in a container."""
 
-    Parameters
-    ----------
-    variables : mapping of str to ndarray of shape (C, T, ...)
-        The draws, chain by chain.
-    container : str
-        One of `CONTAINERS`.
-    dims : mapping of str to tuple of str
-        Names of the axes after chain and draw, by variable.
-    coords : mapping of str to ndarray
-        Labels by name of the axis.
-    diverging : ndarray of bool of shape (C, T), optional
-        Divergent transitions, where the sampler recorded them.
-    """
-
-    variables: Mapping[str, Array]
-    container: str
+    variables: Mapping[str, Array]  # (C, T, ...), the draws, chain by chain
+    container: str  # one of `CONTAINERS`
+    # Names of the axes after chain and draw, by variable.
     dims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    coords: Mapping[str, np.ndarray] = field(default_factory=dict)
-    diverging: Any = None
+    coords: Mapping[str, np.ndarray] = field(default_factory=dict)  # labels by name of the axis
+    diverging: Any = None  # (C, T), divergent transitions, where the sampler recorded them
 
 
 def is_container(model: object) -> bool:
@@ -84,41 +71,25 @@ def read_container(model: Any, has_chains: bool | None) -> Contents:
     if container is None:
         if isinstance(model, Mapping):
             return _read_mapping(model, has_chains)
-        raise UnsupportedError(
-            f"an object of class {type(model).__name__}",
-            "holds no posterior draws",
-            "give InferenceData, a DataTree, a dictionary of arrays (chains, draws, ...), or CmdStan CSV files",
-        )
+        text = "holds no posterior draws"
+        remedy = "give InferenceData, a DataTree, a dictionary of arrays (chains, draws, ...), or CmdStan CSV files"
+        raise UnsupportedError(f"an object of class {type(model).__name__}", text, remedy)
     posterior, sample_stats = model, None
     if container != "Dataset":
         posterior, sample_stats = _group(model, "posterior"), _group(model, "sample_stats")
     if posterior is None:
-        raise InputError(
-            "", f"is a {container} without a group `posterior`", "give the draws of the sampler", "E-NEEDED"
-        )
-    problems = []
+        text = f"is a {container} without a group `posterior`"
+        raise InputError("", text, "give the draws of the sampler", "E-NEEDED")
+    problems: list[Problem] = []
     variables: dict[str, Array] = {}
     dims: dict[str, tuple[str, ...]] = {}
     for key, array in posterior.data_vars.items():
         name = str(key)
         if tuple(array.dims[:2]) != _LEADING:
             problems.append(Problem(name, f"has axes {array.dims}, expected chain and draw first", code="E-SHAPE"))
-            continue
-        own = _numbers(name, array.values, problems)
-        if own is not None:
-            variables[name], dims[name] = own, tuple(str(dim) for dim in array.dims[2:])
-    coords = {
-        str(name): np.asarray(values.values)
-        for name, values in posterior.coords.items()
-        if name not in _LEADING and values.dims == (name,)
-    }
-    for name, labels in list(coords.items()):
-        if labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels):
-            coords[name] = labels.astype(np.str_)
-        elif labels.dtype.kind not in _COORDINATE_KINDS:
-            problems.append(
-                Problem(f"coordinate {name}", f"is of type {labels.dtype}, expected numbers or texts", code="E-TYPE")
-            )
+        elif (own := _numbers(name, array.values, problems)) is not None:
+            variables[name], dims[name] = own, tuple(map(str, array.dims[2:]))
+    coords = _coordinates(posterior, problems)
     if not variables and not problems:
         problems.append(Problem("", "has no variables in its group `posterior`", code="E-NEEDED"))
     if problems:
@@ -127,6 +98,22 @@ def read_container(model: Any, has_chains: bool | None) -> Contents:
     if sample_stats is not None and "diverging" in sample_stats:
         diverging = np.asarray(sample_stats["diverging"].values)
     return Contents(variables, container, dims, coords, diverging)
+
+
+def _coordinates(posterior: Any, problems: list[Problem]) -> dict[str, np.ndarray]:
+    """Return labels of axes as a file can have them; a problem more for each that is of another type."""
+    coords = {}
+    for name, values in posterior.coords.items():
+        if name in _LEADING or values.dims != (name,):
+            continue
+        labels = np.asarray(values.values)
+        if labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels):
+            labels = labels.astype(np.str_)
+        if labels.dtype.kind not in _COORDINATE_KINDS:
+            text = f"is of type {labels.dtype}, expected numbers or texts"
+            problems.append(Problem(f"coordinate {name}", text, code="E-TYPE"))
+        coords[str(name)] = labels
+    return coords
 
 
 def _group(model: Any, name: str) -> Any:
@@ -139,14 +126,9 @@ def _group(model: Any, name: str) -> Any:
 def _numbers(name: str, values: Any, problems: list[Problem]) -> Array | None:
     """Return an array of numbers in float64; None, and a problem more, for anything else."""
     if values.dtype.kind == "O":
-        problems.append(
-            Problem(
-                name,
-                "is an array of objects: ArviZ 0.x makes such ones, silently, of the nested form of ArviZ 1.x",
-                "call `arviz.from_dict(posterior={...})`, or give a dictionary of arrays",
-                "E-TYPE",
-            )
-        )
+        text = "is an array of objects: ArviZ 0.x makes such ones, silently, of the nested form of ArviZ 1.x"
+        remedy = "call `arviz.from_dict(posterior={...})`, or give a dictionary of arrays"
+        problems.append(Problem(name, text, remedy, "E-TYPE"))
         return None
     if values.dtype.kind not in "iufb":
         problems.append(Problem(name, f"is of type {values.dtype}, expected real numbers", code="E-TYPE"))
@@ -160,25 +142,7 @@ def _read_mapping(model: Mapping[Hashable, Any], has_chains: bool | None) -> Con
     Which of the two is stated by `has_chains`. Else arrays have chains where all agree in two axes, the first of which
     is the shorter one: there are fewer chains than draws in a chain, and fewer parameters than draws.
     """
-    problems: list[Problem] = []
-    arrays: dict[str, Array] = {}
-    for name, values in model.items():
-        if not isinstance(name, str) or not name:
-            problems.append(
-                Problem("draws", f"expected names of variables that are texts, found {name!r:.40}", code="E-TYPE")
-            )
-            continue
-        try:
-            array = np.asarray(values)
-        except ValueError:
-            array = np.empty(0, dtype=object)
-        own = _numbers(name, array, problems)
-        if own is not None:
-            arrays[name] = own
-    if not model:
-        problems.append(Problem("draws", "has no variables", code="E-NEEDED"))
-    if problems:
-        raise InputError(problems)
+    arrays = _arrays_of(model)
     if has_chains is None:
         _refuse_unequal_chains(arrays)
         leading = {array.shape[:2] for array in arrays.values()}
@@ -190,13 +154,32 @@ def _read_mapping(model: Mapping[Hashable, Any], has_chains: bool | None) -> Con
     if len(leading) > 1 or len(next(iter(leading))) < 2:
         shapes = ", ".join(f"{name} {array.shape if has_chains else array.shape[1:]}" for name, array in arrays.items())
         expected = "chains and draws" if has_chains else "draws"
-        raise InputError(
-            "draws",
-            f"variables do not agree in their {expected}: {shapes:.300}",
-            "give arrays (chains, draws, ...), or (draws, ...) with `has_chains=False`",
-            "E-SHAPE",
-        )
+        text = f"variables do not agree in their {expected}: {shapes:.300}"
+        remedy = "give arrays (chains, draws, ...), or (draws, ...) with `has_chains=False`"
+        raise InputError("draws", text, remedy, "E-SHAPE")
     return Contents(arrays, MAPPING if has_chains else BARE_MAPPING)
+
+
+def _arrays_of(model: Mapping[Hashable, Any]) -> dict[str, Array]:
+    """Return the arrays of a dictionary in float64."""
+    problems: list[Problem] = []
+    arrays: dict[str, Array] = {}
+    for name, values in model.items():
+        if not isinstance(name, str) or not name:
+            text = f"expected names of variables that are texts, found {name!r:.40}"
+            problems.append(Problem("draws", text, code="E-TYPE"))
+            continue
+        try:
+            array = np.asarray(values)
+        except ValueError:
+            array = np.empty(0, dtype=object)
+        if (own := _numbers(name, array, problems)) is not None:
+            arrays[name] = own
+    if not model:
+        problems.append(Problem("draws", "has no variables", code="E-NEEDED"))
+    if problems:
+        raise InputError(problems)
+    return arrays
 
 
 def _refuse_unequal_chains(arrays: Mapping[str, Array]) -> None:
@@ -210,12 +193,9 @@ def _refuse_unequal_chains(arrays: Mapping[str, Array]) -> None:
     counts, lengths = zip(*leading, strict=True)
     if len(set(counts)) == 1 and counts[0] < MIN_CHAIN_LENGTH <= min(lengths):
         shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-        raise InputError(
-            "draws",
-            f"variables do not agree in their draws: {shapes:.300}",
-            "give arrays (chains, draws, ...) of one length, or state `has_chains=False`",
-            "E-SHAPE",
-        )
+        text = f"variables do not agree in their draws: {shapes:.300}"
+        remedy = "give arrays (chains, draws, ...) of one length, or state `has_chains=False`"
+        raise InputError("draws", text, remedy, "E-SHAPE")
 
 
 def other_groups(model: Any) -> dict[str, Any]:
@@ -228,13 +208,7 @@ def other_groups(model: Any) -> dict[str, Any]:
 
 
 def to_container(draws: Draws, groups: Mapping[str, Any] | None = None) -> Any:
-    """Return draws in the container that they came in, with dims, coords and other groups.
-
-    Raises
-    ------
-    UnsupportedError
-        Where the library of the container is not installed.
-    """
+    """Return draws in the container that they came in, with dims, coords and other groups."""
     if draws.container in (MAPPING, BARE_MAPPING):
         has_chains = draws.container == MAPPING
         return {
@@ -247,12 +221,9 @@ def to_container(draws: Draws, groups: Mapping[str, Any] | None = None) -> Any:
         if draws.container == "InferenceData":
             arviz = _arviz()
     except ImportError as error:
-        raise UnsupportedError(
-            f"draws in a {draws.container}",
-            f"need {error.name}, which is not installed",
-            "pip install 'consilience[draws]', or take fusion.draws.variables, which are plain arrays",
-            "E-EXTRA",
-        ) from error
+        text = f"need {error.name}, which is not installed"
+        remedy = "pip install 'consilience[draws]', or take fusion.draws.variables, which are plain arrays"
+        raise UnsupportedError(f"draws in a {draws.container}", text, remedy, "E-EXTRA") from error
     chains, length = draws.shape
     dataset = xarray.Dataset(
         {name: ((*_LEADING, *draws.dims_of(name)), values) for name, values in draws.variables.items()},

@@ -20,9 +20,10 @@ def expand_csv(models: Any) -> Any:
             models = [file.path for file in list_files(models, (".csv",)) if not is_remote(file.path)]
         except InputError:  # whoever opens them says it
             return models
-    sites = read_csv_sites(models)
-    if sites is models:
+    among = models.values() if isinstance(models, Mapping) else models
+    if not isinstance(models, Mapping | Sequence) or isinstance(models, str) or not any(map(_is_csv, among)):
         return models
+    sites = _read_csv_sites(models)
     from consilience.draws.draws import Draws  # here, since models of other kinds need none
 
     if isinstance(sites, Mapping):
@@ -48,21 +49,13 @@ def chain_files(paths: Sequence[Path]) -> dict[str, list[Path]]:
     }
 
 
-def read_csv_sites(models: Any) -> Any:
-    """Return models by name with every CSV file of CmdStan read; models without such as they are.
+def _read_csv_sites(models: Any) -> Any:
+    """Return models, in a mapping or a sequence, with the paths of the chains of a site in place of its CSV files.
 
-    Parameters
-    ----------
-    models : mapping or sequence
-        Where a path, or each of a list of paths, ends in ``.csv``, it holds chains. In a sequence, files whose names
-        differ only in a number at their end are of one site.
+    In a sequence, files whose names differ only in a number at their end are of one site.
     """
     if isinstance(models, Mapping):
-        if not any(_is_csv(model) for model in models.values()):
-            return models
         return {name: _paths(model) if _is_csv(model) else model for name, model in models.items()}
-    if not isinstance(models, Sequence) or isinstance(models, str) or not any(_is_csv(model) for model in models):
-        return models
     if any(isinstance(model, list | tuple) for model in models):
         return [_paths(model) if _is_csv(model) else model for model in models]
     sites: dict[str, Any] = dict(chain_files([Path(model) for model in models if _is_csv(model)]))

@@ -48,43 +48,19 @@ class Weighting(TypedDict):
 
 
 class CombinationDetails(Details, total=False):
-    """What a method of combining draws reports.
+    """What a method of combining draws reports."""
 
-    Parameters
-    ----------
-    largest_skewness
-        Of any coordinate at any site, by which the default chooses.
-    acceptance_rate, bandwidth
-        Of density products: share of proposals that were accepted, width of the last kernel.
-    random_effects
-        What the random-effects posterior found.
-    """
-
-    largest_skewness: float
-    acceptance_rate: float
-    bandwidth: float
-    random_effects: HierarchicalDetails
+    largest_skewness: float  # of any coordinate at any site, by which the default chooses
+    acceptance_rate: float  # of density products: share of proposals that were accepted
+    bandwidth: float  # of density products: width of the last kernel
+    random_effects: HierarchicalDetails  # what the random-effects posterior found
 
 
 class DrawsDetails(CombinationDetails, total=False):
-    """What a fusion of draws reports.
+    """What a fusion of draws reports."""
 
-    Parameters
-    ----------
-    sites
-        The draws of each site.
-    overlap
-        How far subposteriors overlap.
-    constant_entries
-        Entries that are constant at every site.
-    relabelling
-        How components were renumbered, by site.
-    weighted
-        How the sites' log densities weighted the draws.
-    """
-
-    sites: dict[str, SiteDetails]
-    overlap: OverlapDetails
-    constant_entries: list[str]
-    relabelling: dict[str, RelabellingDetails]
-    weighted: Weighting
+    sites: dict[str, SiteDetails]  # the draws of each site
+    overlap: OverlapDetails  # how far subposteriors overlap
+    constant_entries: list[str]  # entries that are constant at every site
+    relabelling: dict[str, RelabellingDetails]  # how components were renumbered, by site
+    weighted: Weighting  # how the sites' log densities weighted the draws

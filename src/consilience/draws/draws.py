@@ -152,11 +152,7 @@ class Draws(Displayed, Tabular):
             return
         chosen = [self.only] if isinstance(self.only, str) else list(self.only)
         if missing := [str(name) for name in chosen if name not in self.variables]:
-            raise InputError(
-                "only",
-                f"names {with_suggestions(missing, self.variables)}, which is no variable; there are "
-                f"{', '.join(self.variables):.200}",
-            )
+            raise InputError("only", f"names {self._no_variable(missing)}")
         left = tuple(name for name in self.variables if name not in chosen)
         self._set(
             variables={name: self.variables[name] for name in self.variables if name in chosen},
@@ -164,6 +160,10 @@ class Draws(Displayed, Tabular):
             dropped=(*self.dropped, *left),
             only=None,
         )
+
+    def _no_variable(self, odd: list[str]) -> str:
+        known = f"{', '.join(self.variables):.200}"
+        return f"{with_suggestions(odd, self.variables)}, which is no variable; there are {known}"
 
     def _refuse_misspelt_coords(self) -> None:
         """Raise for labels of what is no dimension where one like it has none; containers may hold labels of others."""
@@ -173,24 +173,13 @@ class Draws(Displayed, Tabular):
                 raise InputError("coords", f"of {name}, which is no dimension, did you mean {meant}?")
 
     def _checked_constraints(self) -> dict[str, Any]:
-        """Return the constraint of every variable.
-
-        Raises
-        ------
-        InputError
-            For constraints and dimensions of what is no variable, and variables of shapes that theirs cannot have.
-        """
+        """Return the constraint of every variable."""
         stated = dict(self.constraints or {})
         if odd := [str(name) for name in stated if name not in self.variables]:
-            raise InputError(
-                "constraints",
-                f"of {with_suggestions(odd, self.variables)}, which is no variable; there are "
-                f"{', '.join(self.variables):.200}",
-            )
+            raise InputError("constraints", f"of {self._no_variable(odd)}")
         constraints = {name: as_constraint(stated.get(name, "real"), name) for name in self.variables}
         if odd := [str(name) for name in self.dims or {} if name not in (*self.variables, *self.dropped)]:
-            text = f"of {with_suggestions(odd, self.variables)}, which is no variable; there are"
-            raise InputError("dims", f"{text} {', '.join(self.variables):.200}")
+            raise InputError("dims", f"of {self._no_variable(odd)}")
         self._refuse_misspelt_coords()
         problems = [
             Problem(
@@ -211,14 +200,8 @@ class Draws(Displayed, Tabular):
         prior, problems = as_prior(self.prior), list[Problem]()
         if isinstance(prior, dict):
             if missing := [name for name in self.variables if name not in prior]:
-                problems.append(
-                    Problem(
-                        "prior",
-                        f"says nothing of {', '.join(missing)}",
-                        "give its distribution, or 'flat', too",
-                        "E-NEEDED",
-                    )
-                )
+                text = f"says nothing of {', '.join(missing)}"
+                problems.append(Problem("prior", text, "give its distribution, or 'flat', too", "E-NEEDED"))
             if odd := [name for name in prior if name not in (*self.variables, *self.dropped)]:
                 problems.append(Problem("prior", f"of {', '.join(odd)}, which is no variable", "leave it out"))
             prior = {name: law for name, law in prior.items() if name in self.variables}
@@ -249,9 +232,8 @@ class Draws(Displayed, Tabular):
         self._refuse_numbers()
         diverging = None if self.diverging is None else np.asarray(self.diverging) != 0
         if diverging is not None and diverging.shape != self.shape:
-            raise InputError(
-                "diverging", f"has shape {diverging.shape}, expected {self.shape}: chains and draws", code="E-SHAPE"
-            )
+            text = f"has shape {diverging.shape}, expected {self.shape}: chains and draws"
+            raise InputError("diverging", text, code="E-SHAPE")
         views = {name: np.asarray(values).view() for name, values in self.variables.items()}
         for values in views.values():
             values.setflags(write=False)  # of the view: the caller's array stays as it is
@@ -270,13 +252,11 @@ class Draws(Displayed, Tabular):
 
     def _exchangeable_problems(self, names: Sequence[str]) -> list[Problem]:
         if odd := [str(name) for name in names if name not in self.variables]:
-            text = f"names {with_suggestions(odd, self.variables)}, which is no variable; there are"
-            return [Problem("exchangeable", f"{text} {', '.join(self.variables):.200}")]
+            return [Problem("exchangeable", f"names {self._no_variable(odd)}")]
         sizes = {name: self.variables[name].shape[2:3] for name in names}
         if len(set(sizes.values())) > 1 or () in sizes.values():
-            return [
-                Problem("exchangeable", f"variables need one first axis of components, found {sizes}", code="E-TYPE")
-            ]
+            text = f"variables need one first axis of components, found {sizes}"
+            return [Problem("exchangeable", text, code="E-TYPE")]
         return []
 
     # -- tables
@@ -446,27 +426,29 @@ class Draws(Displayed, Tabular):
 
         `constraints` are added by variable.
         """
-        changes: dict[str, Any] = {}
-        if statements.get("prior") is not None and self.prior is None:
-            changes["prior"] = statements["prior"]
-        if constraints := statements.get("constraints"):
+        changes = {name: value for name, value in statements.items() if value is not None}
+        if self.prior is not None:
+            changes.pop("prior", None)
+        if self.exchangeable or not changes.get("exchangeable", True):
+            changes.pop("exchangeable", None)
+        if constraints := changes.pop("constraints", None):
             if not isinstance(constraints, Mapping):
                 raise OptionError("constraints", f"expected one by variable, found {constraints!r:.80}")
             own_constraints = {name: one for name, one in self.constraints.items() if not isinstance(one, Real)}
             changes["constraints"] = {**constraints, **own_constraints}
-        if statements.get("exchangeable") and not self.exchangeable:
-            changes["exchangeable"] = statements["exchangeable"]
-        if statements.get("n_observations") is not None:
-            changes["n_observations"] = statements["n_observations"]
-        if statements.get("only") is not None:
-            changes["only"] = statements["only"]
-            variables = [changes["only"]] if isinstance(changes["only"], str) else list(changes["only"])
-            constraints = changes.get("constraints", self.constraints)
-            changes["constraints"] = {name: one for name, one in constraints.items() if name in variables}
-            prior = changes.get("prior", self.prior)
-            if isinstance(prior, Mapping):
-                changes["prior"] = {name: law for name, law in prior.items() if name in variables}
+        if "only" in changes:
+            changes |= _of_variables(changes["only"], {"constraints": self.constraints, "prior": self.prior, **changes})
         return replace(self, **changes) if changes else self
+
+
+def _of_variables(only: str | Sequence[str], statements: Mapping[str, Any]) -> dict[str, Any]:
+    """Return constraints and prior, where this is stated by variable, of some variables alone."""
+    variables = [only] if isinstance(only, str) else list(only)
+    return {
+        stated: {name: one for name, one in statements[stated].items() if name in variables}
+        for stated in ("constraints", "prior")
+        if isinstance(statements[stated], Mapping)
+    }
 
 
 def as_draws(model: Any) -> Draws:

@@ -27,22 +27,10 @@ _OVER_PARAMETERS = "differences are over parameters, which depend on each other:
 
 
 def evaluate_draws(fused: NamedInput, own: NamedInput, data: Any, labels: Any) -> Evaluation:
-    """Return how fused draws and a site's own compare.
+    """Return how fused draws and a site's own compare; see ``consilience.evaluate``.
 
-    Parameters
-    ----------
-    fused, own : NamedInput
-        The draws.
-    data : draws, path or callable
-        Draws of the posterior of all data, where somebody has such: distances from these. Or a function of a dictionary
-        of arrays (T, ...) that returns log-likelihoods (T, n) of held-out rows: predictive densities of these.
-    labels
-        None.
-
-    Raises
-    ------
-    InputError
-        For draws of other parameters, and log-likelihoods of another shape.
+    `data` are draws of the posterior of all data, where somebody has such: distances from these. Or a function of a
+    dictionary of arrays (T, ...) that returns log-likelihoods (T, n) of held-out rows: predictive densities of these.
     """
     if labels is not None:
         raise OptionError("labels", "are classes of rows, and draws have none; leave it out")
@@ -99,8 +87,10 @@ def _by_reference(fused: Array, own: Array, reference: Array) -> Evaluation:
     varies = reference.std(axis=0) > 0
     fused, own, reference = fused[:, varies], own[:, varies], reference[:, varies]
     distances = [wasserstein_distances(draws, reference) for draws in (fused, own)]
-    means = [float(np.sqrt(np.mean(mean_distances(draws, reference) ** 2))) for draws in (fused, own)]
-    widths = [float(np.sqrt(np.mean(np.log(width_ratios(draws, reference)) ** 2))) for draws in (fused, own)]
+    spread = reference.std(axis=0)
+    offsets = [np.abs(draws.mean(axis=0) - reference.mean(axis=0)) / spread for draws in (fused, own)]
+    means = [float(np.sqrt(np.mean(one**2))) for one in offsets]
+    widths = [float(np.sqrt(np.mean(np.log(draws.std(axis=0) / spread) ** 2))) for draws in (fused, own)]
     kind = ScoreKind.REFERENCE
     scores = (
         Score("Wasserstein distance", "sd", False, float(distances[0].mean()), float(distances[1].mean()), kind),
@@ -118,21 +108,15 @@ def _by_likelihood(fused: Draws, own: Draws, log_likelihood: Callable[..., Any])
         flat = {name: values.reshape(-1, *values.shape[2:]) for name, values in draws.variables.items()}
         values = np.asarray(log_likelihood(flat), dtype=np.float64)
         if values.ndim != 2 or len(values) != draws.n_draws:
-            raise InputError(
-                "data",
-                f"gave log-likelihoods of shape {values.shape} for {called}, expected ({draws.n_draws}, rows)",
-                "return one number for each draw and each held-out row",
-                "E-SHAPE",
-            )
+            text = f"gave log-likelihoods of shape {values.shape} for {called}, expected ({draws.n_draws}, rows)"
+            raise InputError("data", text, "return one number for each draw and each held-out row", "E-SHAPE")
         if np.any(np.isnan(values)) or np.any(values == np.inf):
-            raise InputError(
-                "data", f"gave log-likelihoods of {called} that are no numbers, or infinite", code="E-NUMBER"
-            )
+            text = f"gave log-likelihoods of {called} that are no numbers, or infinite"
+            raise InputError("data", text, code="E-NUMBER")
         densities.append(logsumexp(values, axis=0) - np.log(draws.n_draws))
     if densities[0].shape != densities[1].shape:
-        raise InputError(
-            "data", f"gave {len(densities[0])} rows and then {len(densities[1])}", "give the same rows", "E-SHAPE"
-        )
+        text = f"gave {len(densities[0])} rows and then {len(densities[1])}"
+        raise InputError("data", text, "give the same rows", "E-SHAPE")
     means = [float(one.mean()) for one in densities]
     scores = (Score("log predictive density", "nats", True, means[0], means[1], ScoreKind.PREDICTIVE),)
     difference = paired_difference(densities[0], densities[1], np.ones(len(densities[0])))
@@ -141,18 +125,6 @@ def _by_likelihood(fused: Draws, own: Draws, log_likelihood: Callable[..., Any])
 
 N_LEVELS = 999
 """Levels at which quantile functions are compared. Draws are some thousands; chosen by hand."""
-
-
-def mean_distances(draws: Array, reference: Array) -> Array:
-    """Return |mean - mean of the reference| (d,) of draws (n, d) and (m, d), in its standard deviations."""
-    result: Array = np.abs(draws.mean(axis=0) - reference.mean(axis=0)) / reference.std(axis=0)
-    return result
-
-
-def width_ratios(draws: Array, reference: Array) -> Array:
-    """Return the ratio (d,) of standard deviations."""
-    result: Array = draws.std(axis=0) / reference.std(axis=0)
-    return result
 
 
 def wasserstein_distances(draws: Array, reference: Array) -> Array:

@@ -67,13 +67,7 @@ class DrawsHeader(StrictModel):
 
 
 def write_draws(path: Path, draws: Draws, provenance: Mapping[str, Json] | None = None) -> None:
-    """Write a draws file, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        When the path cannot be written.
-    """
+    """Write a draws file, whole or not at all."""
     fields = {
         "order": list(draws.variables),
         **draws.header(),
@@ -108,13 +102,7 @@ def _checked(file: SafetensorsFile, header: DrawsHeader, tensors: TensorHeader) 
 def _make(
     file: SafetensorsFile, header: DrawsHeader, arrays: dict[str, AnyArray]
 ) -> tuple[Draws, dict[str, Any] | None]:
-    """Return the draws of a file with its provenance.
-
-    Raises
-    ------
-    InputError
-        Saying what is wrong with its statements.
-    """
+    """Return the draws of a file with its provenance."""
     try:
         draws = Draws(
             {name: arrays[f"{_PREFIX}{name}"] for name in header.order},
@@ -147,9 +135,8 @@ def _labels(name: str, header: CoordinateHeader) -> Any:
             return np.array(header.labels, dtype=np.int64).astype(dtype)
         return np.array(header.labels, dtype=dtype)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(
-            f"coordinate {name}", f"has labels that are not of their type ({error})", code="E-NUMBER"
-        ) from error
+        text = f"has labels that are not of their type ({error})"
+        raise InputError(f"coordinate {name}", text, code="E-NUMBER") from error
 
 
 DRAWS_FILES = Format(

@@ -45,16 +45,10 @@ def prepare_draws(request: Request) -> Prepared:
     if request.weights is not None:
         raise OptionError("weights", "draws count by how sure they are; leave it out")
     described, problems = describe_inputs(request.inputs, method, request.n_observations)
-    problems += [
-        Problem(
-            site.label,
-            f"is about {site.value.n_observations:g} observations, fewer than {min_count:g}: nothing may leave",
-            "`min_count=0` takes it",
-            "E-FEW",
-        )
-        for site in described
-        if site.value.n_observations is not None and site.value.n_observations < min_count
-    ]
+    for site in described:
+        if site.value.n_observations is not None and site.value.n_observations < min_count:
+            text = f"is about {site.value.n_observations:g} observations, fewer than {min_count:g}: nothing may leave"
+            problems.append(Problem(site.label, text, "`min_count=0` takes it", "E-FEW"))
     if problems or not described:
         return Prepared.checked(problems)
     stack = Subposteriors(tuple(site.name for site in described), tuple(site.value for site in described))
@@ -194,15 +188,9 @@ def _option(value: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class DescribedDraws(Described[Draws]):
-    """An input and its draws.
+    """An input and its draws."""
 
-    Parameters
-    ----------
-    relabelling : Relabelling, optional
-        How components were renumbered.
-    """
-
-    relabelling: Relabelling | None = None
+    relabelling: Relabelling | None = None  # how components were renumbered
 
 
 class DrawsReading(FormatReading[Draws]):
@@ -222,7 +210,6 @@ class DrawsReading(FormatReading[Draws]):
 
     def settle(self, value: Draws, one: NamedInput, place: int, problems: list[Problem]) -> Draws:
         """Return draws with their prior and constraints; raises for values that are none."""
-        del one, problems
         draws = value.stated(
             prior=self.method.prior,
             constraints=self.method.constraints,
@@ -240,14 +227,8 @@ def describe_inputs(
 ) -> tuple[list[DescribedDraws], list[Problem]]:
     """Return the draws of all inputs that could be read, sorted by name, and every problem.
 
-    Parameters
-    ----------
-    inputs : sequence of NamedInput
-        The sites.
-    method : DrawsMethod
-        The method, whose options say of sites what these do not say themselves.
-    n_observations : mapping, sequence or None
-        Number of observations of each site, in the order of the inputs.
+    The options of the method say of sites what these do not say themselves; `n_observations` are by name, or in the
+    order of the inputs.
     """
     numbers = in_order(n_observations, [one.name for one in inputs], "n_observations")
     if numbers is not None and (isinstance(numbers, str) or len(numbers) != len(inputs)):
@@ -259,20 +240,23 @@ def describe_inputs(
         problems += shared_chains([(site.label, site.value) for site in described])
     if not described:
         return described, problems
-    labels = [site.label for site in described]
-    recognised, found = with_structures([site.value for site in described], labels)
+    recognised, found = with_structures(*_labelled(described))
     described, problems = _with_draws(described, recognised), [*problems, *found]
     problems += disagreements([(site.label, site.value) for site in described])
     if problems:
         return described, problems
     described = _alike(described)
-    tied, problems = with_tied_entries([site.value for site in described], labels)
+    tied, problems = with_tied_entries(*_labelled(described))
     if problems:
         return described, problems
     described = _with_draws(described, tied)
     if not method.allow_divergent:
         problems += [problem.about(site.label) for site in described for problem in chain_problems(site.value)]
     return described, problems
+
+
+def _labelled(described: Sequence[DescribedDraws]) -> tuple[list[Draws], list[str]]:
+    return [site.value for site in described], [site.label for site in described]
 
 
 def _with_draws(described: Sequence[DescribedDraws], draws: Sequence[Draws]) -> list[DescribedDraws]:

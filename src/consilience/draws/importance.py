@@ -51,28 +51,14 @@ _TEMPERING_STEPS = 50
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """Mixture of a normal distribution and a Student's t, half each, of the same location and scale.
+    """Mixture of a normal distribution and a Student's t, half each, of the same location and scale."""
 
-    Parameters
-    ----------
-    mean : ndarray of shape (D,)
-        Location.
-    factor : ndarray of shape (D, D)
-        Lower Cholesky factor of the scale.
-    """
-
-    mean: Array
-    factor: Array
+    mean: Array  # (D,), location
+    factor: Array  # (D, D), lower Cholesky factor of the scale
 
     @classmethod
     def of(cls, points: Array, weights: Array) -> Proposal:
-        """Return the proposal with the moments of weighted points (n, D).
-
-        Raises
-        ------
-        InputError
-            Where they lie in fewer dimensions.
-        """
+        """Return the proposal with the moments of weighted points (n, D)."""
         mean = weights @ points
         centred = points - mean
         covariance = centred.T @ (weights[:, None] * centred)
@@ -80,12 +66,8 @@ class Proposal:
             factor: Array = np.linalg.cholesky(covariance).astype(np.float64)
             return cls(mean, factor)
         except np.linalg.LinAlgError:
-            raise InputError(
-                "the fused draws",
-                f"do not vary in all {len(mean)} parameters",
-                "fuse more draws of each site",
-                "E-NUMBER",
-            ) from None
+            text = f"do not vary in all {len(mean)} parameters"
+            raise InputError("the fused draws", text, "fuse more draws of each site", "E-NUMBER") from None
 
     def draw(self, count: int, rng: np.random.Generator) -> Array:
         """Return points (count, D): the first half from the normal law."""
@@ -110,37 +92,19 @@ class Proposal:
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Points of one request, and what sites answered.
+    """Points of one request, and what sites answered."""
 
-    Parameters
-    ----------
-    proposal : Proposal
-        Where they come from.
-    values : ndarray of shape (n, D)
-        The points.
-    densities : mapping of str to ndarray of shape (n,)
-        Log densities in the sites' own parameters, by site.
-    """
-
-    proposal: Proposal
-    values: Array
-    densities: Mapping[str, Array]
+    proposal: Proposal  # where they come from
+    values: Array  # (n, D), the points
+    densities: Mapping[str, Array]  # (n,), log densities in the sites' own parameters, by site
 
 
 @dataclass(frozen=True, eq=False)
 class WeightedPoints:
-    """Points of some requests with their weights.
+    """Points of some requests with their weights."""
 
-    Parameters
-    ----------
-    stack : Subposteriors
-        The sites, with their draws.
-    rounds : tuple of Points
-        All requests that were answered, in order.
-    """
-
-    stack: Subposteriors
-    rounds: tuple[Points, ...]
+    stack: Subposteriors  # the sites, with their draws
+    rounds: tuple[Points, ...]  # all requests that were answered, in order
 
     @cached_property
     def answered(self) -> tuple[str, ...]:
@@ -169,13 +133,7 @@ class WeightedPoints:
 
     @cached_property
     def raw_log_weights(self) -> Array:
-        """Logarithms of w (n,), the largest 0; -inf outside of the posterior.
-
-        Raises
-        ------
-        InputError
-            Where no point lies inside.
-        """
+        """Logarithms of w (n,), the largest 0; -inf outside of the posterior."""
         total = np.zeros(len(self.points))
         with np.errstate(invalid="ignore"):
             for number, name in enumerate(self.stack.names):
@@ -191,9 +149,8 @@ class WeightedPoints:
         is_own = own_labels(self.stack.sites[0], self.points, self.stack)
         total = np.where(is_own & ~np.isnan(total), total, -np.inf)
         if not np.any(total > -np.inf):
-            raise InputError(
-                "the sites' log densities", "are -inf at all points, so that nothing could be weighed", code="E-NUMBER"
-            )
+            text = "are -inf at all points, so that nothing could be weighed"
+            raise InputError("the sites' log densities", text, code="E-NUMBER")
         return total - total.max()
 
     @property

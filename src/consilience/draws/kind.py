@@ -109,17 +109,12 @@ class PosteriorDraws(Kind):
 
     def withhold(self, file: SafetensorsFile, target: Path, min_count: float) -> Problem | None:
         """Raise for draws about too few observations; see `Kind.withhold`."""
-        del target
         from consilience.draws.files import load_draws
 
         number = load_draws(file).n_observations
         if number is not None and number < min_count:
-            raise InputError(
-                file,
-                f"is about {number:g} observations, fewer than {min_count:g}: nothing may leave",
-                "`min_count=0` keeps it",
-                "E-FEW",
-            )
+            text = f"is about {number:g} observations, fewer than {min_count:g}: nothing may leave"
+            raise InputError(file, text, "`min_count=0` keeps it", "E-FEW")
         return None
 
     def describe(self, model: Any, data: Any, **stated: Any) -> Draws:

@@ -16,7 +16,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,14 @@ class MatrixConstraint(Constraint):
     def _by_matrix(self, coordinates: Array, shape: tuple[int, ...]) -> Array:
         """Return coordinates (n, batch, d) by matrix."""
         return coordinates.reshape(len(coordinates), prod(shape[:-2]), len(self._triangle(shape[-1])[0]))
+
+    def _factor(self, values: Array) -> Array:
+        """Return L (n, ..., D, D) of matrices; the matrices themselves here."""
+        return values
+
+    def _matrix(self, factor: Array) -> Array:
+        """Return matrices (n, ..., D, D) of L; L itself here."""
+        return factor
 
     def coordinate_names(self, names: Sequence[str], shape: tuple[int, ...]) -> list[str]:
         """Return the names of the entries of the triangles."""
@@ -94,14 +102,6 @@ class _LogDiagonal(MatrixConstraint):
     """Coordinates L, with logarithms on the diagonal; the Jacobian is a product of powers of L_ii."""
 
     @abstractmethod
-    def _factor(self, values: Array) -> Array:
-        """Return L (n, ..., D, D)."""
-
-    @abstractmethod
-    def _matrix(self, factor: Array) -> Array:
-        """Return matrices (n, ..., D, D) of L."""
-
-    @abstractmethod
     def _diagonal_powers(self, size: int) -> Array:
         """Return the power (D,) of every L_ii in the Jacobian for u."""
 
@@ -119,18 +119,15 @@ class _LogDiagonal(MatrixConstraint):
         entries[..., rows == columns] = np.exp(entries[..., rows == columns])
         return self._matrix(self._as_triangle(entries, shape[-1])).reshape(-1, *shape)
 
-    def _powers(self, shape: tuple[int, ...]) -> Array:
+    def slopes(self, shape: tuple[int, ...]) -> Any:
+        """Return the powers of the diagonal, and zeros."""
         rows, columns = self._triangle(shape[-1])
         powers = np.where(rows == columns, self._diagonal_powers(shape[-1])[rows], 0.0)
         return np.tile(powers, prod(shape[:-2]))
 
     def log_jacobian(self, coordinates: Array, shape: tuple[int, ...]) -> Array:
         """Return the sum of powers times u_ii."""
-        return coordinates @ self._powers(shape)
-
-    def jacobian_derivatives(self, coordinates: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
-        """Return the powers of the diagonal, and zeros."""
-        return self._powers(shape), np.zeros((len(coordinates), len(coordinates)))
+        return coordinates @ self.slopes(shape)
 
 
 @dataclass(frozen=True)
@@ -164,12 +161,6 @@ class CholeskyCovariance(_LogDiagonal):
         """Return which matrices are zero above a positive diagonal."""
         return _is_factor(values)
 
-    def _factor(self, values: Array) -> Array:
-        return values
-
-    def _matrix(self, factor: Array) -> Array:
-        return factor
-
     def _diagonal_powers(self, size: int) -> Array:
         return np.ones(size)
 
@@ -178,14 +169,6 @@ class _PartialCorrelations(MatrixConstraint):
     """Coordinates u_ij = atanh z_ij below the diagonal; the Jacobian is a product of powers of 1 - z_ij^2."""
 
     diagonal: ClassVar[int] = -1
-
-    @abstractmethod
-    def _factor(self, values: Array) -> Array:
-        """Return L (n, ..., D, D), with rows of length 1."""
-
-    @abstractmethod
-    def _matrix(self, factor: Array) -> Array:
-        """Return matrices (n, ..., D, D) of L."""
 
     @abstractmethod
     def _powers_of_rest(self, rows: Array, columns: Array, size: int) -> Array:
@@ -263,12 +246,6 @@ class CholeskyCorrelation(_PartialCorrelations):
         lengths = np.abs(np.sum(values**2, axis=-1) - 1.0).max(axis=-1)
         inside: NDArray[np.bool_] = _is_factor(values) & (lengths <= SIMPLEX_ROUNDING)
         return inside
-
-    def _factor(self, values: Array) -> Array:
-        return values
-
-    def _matrix(self, factor: Array) -> Array:
-        return factor
 
     def _powers_of_rest(self, rows: Array, columns: Array, size: int) -> Array:
         # dz / du is 1 - z_ij^2, and each L_ik with j < k < i has the factor (1 - z_ij^2)^1/2.

@@ -103,41 +103,36 @@ def law_problem(variable: str, stated: Any, constraint: Constraint, shape: tuple
     except TypeError:
         return Problem(subject, f"is {stated!r:.80}, expected {known}")
     if name == "dirichlet":
-        if not isinstance(constraint, Simplex):
-            return Problem(subject, f"is a dirichlet, and {variable} is no simplex", "state its constraint")
-        if len(arguments) not in (1, shape[-1]) or not all(is_number(a) and a > 0 for a in arguments):
-            return Problem(
-                subject, f"takes one or {shape[-1]} positive numbers, found {arguments!r:.80}", code="E-NUMBER"
-            )
-        return None
+        return _dirichlet_problem(variable, arguments, constraint, shape)
     if name not in LAWS:
         return Problem(subject, f"is {name!r:.40}, expected {known}")
     names = LAWS[name][1]
     if len(arguments) != len(names):
-        return Problem(
-            subject, f"{name} takes {', '.join(names) or 'no numbers'}, found {arguments!r:.80}", code="E-NUMBER"
-        )
+        text = f"{name} takes {', '.join(names) or 'no numbers'}, found {arguments!r:.80}"
+        return Problem(subject, text, code="E-NUMBER")
     for argument, value in zip(names, arguments, strict=True):
         is_valid = not isinstance(value, bool) and isinstance(value, int | float) and np.isfinite(value)
         if not is_valid or (argument not in _ANY_SIGN and value <= 0):
             return Problem(subject, f"has {argument} {value!r:.40}, expected a positive number", code="E-NUMBER")
     if not isinstance(constraint, Elementwise) and name != "flat":
-        return Problem(
-            subject,
-            f"cannot be divided out: {variable} is a {constraint.name}",
-            "raise the prior to 1/J at the sites and state `prior=1/J`",
-        )
+        text = f"cannot be divided out: {variable} is a {constraint.name}"
+        return Problem(subject, text, "raise the prior to 1/J at the sites and state `prior=1/J`")
+    return None
+
+
+def _dirichlet_problem(
+    variable: str, arguments: Sequence[Any], constraint: Constraint, shape: tuple[int, ...]
+) -> Problem | None:
+    subject = f"prior of {variable}"
+    if not isinstance(constraint, Simplex):
+        return Problem(subject, f"is a dirichlet, and {variable} is no simplex", "state its constraint")
+    if len(arguments) not in (1, shape[-1]) or not all(is_number(a) and a > 0 for a in arguments):
+        return Problem(subject, f"takes one or {shape[-1]} positive numbers, found {arguments!r:.80}", code="E-NUMBER")
     return None
 
 
 def as_prior(stated: Any) -> float | str | dict[str, Json] | None:
-    """Return the statement of a prior: a power, "flat", a law by variable, or None where nothing is said.
-
-    Raises
-    ------
-    OptionError
-        For anything else.
-    """
+    """Return the statement of a prior: a power, "flat", a law by variable, or None where nothing is said."""
     if stated is None or stated == FLAT:
         return stated
     if isinstance(stated, Mapping):

@@ -109,16 +109,8 @@ def relabel(
     [2.0, 1.0]
     """
     is_list = isinstance(draws, list | tuple) and not all(isinstance(one, str) for one in draws)
-    sites = [as_draws(one) for one in (draws if is_list else [draws])]
-    statement = {"exchangeable": exchangeable, "constraints": constraints}
-    if exchangeable is not None:
-        sites = [replace(site, exchangeable=()) for site in sites]
-    sites = [site.stated(**statement) for site in sites]
-    sites = [site if site.exchangeable else site.stated(exchangeable=_by_axis(site)) for site in sites]
-    if not all(site.exchangeable for site in sites):
-        raise OptionError("exchangeable", "names no variables by component, such as `exchangeable=('mu', 'sigma')`")
-    relabelled, relabellings = relabel_sites(sites)
     originals = draws if is_list else [draws]
+    relabelled, relabellings = relabel_sites([_stated(one, exchangeable, constraints) for one in originals])
     results = [
         new if isinstance(old, Draws) else to_container(new, other_groups(old))
         for old, new in zip(originals, relabelled, strict=True)
@@ -127,31 +119,30 @@ def relabel(
     return (answer, relabellings if is_list else relabellings[0]) if details else answer
 
 
-def _by_axis(draws: Draws) -> tuple[str, ...]:
-    """Return the variables whose first own axis has the name of components."""
-    return tuple(name for name in draws.variables if draws.dims_of(name)[:1] in COMPONENT_AXES)
+def _stated(draws: Any, exchangeable: Sequence[str] | None, constraints: Any) -> Draws:
+    """Return draws with the variables that are by component: as stated, or by the name of their first own axis."""
+    site = as_draws(draws)
+    if exchangeable is not None:
+        site = replace(site, exchangeable=())
+    site = site.stated(exchangeable=exchangeable, constraints=constraints)
+    if not site.exchangeable:
+        by_axis = tuple(name for name in site.variables if site.dims_of(name)[:1] in COMPONENT_AXES)
+        site = site.stated(exchangeable=by_axis)
+    if not site.exchangeable:
+        raise OptionError("exchangeable", "names no variables by component, such as `exchangeable=('mu', 'sigma')`")
+    return site
 
 
 def relabel_sites(sites: Sequence[Draws]) -> tuple[list[Draws], list[Relabelling]]:
-    """Return draws of sites whose components are numbered alike, and the labels.
-
-    Raises
-    ------
-    InputError
-        For sites with other variables, or other numbers of components.
-    """
+    """Return draws of sites whose components are numbered alike, and the labels."""
     first = sites[0]
-    problems = [
-        Problem(
-            f"draws {number}",
-            f"have {site.n_components} components in {', '.join(site.exchangeable)}, expected {first.n_components} in"
-            f" {', '.join(first.exchangeable)}",
-            "fit the same mixture at all sites",
-            "E-MISMATCH",
-        )
-        for number, site in enumerate(sites)
-        if (set(site.exchangeable), site.n_components) != (set(first.exchangeable), first.n_components)
-    ]
+    problems = []
+    expected = f"{first.n_components} in {', '.join(first.exchangeable)}"
+    for number, site in enumerate(sites):
+        if (set(site.exchangeable), site.n_components) != (set(first.exchangeable), first.n_components):
+            its = f"{site.n_components} components in {', '.join(site.exchangeable)}"
+            text = f"have {its}, expected {expected}"
+            problems.append(Problem(f"draws {number}", text, "fit the same mixture at all sites", "E-MISMATCH"))
     if problems:
         raise InputError(problems)
     features = [component_features(site, first.exchangeable) for site in sites]
@@ -162,13 +153,7 @@ def relabel_sites(sites: Sequence[Draws]) -> tuple[list[Draws], list[Relabelling
 
 
 def component_features(draws: Draws, names: Sequence[str]) -> Array:
-    """Return features (C, T, K, p) of the components of every draw.
-
-    Raises
-    ------
-    InputError
-        For variables whose values lie outside of their constraint.
-    """
+    """Return features (C, T, K, p) of the components of every draw."""
     columns = []
     for name in names:
         values, constraint = draws.variables[name], draws.constraints[name]

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from scipy.fft import irfft, rfft
 
 from consilience.checks import Array, Json
+from consilience.core.page_blocks import columns_of_sites, opening, options_and_versions
 from consilience.core.provenance import read_fused
 from consilience.core.verdict import Verdict
 from consilience.drawing.axes import Axes
@@ -46,21 +47,11 @@ _GRID = 160
 
 @dataclass(frozen=True, eq=False)
 class DrawsContent:
-    """What the report shows.
+    """What the report shows."""
 
-    Parameters
-    ----------
-    draws : Draws
-        The fused draws.
-    record : mapping of str to JSON values
-        The provenance with the verdict.
-    sites : sequence of (str, Draws)
-        The sites that are at hand, by name, with the variables of the fused draws.
-    """
-
-    draws: Draws
-    record: Mapping[str, Any]
-    sites: Sequence[tuple[str, Draws]]
+    draws: Draws  # the fused draws
+    record: Mapping[str, Any]  # the provenance with the verdict
+    sites: Sequence[tuple[str, Draws]]  # the sites that are at hand, by name, with the variables of the fused draws
 
 
 def content_of(draws: Draws, record: Mapping[str, Json], sites: Sequence[tuple[str, Draws]]) -> DrawsContent:
@@ -71,43 +62,25 @@ def content_of(draws: Draws, record: Mapping[str, Json], sites: Sequence[tuple[s
 
 
 def content_of_files(fused: SafetensorsFile, sites: Sequence[SafetensorsFile]) -> DrawsContent:
-    """Return what the report shows of a fused file, and of its sites where their files are given.
-
-    Raises
-    ------
-    FileFormatError
-        For files that cannot be read, or a first one that no fusion wrote.
-    InputError
-        Listing the sites that the fused file was not made from.
-    """
+    """Return what the report shows of a fused file, and of its sites where their files are given."""
     return content_of(*read_fused(fused, sites, read_draws))
 
 
 def write_page(path: Path, content: DrawsContent) -> None:
-    """Write the report to `path`, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        When the path cannot be written.
-    """
+    """Write the report to `path`, whole or not at all."""
     write_bytes(path, render(content).encode("utf-8"))
 
 
 def render(content: DrawsContent) -> str:
     """Return the report as HTML; the same content gives the same text."""
     records, draws = content.record["inputs"], content.draws
-    verdict = content.record.get("verdict") or {}
-    stated = Verdict.read(verdict)
-    outcome = f"{draws.n_draws:,} draws of their joint posterior"
-    short = None if stated is None else Paragraph(stated.in_short(len(records), outcome), "short")
-    remedy = f" To do: {shorten(verdict['remedy'], 400)}." if verdict.get("remedy") else ""
+    stated = Verdict.read(content.record.get("verdict"))
     kind = "status" if stated is None else stated.paragraph_kind
-    head = Paragraph(f"{shorten(str(verdict.get('text', '')), 800)}{remedy}", kind)
+    outcome = f"{draws.n_draws:,} draws of their joint posterior"
     return Page(
         "Fusion report",
         (format_count(len(records), "site"), f"→ {draws.n_draws:,} draws of {len(draws.names):,} parameters"),
-        [short, head],
+        opening(content.record, outcome, kind, 800),
         [_what_went_in(content), _parameters(content), _forests(content), _densities(content), _what_it_tells(),
          _how_it_was_made(content)],
         "One file: no scripts, nothing fetched, draws only.",
@@ -125,16 +98,16 @@ def _what_went_in(content: DrawsContent) -> Section:
         return lambda one: (facts.get(one["name"]) or {}).get(name)
 
     columns = [
-        text_column("Site", lambda one: one["name"], total=f"All {len(records):,}"),
         Column("Chains", fact("chains"), digits=0),
         Column("Draws", fact("draws"), digits=0),
         Column("Least effective size", fact("least_ess"), digits=0),
         Column("Largest R-hat", fact("largest_rhat"), digits=3),
         Column("Observations", fact("n_observations"), digits=0),
-        text_column("SHA-256", lambda one: (one.get("sha256") or "")[:12] or None),
     ]
     caption = "Effective sample sizes and R-hat are rank-normalised (Vehtari et al. 2021), over all parameters."
-    return Section("in", "What went in", [Table("Table of sites", records, columns, "site", caption)])
+    return Section(
+        "in", "What went in", [Table("Table of sites", records, columns_of_sites(records, columns), "site", caption)]
+    )
 
 
 def _columns(draws: Draws, order: Sequence[str]) -> Array:
@@ -288,6 +261,4 @@ def _how_it_was_made(content: DrawsContent) -> Section:
         facts["Least overlap"] = f"{overlap.get('coefficient')} in {overlap.get('coordinate')}"
     if result.get("acceptance_rate") is not None:
         facts["Accepted"] = f"{100 * float(result['acceptance_rate']):.1f} %"
-    options = {name: shorten(repr(value), 120) for name, value in record.get("options", {}).items()}
-    versions = {name: shorten(str(value), 40) for name, value in record.get("versions", {}).items()}
-    return Section("made", "How it was made", [Facts(facts), Facts(options), Facts(versions)])
+    return Section("made", "How it was made", [Facts(facts), *options_and_versions(record)])

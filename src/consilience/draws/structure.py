@@ -31,31 +31,13 @@ def with_structures(sites: Sequence[Draws], labels: Sequence[str]) -> tuple[list
 
     A site that states nothing takes what others state, where its draws are so; tied entries are found anew. Problems
     are sites of which one has a narrower structure than another, or than it states, and priors that it cannot have.
-
-    Parameters
-    ----------
-    sites : sequence of Draws
-        Draws of any variables.
-    labels : sequence of str
-        What messages call them.
+    Messages call sites by their labels.
     """
     untied = [
         _with_constraints(site, {name: one.inner for name, one in site.constraints.items() if _is_tied(one)})
         for site in sites
     ]
-    found: dict[str, Constraint] = {}
-    problems: list[Problem] = []
-    for name, values in untied[0].variables.items():
-        if not all(name in site.variables and site.variables[name].shape[2:] == values.shape[2:] for site in untied):
-            continue
-        if _is_switched(untied, name):
-            continue
-        shown = [structure_of(draws) for draws in _flat(untied, name)]
-        stated = {site.constraints[name] for site in untied} - {Real()}
-        if narrow := _narrower(untied, labels, name, shown):
-            problems += narrow
-        elif len(set(shown)) == 1 and shown[0] is not None and stated <= {shown[0]}:
-            found[name] = shown[0]
+    found, problems = _common_structures(untied, labels)
     described = []
     for site, label in zip(untied, labels, strict=True):
         try:
@@ -63,6 +45,23 @@ def with_structures(sites: Sequence[Draws], labels: Sequence[str]) -> tuple[list
         except InputError as error:  # of a law that cannot be the prior of such a variable
             problems += [problem.about(label) for problem in error.problems]
     return (described if not problems else list(sites)), problems
+
+
+def _common_structures(sites: Sequence[Draws], labels: Sequence[str]) -> tuple[dict[str, Constraint], list[Problem]]:
+    """Return the structure of each variable that all sites have, and what is wrong with those of single sites."""
+    found: dict[str, Constraint] = {}
+    problems: list[Problem] = []
+    for name, values in sites[0].variables.items():
+        others = [site.variables.get(name) for site in sites]
+        if any(one is None or one.shape[2:] != values.shape[2:] for one in others) or _is_switched(sites, name):
+            continue
+        shown = [structure_of(draws) for draws in _flat(sites, name)]
+        stated = {site.constraints[name] for site in sites} - {Real()}
+        if narrow := _narrower(sites, labels, name, shown):
+            problems += narrow
+        elif len(set(shown)) == 1 and shown[0] is not None and stated <= {shown[0]}:
+            found[name] = shown[0]
+    return found, problems
 
 
 def structure_of(values: Array) -> Constraint | None:
@@ -133,12 +132,7 @@ def _is_switched(sites: Sequence[Draws], name: str) -> bool:
 def with_tied_entries(sites: Sequence[Draws], labels: Sequence[str]) -> tuple[list[Draws], list[Problem]]:
     """Return draws without the entries that are constant, or copies, at all sites; and where sites differ in them.
 
-    Parameters
-    ----------
-    sites : sequence of Draws
-        Draws of the same variables, components numbered alike.
-    labels : sequence of str
-        What messages call them.
+    Sites have the same variables, with components numbered alike; messages call them by their labels.
     """
     problems: list[Problem] = []
     found: dict[str, Any] = {}

@@ -31,18 +31,10 @@ Chosen on ten targets with samplers of their own, none of them in experiments/dr
 
 @dataclass(frozen=True, eq=False)
 class Subposteriors:
-    """Draws of J sites that were found to agree.
+    """Draws of J sites that were found to agree."""
 
-    Parameters
-    ----------
-    names : tuple of str
-        Names of the sites.
-    sites : tuple of Draws
-        Their draws.
-    """
-
-    names: tuple[str, ...]
-    sites: tuple[Draws, ...]
+    names: tuple[str, ...]  # names of the sites
+    sites: tuple[Draws, ...]  # their draws
 
     @property
     def n_sites(self) -> int:
@@ -93,13 +85,7 @@ class Subposteriors:
 
     @cached_property
     def product(self) -> tuple[Array, Array]:
-        """Mean and precision of the full posterior: the product, what is common divided out J - 1 times.
-
-        Raises
-        ------
-        InputError
-            Where nothing proper is left.
-        """
+        """Mean and precision of the full posterior: the product, what is common divided out J - 1 times."""
         return self.factor.divide_out(*self.density_product, self.n_sites - 1)
 
     @cached_property

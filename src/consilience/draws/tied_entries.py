@@ -22,21 +22,12 @@ _CONSTANT = -1
 
 @dataclass(frozen=True)
 class TiedEntries(Elementwise):
-    """A constraint of every entry alone, of which some entries are constant and some are copies of others.
+    """A constraint of every entry alone, of which some entries are constant and some are copies of others."""
 
-    Parameters
-    ----------
-    inner : Elementwise
-        The constraint of the entries that vary.
-    places : tuple of int
-        Of every entry, in row order, its coordinate; -1 of a constant one. Coordinates are numbered as they come.
-    constants : tuple of float
-        The values of the constant entries, in order.
-    """
-
-    inner: Elementwise
+    inner: Elementwise  # the constraint of the entries that vary
+    # Of every entry, in row order, its coordinate; -1 of a constant one. Coordinates are numbered as they come.
     places: tuple[int, ...]
-    constants: tuple[float, ...]
+    constants: tuple[float, ...]  # the values of the constant entries, in order
     name: ClassVar[str] = TIED
 
     @property
@@ -61,13 +52,7 @@ class TiedEntries(Elementwise):
         return [TIED, *stated, _ENTRIES, *self.places, _CONSTANTS, *self.constants]
 
     def n_coordinates(self, shape: tuple[int, ...]) -> int:
-        """Return the number of entries that vary by themselves.
-
-        Raises
-        ------
-        ValueError
-            For a shape of another number of entries.
-        """
+        """Return the number of entries that vary by themselves."""
         if prod(shape) != len(self.places):
             raise ValueError(f"{len(self.places)} tied entries have no shape {shape}")
         return len(self.free)
@@ -127,25 +112,13 @@ def tied_entries(values: Array, inner: Elementwise) -> TiedEntries | None:
 
 
 def inner_of_json(stated: Sequence[Any]) -> Any:
-    """Return the inner constraint that `TiedEntries.to_json` states after its name.
-
-    Raises
-    ------
-    ValueError
-        Where there is none.
-    """
+    """Return the inner constraint that `TiedEntries.to_json` states after its name."""
     inner = list(stated[: list(stated).index(_ENTRIES)])
     return inner[0] if len(inner) == 1 else inner
 
 
 def tied_of_json(stated: Sequence[Any], inner: Constraint) -> TiedEntries:
-    """Return what `TiedEntries.to_json` states after its name, given its inner constraint.
-
-    Raises
-    ------
-    ValueError
-        For places that are no coordinates in the order in which they come, and another number of constants.
-    """
+    """Return what `TiedEntries.to_json` states after its name, given its inner constraint."""
     end = list(stated).index(_CONSTANTS)
     places, constants = stated[list(stated).index(_ENTRIES) + 1 : end], [float(value) for value in stated[end + 1 :]]
     highest = _CONSTANT

@@ -29,18 +29,9 @@ shows."""
 
 
 def judge(stack: Subposteriors, method: DrawsMethod, details: DrawsDetails, notes: Mapping[str, str]) -> Verdict:
-    """Return the verdict on draws.
+    """Return the verdict on draws, given the details of their fusion.
 
-    Parameters
-    ----------
-    stack : Subposteriors
-        What was combined.
-    method : DrawsMethod
-        The method that was asked for.
-    details : DrawsDetails
-        Of the fusion: what was chosen, how much sites overlap.
-    notes : mapping of str to str
-        What the method says is wrong, each with its remedy.
+    `notes` are what the method says is wrong, each with its remedy.
     """
     chosen = str(details.get("chosen", method.name))
     against = dict(notes)
@@ -85,19 +76,10 @@ def judge(stack: Subposteriors, method: DrawsMethod, details: DrawsDetails, note
 
 
 def judge_weighted(weighted: WeightedPoints, method: DrawsMethod, details: DrawsDetails) -> Verdict:
-    """Return the verdict on draws that were weighted by the sites' log densities.
+    """Return the verdict on draws that were weighted by the sites' log densities, by the details of the fusion before.
 
     What product was formed how near no longer matters; what is multiplied still does: whether sites differ, and whether
     the prior counts once.
-
-    Parameters
-    ----------
-    weighted : WeightedPoints
-        The points with their weights.
-    method : DrawsMethod
-        The method that they began with.
-    details : DrawsDetails
-        Of the fusion before: how much sites overlap.
     """
     stack, overlap = weighted.stack, details["overlap"]
     size = f"effective sample size {weighted.effective_size:,.0f}, Pareto k {weighted.pareto_k:.2f}"
@@ -109,7 +91,7 @@ def judge_weighted(weighted: WeightedPoints, method: DrawsMethod, details: Draws
     )
     against: dict[str, str] = {}
     code = "weighted"
-    harmless: bool | None = True
+    harmless: bool | None = True  # weights correct any product that was formed
     if weighted.standing_in:
         names = ", ".join(weighted.standing_in[:5])
         verb = "its draws stands" if len(weighted.standing_in) == 1 else "their draws stand"

@@ -6,9 +6,9 @@ sites in the order of their digests, so that the order in which they came, and t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,75 +28,72 @@ from consilience.estimators.statistics import (
 )
 from consilience.families.centred_moments import CentredMoments, merge_moments
 
+Summand = TypeVar("Summand", Array, CentredMoments)
+
 
 def average(sites: Sequence[Statistics], first: Statistics | None = None) -> Statistics:
-    """Return the statistics of the rows of all sites, which were found to agree.
+    """Return the statistics of the rows of all sites, which were found to agree, summed in their order.
 
-    Parameters
-    ----------
-    sites : sequence of Statistics
-        In the order in which they are summed.
-    first : Statistics, optional
-        The one whose hyper-parameters are those of all. Default: the first in that order.
+    Hyper-parameters are those of `first`, by default the first of them.
     """
     first = sites[0] if first is None else first
-    sites = [site.without_fourth_moments() for site in sites]  # which are of each alone, in its own frame
-    if any(WITHOUT_UNWEIGHTED in site.approximations for site in sites):  # then they are not known of all rows
-        sites = [site.without_unweighted() for site in sites]
-    maxima = {name: np.max([site.maxima[name] for site in sites], axis=0) for name in first.maxima}
-    sites = [in_categories(site, maxima.get(CATEGORIES)) for site in sites]
-    classes = None if first.classes is None else union([site.classes for site in sites if site.classes is not None])
-    positions = [_positions(site, classes) for site in sites]
-    names = sorted({name for site in sites for name in site.moments})
-    moments = {
-        name: merge_moments(
-            _placed(_record(site, name), None if name in OF_ALL else places, classes)
-            for site, places in zip(sites, positions, strict=True)
-        )
-        for name in names
-    }
-    counts = {
-        name: sum_in_order(
-            [
-                site.counts[name]
-                if places is None or classes is None or name in OF_ALL
-                else placed_counts(name, site.counts[name], places, len(classes))
-                for site, places in zip(sites, positions, strict=True)
-                if name in site.counts
-            ]
-        )
-        for name in sorted({name for site in sites for name in site.counts})
-    }
-    approximations = tuple(dict.fromkeys(text for site in sites for text in site.approximations))
+    classes = _all_classes(sites)
+    sites = _with_same_arrays(sites, classes)
     return replace(
         first,
         parameters={name: _of_all(name, value, sites, classes) for name, value in first.parameters.items()},
-        moments=moments,
-        counts=counts,
-        maxima=maxima,
+        moments=_added([site.moments for site in sites], merge_moments),
+        counts=_added([site.counts for site in sites], sum_in_order),
+        maxima=_added([site.maxima for site in sites], lambda arrays: np.max(arrays, axis=0)),
         classes=classes,
         features=next((site.features for site in sites if site.features.names is not None), first.features),
         design=merged_designs([first.design, *(site.design for site in sites)]),
-        approximations=approximations,
+        approximations=tuple(dict.fromkeys(text for site in sites for text in site.approximations)),
         min_count=min(site.min_count for site in sites),
         n_withheld=sum(site.n_withheld for site in sites),
     )
 
 
-def _positions(site: Statistics, classes: ClassLabels | None) -> Labels | None:
-    """Return where the classes of a site are among all; None where there are none, or all in the same order."""
-    if classes is None or site.classes is None or site.classes.values == classes.values:
-        return None
-    return site.classes.positions_in(classes)
+def _all_classes(sites: Sequence[Statistics]) -> ClassLabels | None:
+    known = [site.classes for site in sites if site.classes is not None]
+    return union(known) if known else None
 
 
-def _record(site: Statistics, name: str) -> CentredMoments:
+def _added(sites: Sequence[Mapping[str, Summand]], add: Callable[[list[Summand]], Summand]) -> dict[str, Summand]:
+    """Return what sites have of each name, added."""
+    names = sorted({name for site in sites for name in site})
+    return {name: add([site[name] for site in sites if name in site]) for name in names}
+
+
+def _with_same_arrays(sites: Sequence[Statistics], classes: ClassLabels | None) -> list[Statistics]:
+    """Return statistics of sites whose arrays are of the same classes, categories and moments."""
+    sites = [site.without_fourth_moments() for site in sites]  # which are of each alone, in its own frame
+    if any(WITHOUT_UNWEIGHTED in site.approximations for site in sites):  # then they are not known of all rows
+        sites = [site.without_unweighted() for site in sites]
+    if any(UNWEIGHTED in site.moments for site in sites):
+        sites = [replace(site, moments={**site.moments, UNWEIGHTED: moments_named(site, UNWEIGHTED)}) for site in sites]
+    if CATEGORIES in sites[0].maxima:
+        categories = np.max([site.maxima[CATEGORIES] for site in sites], axis=0)
+        sites = [in_categories(site, categories) for site in sites]
+    return [among_classes(site, classes) for site in sites]
+
+
+def moments_named(site: Statistics, name: str) -> CentredMoments:
     """Return moments of a site by name; of one without weights, rows without their weights are the rows."""
     return site.moments[ROWS] if name == UNWEIGHTED and UNWEIGHTED not in site.moments else site.moments[name]
 
 
-def _placed(record: CentredMoments, positions: Labels | None, classes: ClassLabels | None) -> CentredMoments:
-    return record if positions is None or classes is None else record.placed(positions, len(classes))
+def among_classes(site: Statistics, classes: ClassLabels | None) -> Statistics:
+    """Return statistics whose arrays have an entry for each of `classes`, empty where the site lacks the class."""
+    if classes is None or site.classes is None or site.classes.values == classes.values:
+        return site
+    positions, n = site.classes.positions_in(classes), len(classes)
+    moments = {name: one if name in OF_ALL else one.placed(positions, n) for name, one in site.moments.items()}
+    counts = {
+        name: values if name in OF_ALL else placed_counts(name, values, positions, n)
+        for name, values in site.counts.items()
+    }
+    return replace(site, moments=moments, counts=counts)
 
 
 def placed_counts(name: str, values: Array, positions: Labels, n_classes: int) -> Array:
@@ -111,17 +108,9 @@ def placed_counts(name: str, values: Array, positions: Labels, n_classes: int) -
     return wide
 
 
-def in_categories(site: Statistics, categories: Array | None) -> Statistics:
-    """Return statistics whose counts by category are among as many categories of each column, or more.
-
-    Parameters
-    ----------
-    site : Statistics
-        Its counts are (C, sum K_j), column after column.
-    categories : ndarray of shape (d,) or None
-        Numbers of categories of the columns; None where there are none.
-    """
-    if categories is None or np.array_equal(site.maxima[CATEGORIES], categories):
+def in_categories(site: Statistics, categories: Array) -> Statistics:
+    """Return statistics whose counts by category (C, sum K_j) are among as many categories K_j (d,), or more."""
+    if np.array_equal(site.maxima[CATEGORIES], categories):
         return site
     own, wider = site.maxima[CATEGORIES].astype(np.int64), categories.astype(np.int64)
     shifts = (np.cumsum(wider) - wider) - (np.cumsum(own) - own)  # (d,), of the first category of each column

@@ -35,13 +35,11 @@ class ClassLabels:
 
     def __post_init__(self) -> None:
         if len(self.kinds()) > 1:
-            raise InputError(
-                "classes", f"expected labels of one type, found {' and '.join(self.kinds())}", code="E-TYPE"
-            )
+            text = f"expected labels of one type, found {' and '.join(self.kinds())}"
+            raise InputError("classes", text, code="E-TYPE")
         if odd := [value for value in self.values if type(value) not in _KINDS]:
-            raise InputError(
-                "classes", f"expected texts or numbers, found {type(odd[0]).__name__} {odd[0]!r:.80}", code="E-TYPE"
-            )
+            text = f"expected texts or numbers, found {type(odd[0]).__name__} {odd[0]!r:.80}"
+            raise InputError("classes", text, code="E-TYPE")
         if any(isinstance(value, float) and not math.isfinite(value) for value in self.values):
             raise InputError("classes", "expected labels that are finite, found one that is not", code="E-NUMBER")
         if len(set(self.values)) < len(self.values):
@@ -52,9 +50,8 @@ class ClassLabels:
         """Return the labels of an estimator's ``classes_``."""
         array = np.asarray(classes)
         if array.ndim != 1:
-            raise InputError(
-                "classes", "expected one label for every row; several labels a row cannot be fused", code="E-SHAPE"
-            )
+            text = "expected one label for every row; several labels a row cannot be fused"
+            raise InputError("classes", text, code="E-SHAPE")
         return cls(tuple(array.tolist()), array.dtype == object)
 
     def kinds(self) -> list[str]:
@@ -74,33 +71,20 @@ class ClassLabels:
         return np.array(self.values, dtype=object if self.are_objects else None)
 
     def positions_in(self, others: ClassLabels, absent: int | None = None) -> Labels:
-        """Return the position of every label among those of `others`, and `absent` of one that is not there.
-
-        Raises
-        ------
-        KeyError
-            Where one is not there and `absent` is None.
-        """
+        """Return the position of every label among those of `others`, and `absent` of one that is not there."""
         position_of = {value: position for position, value in enumerate(others.values)}
         if absent is not None:
             return np.array([position_of.get(value, absent) for value in self.values], dtype=np.int64)
         return np.array([position_of[value] for value in self.values], dtype=np.int64)
 
     def numbers_of(self, labels: Any, what: str = "y") -> Labels:
-        """Return the position of every row's label (n,).
-
-        Raises
-        ------
-        InputError
-            For a label that is none of these.
-        """
+        """Return the position of every row's label (n,)."""
         position_of = {value: position for position, value in enumerate(self.values)}
         present, inverse = np.unique(np.asarray(labels), return_inverse=True)
         if odd := [value for value in present.tolist() if value not in position_of]:
             known = ", ".join(map(repr, self.values[:8]))
-            raise InputError(
-                what, f"has the class {odd[0]!r}, which the model does not know; it knows {known}", code="E-MISMATCH"
-            )
+            text = f"has the class {odd[0]!r}, which the model does not know; it knows {known}"
+            raise InputError(what, text, code="E-MISMATCH")
         return np.array([position_of[value] for value in present.tolist()], dtype=np.int64)[inverse]
 
 

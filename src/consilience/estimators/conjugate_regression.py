@@ -90,16 +90,14 @@ class MatrixNormalWishart(Displayed):
         for name, size in (("precision", d), ("scale", q)):
             matrix = np.atleast_2d(np.asarray(getattr(self, name), dtype=np.float64))
             if matrix.shape != (size, size):
-                raise InputError(
-                    name, f"has shape {matrix.shape}, expected {(size, size)} for a mean {mean.shape}", code="E-SHAPE"
-                )
+                text = f"has shape {matrix.shape}, expected {(size, size)} for a mean {mean.shape}"
+                raise InputError(name, text, code="E-SHAPE")
             if not np.all(np.isfinite(matrix)) or np.linalg.eigvalsh(symmetric_part(matrix))[0] <= 0.0:
                 raise InputError(name, "is not positive definite", code="E-NUMBER")
             object.__setattr__(self, name, symmetric_part(matrix))
         if not np.all(np.isfinite(mean)) or not self.dof > q - 1:
-            raise InputError(
-                "dof", f"is {self.dof:g}, expected above {q - 1} for {q} targets, and a finite mean", code="E-NUMBER"
-            )
+            text = f"is {self.dof:g}, expected above {q - 1} for {q} targets, and a finite mean"
+            raise InputError("dof", text, code="E-NUMBER")
         object.__setattr__(self, "mean", mean)
         object.__setattr__(self, "dof", float(self.dof))
 
@@ -123,9 +121,8 @@ class MatrixNormalWishart(Displayed):
             Where there is none: as of a product from which more priors were taken than went in.
         """
         if np.linalg.eigvalsh(symmetric_part(precision))[0] <= 0.0:
-            raise InputError(
-                "precision", "is not positive definite", "state the prior that the posteriors have", "E-NUMBER"
-            )
+            text = "is not positive definite"
+            raise InputError("precision", text, "state the prior that the posteriors have", "E-NUMBER")
         mean: Array = np.asarray(np.linalg.solve(precision, cross), dtype=np.float64)
         return cls(mean, precision, square - mean.T @ cross, dof)
 
@@ -264,29 +261,19 @@ class MatrixNormalWishart(Displayed):
             raise InputError("posteriors", "are none")
         shapes = {one.mean.shape for one in (*posteriors, self)}
         if len(shapes) > 1:
-            raise InputError(
-                "posteriors", f"are of different shapes: {', '.join(map(str, sorted(shapes)))}", code="E-SHAPE"
-            )
+            text = f"are of different shapes: {', '.join(map(str, sorted(shapes)))}"
+            raise InputError("posteriors", text, code="E-SHAPE")
         parts, of_prior = [one.additive() for one in posteriors], self.additive()
         total = [sum(part[k] for part in parts) - (len(parts) - 1) * of_prior[k] for k in range(4)]
         return MatrixNormalWishart.of_additive(*total)  # type: ignore[arg-type]
 
 
 def _regression_sums(sums: Any) -> Statistics:
-    """Return the sums of a linear regression.
-
-    Raises
-    ------
-    InputError
-        For anything else.
-    """
+    """Return the sums of a linear regression."""
     statistics, _ = read_sums(sums, "sums")
     if statistics.kind not in REGRESSIONS or statistics.last_step is not None:
-        raise InputError(
-            f"a {statistics.kind}",
-            f"is no linear regression, of which there are {', '.join(REGRESSIONS)}",
-            code="E-TYPE",
-        )
+        text = f"is no linear regression, of which there are {', '.join(REGRESSIONS)}"
+        raise InputError(f"a {statistics.kind}", text, code="E-TYPE")
     return statistics
 
 

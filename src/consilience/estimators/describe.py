@@ -138,9 +138,8 @@ def describe_all(
         if sample_weight is not None:
             raise OptionError("sample_weight", "weighs rows of data; give data too")
         sums = adapter.sums_of_fitted(model, n_observations)
-        statistics = _statistics(adapter, sums, model, parameters, names)
+        statistics = _checked(_statistics(adapter, sums, model, parameters, names))
     else:
-        adapter.refuse_data()
         statistics, rows = _of_data(adapter, model, model, parameters, names, data, sample_weight)
         _require_same_fit(adapter, model, statistics, rows)
     _require_same_number(statistics, n_observations)
@@ -166,8 +165,8 @@ def _known(model: Any) -> tuple[EstimatorAdapter, dict[str, Any]]:
 def _statistics(
     adapter: EstimatorAdapter, sums: SiteSums, model: Any, parameters: dict[str, Json], features: Features
 ) -> Statistics:
-    """Return sums with what an estimator says of itself, checked."""
-    statistics = Statistics(
+    """Return sums with what an estimator says of itself."""
+    return Statistics(
         adapter.kind,
         parameters,
         adapter.n_columns_of(model),
@@ -180,6 +179,9 @@ def _statistics(
         design=adapter.design_of(model),
         approximations=sums.approximations,
     )
+
+
+def _checked(statistics: Statistics) -> Statistics:
     if problems := statistics.problems():
         raise InputError(problems)
     return statistics
@@ -205,32 +207,18 @@ def _of_data(
     products: bool = False,
 ) -> tuple[Statistics, SiteRows]:
     """Return the statistics of data, for an estimator (the last step of `whole`, where that is a Pipeline)."""
+    adapter.refuse_data()
     if sample_weight is not None and not adapter.takes_weights(model):
         raise OptionError("sample_weight", f"a {adapter.class_name} takes none; leave it out")
     n_columns = n_columns_of(whole)
     names = features.names if features.from_columns else None
     rows = read_rows(data, sample_weight, n_columns, names, adapter.needs, may_be_sparse=adapter.may_be_sparse)
-    classes, numbers, target_shape = None, None, None
-    if adapter.needs == "classes":
-        classes = ClassLabels.of(model.classes_)
-        numbers = classes.numbers_of(rows.y)
-    elif adapter.needs == "targets":
-        target_shape = rows.y.shape[1:]
-    sums = adapter.sums_of_model(model, rows, numbers, len(classes or ()), parameters, products=products)
-    statistics = Statistics(
-        adapter.kind,
-        parameters,
-        n_columns,
-        sums.moments,
-        sums.counts,
-        sums.maxima,
-        classes=classes,
-        target_shape=target_shape,
-        features=features,
-        design=adapter.design_of(model),
-        approximations=sums.approximations,
-    )
-    return statistics, rows
+    classes = ClassLabels.of(model.classes_) if adapter.needs == "classes" else None
+    numbers = None if classes is None else classes.numbers_of(rows.y)
+    rows = replace(rows, numbers=numbers, n_classes=len(classes or ()), parameters=parameters, products=products)
+    statistics = _statistics(adapter, adapter.sums_of_model(model, rows), model, parameters, features)
+    target_shape = rows.y.shape[1:] if adapter.needs == "targets" else None
+    return replace(statistics, n_columns=n_columns, target_shape=target_shape), rows
 
 
 def _describe_pipeline(pipeline: Any, data: Any, n_observations: float | None, sample_weight: Any) -> Statistics:
@@ -242,16 +230,13 @@ def _describe_pipeline(pipeline: Any, data: Any, n_observations: float | None, s
     steps = steps_of(pipeline)
     last = pipeline.steps[-1][0]
     if steps and not adapter.follows_units:
-        raise UnsupportedError(
-            f"a Pipeline of a {adapter.class_name}",
-            "is described by counts or information of what its steps make, which do not follow them",
-            "do the same to the data at all sites before, and describe the last step alone",
-        )
+        text = "is described by counts or information of what its steps make, which do not follow them"
+        remedy = "do the same to the data at all sites before, and describe the last step alone"
+        raise UnsupportedError(f"a Pipeline of a {adapter.class_name}", text, remedy)
     features = sklearn_features(pipeline)
     if sample_weight is not None:
-        raise OptionError(
-            "sample_weight", "does not say which steps of a Pipeline it weighs; describe its steps one by one"
-        )
+        text = "does not say which steps of a Pipeline it weighs; describe its steps one by one"
+        raise OptionError("sample_weight", text)
     if data is None:
         try:
             scaling = scaling_of(pipeline)
@@ -269,7 +254,7 @@ def _describe_pipeline(pipeline: Any, data: Any, n_observations: float | None, s
             back = scaling.inverse()
             moments = {name: record.affine_image(back.matrix, back.shift) for name, record in sums.moments.items()}
             sums = replace(sums, moments=moments)
-        statistics = _statistics(adapter, sums, inner, parameters, features)
+        statistics = _checked(_statistics(adapter, sums, inner, parameters, features))
         statistics = replace(statistics, steps=steps, last_step=last)
     else:
         products = mixes_columns(steps) or adapter.by_column
@@ -299,12 +284,9 @@ def _require_same_fit(adapter: EstimatorAdapter, model: Any, statistics: Statist
         return
     spread = max(float(np.abs(its).max(initial=0.0)), float(np.std(its)), np.finfo(np.float64).tiny)
     if ours.shape != its.shape or not np.all(np.abs(ours - its) <= FIT_DIFFERENCE * spread):
-        raise InputError(
-            f"a {adapter.class_name}",
-            "is not the model that the sums of these data give: it was fitted to other rows, or with weights",
-            "give data and sample_weight as they were in fit",
-            "E-MISMATCH",
-        )
+        text = "is not the model that the sums of these data give: it was fitted to other rows, or with weights"
+        remedy = "give data and sample_weight as they were in fit"
+        raise InputError(f"a {adapter.class_name}", text, remedy, "E-MISMATCH")
 
 
 def _fingerprint(adapter: EstimatorAdapter, model: Any, rows: SiteRows) -> Array:
@@ -325,22 +307,19 @@ def _require_same_number(statistics: Statistics, n_observations: float | None) -
     if n_observations is None:
         return
     if not (is_number(n_observations) and n_observations > 0):
-        raise InputError(
-            "n_observations", f"expected a positive number of rows, found {n_observations!r}", code="E-NUMBER"
-        )
+        text = f"expected a positive number of rows, found {n_observations!r}"
+        raise InputError("n_observations", text, code="E-NUMBER")
     n_rows = statistics.n_observations
     if abs(n_rows - n_observations) > 1e-6 * max(n_rows, 1.0):
-        raise InputError(
-            "n_observations", f"is {n_observations:g}, but the sums are of {n_rows:g} rows", code="E-MISMATCH"
-        )
+        text = f"is {n_observations:g}, but the sums are of {n_rows:g} rows"
+        raise InputError("n_observations", text, code="E-MISMATCH")
 
 
 def _agreed(statistics: Statistics, features: Features, is_told: bool) -> Features:
     """Return what columns mean; of a fitted model it must not contradict what the model records."""
     if features.names is not None and len(features.names) != statistics.n_columns:
-        raise InputError(
-            "features", f"names {len(features.names)} columns, the model has {statistics.n_columns}", code="E-SHAPE"
-        )
+        text = f"names {len(features.names)} columns, the model has {statistics.n_columns}"
+        raise InputError("features", text, code="E-SHAPE")
     if not is_told and (texts := statistics.features.differences(features)):
         raise InputError(Problem("features", text) for text in texts)
     return replace(features, from_columns=statistics.features.from_columns)
@@ -364,16 +343,12 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
     keeps = "`min_count=0` keeps them"
     if statistics.classes is None:
         if statistics.n_observations < min_count:
-            raise InputError(
-                "",
-                f"has {statistics.n_observations:g} rows, fewer than {min_count:g}: nothing may leave",
-                keeps,
-                "E-FEW",
-            )
+            text = f"has {statistics.n_observations:g} rows, fewer than {min_count:g}: nothing may leave"
+            raise InputError("", text, keeps, "E-FEW")
         return leaving, []
     counts = statistics.row_counts
     is_thin = counts < min_count
-    is_alike = adapter.looks_like_one_row(statistics) if min_count > 0 else np.zeros(len(counts), dtype=bool)
+    is_alike = (min_count > 0) & adapter.looks_like_one_row(statistics)
     is_kept = (counts > 0) & ~is_thin & ~is_alike
     if not np.any(is_kept):
         text = f"has no class of {max(min_count, 1):g} rows or more"
@@ -393,6 +368,7 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
         )
         for c in np.flatnonzero(~is_kept & (counts > 0)).tolist()
     ]
+    # Log odds against a class, and sums over all classes, tell of its rows even where it is left out.
     if isinstance(adapter, LaplaceAdapter) or (problems and adapter.pools_classes):
         remedy = f"fit with `min_count={min_count:g}`" if adapter.pools_classes else "fit without that class"
         raise InputError([*problems, Problem("", f"a {adapter.class_name} needs all of its classes", remedy)])
@@ -401,25 +377,18 @@ def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list
 
 
 def _require_counted_rows(statistics: Statistics, min_count: float) -> None:
-    """Raise unless the counts show that `min_count` rows are behind every statistic.
-
-    Raises
-    ------
-    InputError
-        For counts that are sums of weights, and columns with a value in too few rows.
-    """
+    """Raise unless the counts show that `min_count` rows are behind every statistic."""
     if min_count <= 0:
         return
     counts = np.atleast_1d(statistics.row_counts)
     called = adapter_of_kind(statistics.kind).class_name
     if np.any(np.abs(counts - np.rint(counts)) > _WHOLE * np.maximum(counts, 1.0)):
-        raise InputError(
-            f"a {called}",
+        text = (
             f"counts weights, not rows ({counts[counts != np.rint(counts)][0]:g}), so that a class of fewer than"
-            f" {min_count:g} rows is not seen",
-            "describe it with its data, `cs.describe(model, data=..., sample_weight=...)`, or give `min_count=0`",
-            "E-FEW",
+            f" {min_count:g} rows is not seen"
         )
+        remedy = "describe it with its data, `cs.describe(model, data=..., sample_weight=...)`, or give `min_count=0`"
+        raise InputError(f"a {called}", text, remedy, "E-FEW")
     if statistics.classes is not None:
         return
     thin = np.flatnonzero((counts > 0) & (counts < min_count))

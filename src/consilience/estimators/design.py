@@ -91,16 +91,9 @@ class Design:
         )
 
     def differences(self, other: Design, label: str, *, same_columns: bool = True) -> list[Problem]:
-        """Return how `other` differs from this design, that of `label`, a line each.
+        """Return how the design of another site differs from this one, that of `label`, a line each.
 
-        Parameters
-        ----------
-        other : Design
-            The design of another site.
-        label : str
-            What this design's site is called.
-        same_columns : bool, optional
-            Whether the columns have the same names, so that both should state the same constants. Default: True.
+        Columns of the same names should have the same constants too.
         """
         by_term = self._constant_differences(other, label, same_columns)
         by_term = {**self._factor_differences(other, label), **by_term}  # of a term one line

@@ -65,41 +65,17 @@ class RefinementDetails(TypedDict):
 
 
 class EstimatorDetails(Details, total=False):
-    """What a fusion of estimators reports.
+    """What a fusion of estimators reports."""
 
-    Parameters
-    ----------
-    sites
-        Rows of each site.
-    classes
-        Rows of each class that a site knows, by site.
-    withheld
-        Classes that were left out for too few rows.
-    hyper_parameters
-        How sites differ in hyper-parameters that change no sums, a sentence each.
-    robust
-        What ``robust=True`` did.
-    prior_share
-        Largest share of the sites' penalties in what is known of some coefficient.
-    heterogeneity
-        Whether coefficients differ between sites.
-    moments4, refinement
-        What sites answered after their sums.
-    n_sites, masked
-        Of a masked sum: number of sites, and the plan.
-    rows
-        Rows that are left after sites were removed.
-    """
-
-    sites: dict[str, float]
-    classes: dict[str, dict[str, float]]
-    withheld: Withheld
-    hyper_parameters: list[str]
-    robust: GateDetails
-    prior_share: float
-    heterogeneity: HeterogeneityTest
-    moments4: FourthMomentDetails
+    sites: dict[str, float]  # rows of each site
+    classes: dict[str, dict[str, float]]  # rows of each class that a site knows, by site
+    withheld: Withheld  # classes that were left out for too few rows
+    hyper_parameters: list[str]  # how sites differ in hyper-parameters that change no sums, a sentence each
+    robust: GateDetails  # what ``robust=True`` did
+    prior_share: float  # largest share of the sites' penalties in what is known of some coefficient
+    heterogeneity: HeterogeneityTest  # whether coefficients differ between sites
+    moments4: FourthMomentDetails  # what sites answered after their sums, as of `refinement`
     refinement: RefinementDetails
-    n_sites: int
-    masked: dict[str, Any]
-    rows: float
+    n_sites: int  # number of sites of a masked sum
+    masked: dict[str, Any]  # the plan of a masked sum
+    rows: float  # rows that are left after sites were removed

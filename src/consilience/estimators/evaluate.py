@@ -42,21 +42,12 @@ _HELD_OUT = "use data that neither model was trained on; scores on a model's own
 
 
 def evaluate_estimators(fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any = None) -> Evaluation:
-    """Compare two estimators; see ``consilience.evaluate``. A module is what computes the features of heads.
-
-    Raises
-    ------
-    InputError
-        When they cannot be compared, or the data do not fit them.
-    UnsupportedError
-        For estimators without a score, such as scalers.
-    """
+    """Compare two estimators; see ``consilience.evaluate``. A module is what computes the features of heads."""
     models = [_fitted(one) for one in (fused, local)]
     adapters = [_adapter(model) for model in models]
     if adapters[0].kind != adapters[1].kind:
-        raise InputError(
-            local.label, f"is a {adapters[1].kind}, expected a {adapters[0].kind} as {fused.label}", code="E-MISMATCH"
-        )
+        text = f"is a {adapters[1].kind}, expected a {adapters[0].kind} as {fused.label}"
+        raise InputError(local.label, text, code="E-MISMATCH")
     if isinstance(adapters[0], LaplaceTorchAdapter):
         if module is not None:
             raise OptionError("module", "is for networks and heads on their features, and these models are none")
@@ -66,9 +57,8 @@ def evaluate_estimators(fused: NamedInput, local: NamedInput, data: Any, labels:
     if widths[0] != widths[1]:
         raise InputError(local.label, f"has {widths[1]} columns, expected {widths[0]} as {fused.label}", code="E-SHAPE")
     if not adapters[0].has_score:
-        raise UnsupportedError(
-            f"a {adapters[0].class_name}", "has no score of single rows here", "compare what its predict gives"
-        )
+        text = "has no score of single rows here"
+        raise UnsupportedError(f"a {adapters[0].class_name}", text, "compare what its predict gives")
     if isinstance(models[0], FittedHead) or isinstance(models[1], FittedHead):
         models, data = _on_features(models, (fused, local), data, labels, module)
         labels = None
@@ -77,19 +67,27 @@ def evaluate_estimators(fused: NamedInput, local: NamedInput, data: Any, labels:
     rows = _rows(models, adapters[0], data, labels)
     of_fused, of_own = (_scores(adapters[0], model, rows) for model in models)
     of_fused, of_own = of_fused[: len(of_own)], of_own[: len(of_fused)]
-    more: list[Score] = []
-    notes: list[str] = []
-    if adapters[0].needs == "targets":
-        total = float(((rows.y - rows.y.mean(axis=0)) ** 2).reshape(rows.n, -1).sum())
-        if total > 0:
-            by_fused, by_own = (1.0 - float(one[0][3].sum()) / total for one in (of_fused, of_own))
-            more.append(Score("R^2", "", True, by_fused, by_own, ScoreKind.DISTANCE))
-    if adapters[0].needs == "classes":
-        for called, model in zip(("the fused model", "your own model"), models, strict=True):
-            unknown = sorted(set(map(str, np.unique(rows.y).tolist())) - set(map(str, model.classes_.tolist())))
-            if unknown:
-                notes.append(f"{called} does not know the class {', '.join(unknown[:8])}")
-    return _compared(of_fused, of_own, more, notes)
+    more = _explained(rows, of_fused[0], of_own[0]) if adapters[0].needs == "targets" else []
+    return _compared(of_fused, of_own, more, _unknown_classes(models, rows) if adapters[0].needs == "classes" else [])
+
+
+def _explained(rows: SiteRows, of_fused: RowScore, of_own: RowScore) -> list[Score]:
+    """Return R^2 by squared errors of both models; nothing of targets that do not vary."""
+    total = float(((rows.y - rows.y.mean(axis=0)) ** 2).reshape(rows.n, -1).sum())
+    if total <= 0:
+        return []
+    by_fused, by_own = (1.0 - float(one[3].sum()) / total for one in (of_fused, of_own))
+    return [Score("R^2", "", True, by_fused, by_own, ScoreKind.DISTANCE)]
+
+
+def _unknown_classes(models: list[Any], rows: SiteRows) -> list[str]:
+    """Return the classes of rows that models do not know, a line each."""
+    notes = []
+    for called, model in zip(("the fused model", "your own model"), models, strict=True):
+        unknown = sorted(set(map(str, np.unique(rows.y).tolist())) - set(map(str, model.classes_.tolist())))
+        if unknown:
+            notes.append(f"{called} does not know the class {', '.join(unknown[:8])}")
+    return notes
 
 
 def _compared(
@@ -129,9 +127,8 @@ def _on_features(
 ) -> tuple[list[Any], Any]:
     """Return heads as classifiers of features, and the features with the classes of the data."""
     if models[0].features_record_ != models[1].features_record_:
-        raise InputError(
-            inputs[1].label, f"is on other features than {inputs[0].label}", "compare heads on the same", "E-MISMATCH"
-        )
+        text = f"is on other features than {inputs[0].label}"
+        raise InputError(inputs[1].label, text, "compare heads on the same", "E-MISMATCH")
     if module is not None:
         models = [model.with_features(module) for model in models]
     features, own_labels = models[0].labelled_features(data if labels is None else (_inputs(data), labels))
@@ -171,29 +168,33 @@ def _labelled(
     data: Any, labels: Any, n_columns: int, columns: tuple[str, ...] | None, adapter: EstimatorAdapter
 ) -> Any:
     """Return (X, y), where labels are a column of a table, a file, or a separate array."""
-    if isinstance(data, str | Path) and Path(data).suffix.lower() == ".csv" and isinstance(labels, str):
+    if isinstance(labels, str) and (found := _with_column(data, labels, columns, adapter)) is not None:
+        return found
+    if not isinstance(labels, str | Path):
+        return data, labels
+    X = read_observations(data, None, ExpectedColumns(n_columns, columns, False)).values
+    values = np.asarray(read_class_labels(Path(labels), "data", len(X), "labels"))
+    if adapter.needs != "targets":
+        return X, values
+    try:
+        return X, values.astype(np.float64)
+    except ValueError:
+        text = f"expected numbers for a {adapter.class_name}, found {values[0]!r}"
+        raise InputError(f"{labels}", text, code="E-TYPE") from None
+
+
+def _with_column(data: Any, name: str, columns: tuple[str, ...] | None, adapter: EstimatorAdapter) -> Any:
+    """Return (X, y) of a table with a column of this name; None of what has none."""
+    suffix = Path(data).suffix.lower() if isinstance(data, str | Path) else ""
+    if suffix == ".csv":
         table = read_csv(Path(data), columns)
-        if table.header is not None and labels in table.header:
-            used = [n for n, name in enumerate(table.header) if name != labels and (columns is None or name in columns)]
-            y = table.column(labels)
+        header = table.header or ()
+        if name in header:
+            used = [n for n, one in enumerate(header) if one != name and one in (columns or header)]
+            y = table.column(name)
             return table.numbers(used), np.asarray(y, dtype=np.float64) if adapter.needs == "targets" else np.array(y)
-    if isinstance(labels, str):
-        is_parquet = isinstance(data, str | Path) and Path(data).suffix.lower() == ".parquet"
-        named = read_named_table(Path(data)) if is_parquet else as_named_table(data)
-        if named is not None and labels in named.header:
-            return named, labels
-    if isinstance(labels, str | Path):
-        X = read_observations(data, None, ExpectedColumns(n_columns, columns, False)).values
-        values = np.asarray(read_class_labels(Path(labels), "data", len(X), "labels"))
-        if adapter.needs != "targets":
-            return X, values
-        try:
-            return X, values.astype(np.float64)
-        except ValueError:
-            raise InputError(
-                f"{labels}", f"expected numbers for a {adapter.class_name}, found {values[0]!r}", code="E-TYPE"
-            ) from None
-    return data, labels
+    named = read_named_table(Path(data)) if suffix == ".parquet" else as_named_table(data)
+    return (named, name) if named is not None and name in named.header else None
 
 
 def _scores(adapter: EstimatorAdapter, model: Any, rows: SiteRows) -> list[RowScore]:
@@ -224,13 +225,7 @@ def _classification_scores(model: Any, rows: SiteRows) -> list[RowScore]:
 
 
 def _moment_score(adapter: EstimatorAdapter, model: Any, X: Array) -> RowScore:
-    """Return the log-likelihood of rows, or their squared distance to their projections.
-
-    Raises
-    ------
-    UnsupportedError
-        For estimators that model no rows.
-    """
+    """Return the log-likelihood of rows, or their squared distance to their projections."""
     if hasattr(model, "score_samples"):
         return "log-likelihood", "nats per row", True, np.asarray(model.score_samples(X)), ScoreKind.PLUG_IN
     inner = final_model(model) if is_pipeline(model) else model

@@ -19,10 +19,11 @@ from consilience.checks import AnyArray, Array, Json
 from consilience.core.features import Features
 from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError
+from consilience.estimators.adapters.base import EstimatorAdapter
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.class_labels import ClassLabels
-from consilience.estimators.column_transformer import KIND as COLUMN_TRANSFORMER
 from consilience.estimators.design import Design
+from consilience.estimators.rebuild import COLUMN_TRANSFORMER, PASSTHROUGH
 from consilience.estimators.statistics import ROWS, Statistics, Step
 from consilience.estimators.validation import statistics_problems
 from consilience.families.centred_moments import CentredMoments
@@ -90,15 +91,14 @@ class StatisticsHeader(StrictModel):
     n_withheld: int = Field(default=0, ge=0)
     provenance: MadeHeader | None = None
 
+    @property
+    def n_targets(self) -> int:
+        """Number of columns of the targets; 0 without."""
+        return 0 if self.target_shape is None else (self.target_shape[0] if self.target_shape else 1)
+
 
 def write_statistics(path: Path, statistics: Statistics, provenance: Mapping[str, Json] | None = None) -> None:
-    """Write a statistics file, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        When the path cannot be written, or what is said beside arrays is not made of JSON values.
-    """
+    """Write a statistics file, whole or not at all."""
     fields = {
         "versions": {"scikit-learn": library_versions()["scikit-learn"]},
         **statistics.header(),
@@ -110,13 +110,7 @@ def write_statistics(path: Path, statistics: Statistics, provenance: Mapping[str
 
 def _checked(file: SafetensorsFile, header: StatisticsHeader, tensors: TensorHeader) -> StatisticsHeader:
     """Return the document, if the tensors are those of this estimator, of the types and shapes that are theirs."""
-    try:
-        adapter = adapter_of_kind(header.estimator)
-        for step in header.steps:
-            if step.estimator not in ("passthrough", COLUMN_TRANSFORMER):
-                adapter_of_kind(step.estimator)
-    except InputError as error:
-        raise FileFormatError(problem.about(file.label) for problem in error.problems) from error
+    adapter = _known_adapter(file, header)
     for name in sorted(tensors.shapes):
         if tensors.dtypes[name] != "float64":
             raise FileFormatError(file.label, f"tensor {name!r} has type {tensors.dtypes[name]}, expected F64")
@@ -125,47 +119,60 @@ def _checked(file: SafetensorsFile, header: StatisticsHeader, tensors: TensorHea
     shapes = dict(tensors.shapes)
     names = {name.split(".")[1] for name in shapes if name.startswith("moments.") and name.count(".") == 2}
     for name in sorted(names):
-        if missing := [part for part in _PARTS if f"moments.{name}.{part}" not in shapes]:
-            raise FileFormatError(file.label, f"lacks the tensor 'moments.{name}.{missing[0]}'", REMEDY)
-        leading, *of_parts = (shapes.pop(f"moments.{name}.{part}") for part in _PARTS)
-        p = of_parts[-1][-1] if of_parts[-1] else 0
-        spread = shapes.pop(f"moments.{name}.variances", None) or shapes.pop(f"moments.{name}.scatter", None)
-        is_whole = spread in ((*leading, p), (*leading, p * (p + 1) // 2))
-        if not is_whole or of_parts[0] != leading or of_parts[1] != leading or of_parts[2] != (*leading, p):
-            raise FileFormatError(
-                file.label, f"tensors of moments {name!r} have shapes that do not go together", REMEDY
-            )
-        q = 0 if header.target_shape is None else (header.target_shape[0] if header.target_shape else 1)
-        expected = 1 if adapter.by_column and leading else header.n_columns + q
+        p, is_by_column = _take_moments(file, name, shapes)
+        expected = 1 if adapter.by_column and is_by_column else header.n_columns + header.n_targets
         if p != expected:
             raise FileFormatError(file.label, f"moments {name!r} are of {p} columns, expected {expected}", REMEDY)
     if unknown := sorted(name for name in shapes if name.partition(".")[0] not in ("counts", "maxima")):
         raise FileFormatError(file.label, f"has tensors that such a file does not have: {', '.join(unknown[:5])}")
-    if ROWS not in names and f"counts.{ROWS}" not in shapes:
+    if not {f"moments.{ROWS}.n", f"counts.{ROWS}"} & set(tensors.shapes):
         raise FileFormatError(file.label, "has no moments and no counts of rows", REMEDY)
     return header
+
+
+def _known_adapter(file: SafetensorsFile, header: StatisticsHeader) -> EstimatorAdapter:
+    """Return the adapter of the estimator in a file, if that and all steps before it are known."""
+    try:
+        adapter = adapter_of_kind(header.estimator)
+        for step in header.steps:
+            if step.estimator not in (PASSTHROUGH, COLUMN_TRANSFORMER):
+                adapter_of_kind(step.estimator)
+        return adapter
+    except InputError as error:
+        raise FileFormatError(problem.about(file.label) for problem in error.problems) from error
+
+
+def _take_moments(file: SafetensorsFile, name: str, shapes: dict[str, tuple[int, ...]]) -> tuple[int, bool]:
+    """Take the tensors of moments out of `shapes`; return their number of columns, and whether there are several."""
+    if missing := [part for part in _PARTS if f"moments.{name}.{part}" not in shapes]:
+        raise FileFormatError(file.label, f"lacks the tensor 'moments.{name}.{missing[0]}'", REMEDY)
+    leading, *of_parts = (shapes.pop(f"moments.{name}.{part}") for part in _PARTS)
+    p = of_parts[-1][-1] if of_parts[-1] else 0
+    spread = shapes.pop(f"moments.{name}.variances", None) or shapes.pop(f"moments.{name}.scatter", None)
+    is_whole = spread in ((*leading, p), (*leading, p * (p + 1) // 2))
+    if not is_whole or of_parts != [leading, leading, (*leading, p)]:
+        raise FileFormatError(file.label, f"tensors of moments {name!r} have shapes that do not go together", REMEDY)
+    return p, bool(leading)
 
 
 def _make(
     file: SafetensorsFile, header: StatisticsHeader, arrays: dict[str, AnyArray]
 ) -> tuple[Statistics, dict[str, Any] | None]:
-    """Return the statistics of a file with its provenance.
-
-    Raises
-    ------
-    InputError
-        Saying what is wrong with its values.
-    """
+    """Return the statistics of a file with its provenance, if its values are such."""
     tensors = {name: np.asarray(values, dtype=np.float64) for name, values in arrays.items()}
     names = sorted({name.split(".")[1] for name in tensors if name.startswith("moments.")})
+    counts, maxima = (
+        {name.partition(".")[2]: values for name, values in tensors.items() if name.startswith(group)}
+        for group in ("counts.", "maxima.")
+    )
     try:
         statistics = Statistics(
             header.estimator,
             dict(header.parameters),
             header.n_columns,
             {name: _moments(tensors, name) for name in names},
-            {name.partition(".")[2]: values for name, values in tensors.items() if name.startswith("counts.")},
-            {name.partition(".")[2]: values for name, values in tensors.items() if name.startswith("maxima.")},
+            counts,
+            maxima,
             classes=None if header.classes is None else ClassLabels(tuple(header.classes), header.classes_are_objects),
             target_shape=None if header.target_shape is None else tuple(header.target_shape),
             features=Features(**header.features.model_dump()),

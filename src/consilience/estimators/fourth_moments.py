@@ -37,16 +37,9 @@ def frames_of(statistics: Statistics) -> tuple[Array, Array]:
 
 
 def fourth_powers(X: Array, numbers: Any, centres: Array, scales: Array) -> Array:
-    """Return sums of |z|^4 in each frame (K,).
+    """Return sums of |z|^4 of rows (n, d) in each frame (K,): those of the rows of each class, and of all.
 
-    Parameters
-    ----------
-    X : ndarray of shape (n, d)
-        Rows.
-    numbers : ndarray of int of shape (n,) or None
-        The class of every row; None without classes.
-    centres, scales : ndarray of shape (K, d)
-        The frames.
+    `numbers` (n,) are the classes of the rows, None without classes; `centres` and `scales` (K, d) are the frames.
     """
     parts = [X] if numbers is None else [*(X[numbers == c] for c in range(len(centres) - 1)), X]
     return np.array(
@@ -70,13 +63,12 @@ def with_own_fourth_moments(adapter: EstimatorAdapter, statistics: Statistics, r
     """Return the statistics of rows with their own fourth moments, where their estimator needs them."""
     if not adapter.needs_fourth_moments(statistics.parameters):
         return statistics
-    X = np.asarray(rows.X.toarray() if hasattr(rows.X, "toarray") else rows.X, dtype=np.float64)
+    X = rows.dense
     if statistics.steps:
         matrix, shift = apply_steps(statistics)[2]
         X = X @ matrix.T + shift
-    numbers = None if statistics.classes is None else statistics.classes.numbers_of(rows.y)
     counts = np.atleast_1d(statistics.rows.n)
-    counts = counts if numbers is None else np.append(counts, counts.sum())
+    counts = counts if statistics.classes is None else np.append(counts, counts.sum())
     with np.errstate(over="ignore", invalid="ignore"):
-        means = fourth_powers(X, numbers, *frames_of(statistics)) / np.maximum(counts, 1.0)
+        means = fourth_powers(X, rows.numbers, *frames_of(statistics)) / np.maximum(counts, 1.0)
     return with_fourth_moments(statistics, means)

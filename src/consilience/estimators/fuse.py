@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from consilience.core.caller import warn_caller
 from consilience.core.details import WithheldComponent
 from consilience.core.fusion import FusedInput
 from consilience.core.gather import site_digests
+from consilience.core.inputs import NamedInput
 from consilience.core.kind import Prepared, Request
 from consilience.core.min_count import MAX_NAMED, MIN_COUNT, checked_min_count
 from consilience.core.provenance import make_provenance, result_record
@@ -44,19 +45,16 @@ from consilience.matching.result import Matching
 def prepare_estimators(request: Request) -> Prepared:
     """Describe and check estimators; see ``Kind.prepare``."""
     if request.weights is not None:
-        raise OptionError(
-            "weights", "sums count every row once; leave it out, and give sample_weight to cs.describe at the site"
-        )
+        text = "sums count every row once; leave it out, and give sample_weight to cs.describe at the site"
+        raise OptionError("weights", text)
     if request.n_observations is not None:
         raise OptionError("n_observations", "is in the sums of estimators; leave it out, or give it to cs.describe")
     parameters = dict(request.options)
     min_count = checked_min_count(parameters.pop("min_count", MIN_COUNT))
-    stated = {name: parameters.pop(name) for name in ("robust",) if name in parameters}
+    stated = {"robust": parameters.pop("robust")} if "robust" in parameters else {}
     method = make_estimator_method(request.method, stated)
     described, problems = describe_inputs(request.inputs, min_count, parameters)
-    if described:
-        for name in parameters:
-            _require_known(name, described[0].value)
+    _refuse_unknown(parameters, described)
     if problems or not described:
         return Prepared.checked(problems)
     sites = [(site.label, site.value) for site in described]
@@ -68,20 +66,13 @@ def prepare_estimators(request: Request) -> Prepared:
         gated = gate([(site.name, site.value) for site in by_content])
         sums = list(gated.statistics)
     fused = with_parameters(average(sums, sites[0][1]), parameters)
-    if gated is not None and gated.details["cut"]:
-        cut = f"the sums of {', '.join(gated.details['cut'])} count as the median number of rows"
-        fused = replace(fused, approximations=(*fused.approximations, cut))
-    if gated is not None and (thin := gated.details.get("withheld_classes")):
-        text = f"classes {', '.join(thin)} are at fewer than 3 sites, so that nobody can judge them, and `robust=True`"
-        fused = replace(fused, approximations=(*fused.approximations, f"{text} leaves them out"))
+    if gated is not None:
+        fused = replace(fused, approximations=(*fused.approximations, *_changed_by(gated)))
     differing = differing_parameters(sites, parameters)
-    adapter = adapter_of_kind(fused.kind)
-    like = next((one.model for one in request.inputs if one.file is None and adapter.accepts(one.model)), None)
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            model = rebuild(fused)
-            model = model if like is None else adapter.written_like(model, like)
+            model = _rebuilt(fused, request.inputs)
     except InputError as error:
         return Prepared.checked([problem.about("the sums of all sites") for problem in error.problems])
     return Prepared(
@@ -92,12 +83,30 @@ def prepare_estimators(request: Request) -> Prepared:
     )
 
 
-def _require_known(name: str, statistics: Statistics) -> None:
+def _refuse_unknown(options: Mapping[str, Any], described: Sequence[DescribedEstimator]) -> None:
     """Raise OptionError for an option that is no hyper-parameter."""
-    if name not in statistics.parameters:
-        known = ", ".join(sorted(statistics.parameters)) or "none"
-        meant = suggestion(name, (*statistics.parameters, "min_count", "robust"))
-        raise OptionError(name, f"is no hyper-parameter of a {statistics.kind}{meant}; it has {known}")
+    if described and (unknown := [name for name in options if name not in described[0].value.parameters]):
+        kind, parameters = described[0].value.kind, described[0].value.parameters
+        known = ", ".join(sorted(parameters)) or "none"
+        meant = suggestion(unknown[0], (*parameters, "min_count", "robust"))
+        raise OptionError(unknown[0], f"is no hyper-parameter of a {kind}{meant}; it has {known}")
+
+
+def _changed_by(gated: GatedSites) -> Iterator[str]:
+    """Yield how sums of sites that are not trusted were changed."""
+    if cut := gated.details["cut"]:
+        yield f"the sums of {', '.join(cut)} count as the median number of rows"
+    if thin := gated.details.get("withheld_classes"):
+        text = f"classes {', '.join(thin)} are at fewer than 3 sites, so that nobody can judge them"
+        yield f"{text}, and `robust=True` leaves them out"
+
+
+def _rebuilt(fused: Statistics, inputs: Sequence[NamedInput]) -> Any:
+    """Return the fitted estimator, in the form of the first input in memory where sums alone do not give that."""
+    adapter = adapter_of_kind(fused.kind)
+    like = next((one.model for one in inputs if one.file is None and adapter.accepts(one.model)), None)
+    model = rebuild(fused)
+    return model if like is None else adapter.written_like(model, like)
 
 
 def _fuse_described(

@@ -24,30 +24,17 @@ FAMILY_OPTIONS = {"NegativeBinomial": "alpha", "Tweedie": "var_power"}
 
 
 def require_statsmodels() -> Any:
-    """Return the package.
-
-    Raises
-    ------
-    UnsupportedError
-        Naming the extra, where it is not installed.
-    """
+    """Return the package."""
     try:
         import statsmodels.api
     except ImportError as error:
-        raise UnsupportedError(
-            "statsmodels", "is not installed", 'pip install "consilience[statsmodels]"', "E-EXTRA"
-        ) from error
+        text = "is not installed"
+        raise UnsupportedError("statsmodels", text, 'pip install "consilience[statsmodels]"', "E-EXTRA") from error
     return statsmodels.api
 
 
 def make_family(parameters: Mapping[str, Json]) -> Any:
-    """Return the family of a generalised linear model, with its link.
-
-    Raises
-    ------
-    InputError
-        For names that statsmodels has not.
-    """
+    """Return the family of a generalised linear model, with its link."""
     families = require_statsmodels().families
     link, name = getattr(families.links, str(parameters["link"]), None), str(parameters["family"])
     made = getattr(families, name, None)
@@ -179,11 +166,8 @@ class FusedResults:
         """
         X = np.atleast_2d(np.asarray(exog, dtype=np.float64))
         if X.shape[1] != len(self.names):
-            raise InputError(
-                "exog",
-                f"has {X.shape[1]} columns, expected {len(self.names)}: {', '.join(self.names[:8])}",
-                code="E-SHAPE",
-            )
+            text = f"has {X.shape[1]} columns, expected {len(self.names)}: {', '.join(self.names[:8])}"
+            raise InputError("exog", text, code="E-SHAPE")
         eta: Array = X @ self.params
         called = self.kind.rpartition(".")[2]
         if called == "MNLogit":

@@ -17,9 +17,9 @@ from consilience.core.paired import LEVEL
 from consilience.core.verdict import Verdict
 from consilience.drawing.plots import Chart, draw_intervals
 from consilience.drawing.words import printable
-from consilience.estimators.coefficients import coefficients_of, column_names, inference_of
 from consilience.estimators.details import EstimatorDetails
 from consilience.estimators.files import write_statistics
+from consilience.estimators.inference import coefficients_of, column_names, inference_of
 from consilience.estimators.statistics import Statistics
 from consilience.matching.result import Matching
 

@@ -21,13 +21,7 @@ PRIORS = ("priors", "class_prior")
 
 
 def encoded_parameters(model: Any) -> dict[str, Json]:
-    """Return the hyper-parameters of an estimator as JSON values.
-
-    Raises
-    ------
-    UnsupportedError
-        For a value that no file can hold, such as a function.
-    """
+    """Return the hyper-parameters of an estimator as JSON values."""
     return {name: encode(name, value) for name, value in sorted(model.get_params(deep=False).items())}
 
 
@@ -50,10 +44,7 @@ def encode(name: str, value: Any) -> Any:
     if isinstance(value, Real):
         return float(value) if math.isfinite(value) else {"float": str(float(value))}
     if isinstance(value, np.ndarray | list | tuple):
-        entries = [encode(name, one) for one in (value.tolist() if isinstance(value, np.ndarray) else value)]
-        if isinstance(value, list) or name in PRIORS:
-            return entries
-        return {"array" if isinstance(value, np.ndarray) else "tuple": entries}  # of which scikit-learn tells lists
+        return _encode_entries(name, value)
     if isinstance(value, Mapping):
         return {"mapping": [[encode(name, key), encode(name, one)] for key, one in value.items()]}
     if isinstance(value, np.random.RandomState | np.random.Generator):
@@ -61,9 +52,15 @@ def encode(name: str, value: Any) -> Any:
     kind = type(value).__name__
     if kind in COVARIANCE_ESTIMATORS and type(value).__module__.startswith("sklearn."):
         return {"estimator": kind, "parameters": encoded_parameters(value)}
-    raise UnsupportedError(
-        name, f"is a {kind}, which is no function of sums, or which no file can hold", "fit with another value"
-    )
+    text = f"is a {kind}, which is no function of sums, or which no file can hold"
+    raise UnsupportedError(name, text, "fit with another value")
+
+
+def _encode_entries(name: str, value: Any) -> Any:
+    entries = [encode(name, one) for one in (value.tolist() if isinstance(value, np.ndarray) else value)]
+    if isinstance(value, list) or name in PRIORS:
+        return entries
+    return {"array" if isinstance(value, np.ndarray) else "tuple": entries}  # of which scikit-learn tells lists
 
 
 def decode(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Inference of linear regression from its sums: standard errors, the scale of the noise, and the log-likelihood."""
+"""Coefficients by name, and inference of linear regression from its sums: standard errors, noise, log-likelihood."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from consilience.checks import Array
 from consilience.core.paired import LEVEL
 from consilience.errors import InputError
 from consilience.estimators.adapters.linear_regression import RegressionMoments, solve_penalised
+from consilience.estimators.adapters.table import adapter_of_kind
+from consilience.estimators.fused_results import FusedResults
+from consilience.estimators.rebuild import rebuild
 from consilience.estimators.statistics import Statistics
 
 LINEAR_REGRESSION = "sklearn.LinearRegression"
@@ -63,22 +66,21 @@ def linear_inference(statistics: Statistics) -> LinearInference:
         For other estimators, several targets, a singular scatter, and as many coefficients as rows.
     """
     if statistics.kind != LINEAR_REGRESSION or statistics.last_step is not None or statistics.n_targets != 1:
-        raise InputError(
-            "standard errors", "are of a LinearRegression of one target", "describe one for each target", "E-TYPE"
-        )
+        text = "are of a LinearRegression of one target"
+        raise InputError("standard errors", text, "describe one for each target", "E-TYPE")
     fits_intercept = bool(statistics.parameters["fit_intercept"])
     moments = RegressionMoments(statistics, fits_intercept)
     d = len(moments.gram)
     freedom = moments.n - d - (1 if fits_intercept else 0)
     inverse = solve_penalised(moments.gram, np.eye(d), 0.0)
     if inverse is None or freedom < 1:
-        raise InputError(
-            "standard errors", f"of {d} columns need more than {moments.n:g} rows, or other columns", code="E-FEW"
-        )
+        text = f"of {d} columns need more than {moments.n:g} rows, or other columns"
+        raise InputError("standard errors", text, code="E-FEW")
     coefficients = inverse @ moments.cross[:, 0]
     residual = float(moments.target_gram[0, 0] - coefficients @ moments.cross[:, 0])
     scale = residual / freedom
     covariance = scale * inverse
+    # Of centred columns the intercept is the mean of y, which is independent of the coefficients.
     intercept_variance = scale / moments.weight + moments.x_mean @ covariance @ moments.x_mean
     n = moments.n
     return LinearInference(
@@ -91,3 +93,57 @@ def linear_inference(statistics: Statistics) -> LinearInference:
         freedom,
         float(-n / 2.0 * (np.log(2.0 * np.pi * residual / n) + 1.0) + 0.5 * statistics.rows.log_weight),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Coefficients:
+    """Coefficients of an estimator.
+
+    Parameters
+    ----------
+    names : tuple of str of length p
+        Names of the columns, with the output that they are for where there are several.
+    values : ndarray of shape (p,)
+        The coefficients.
+    intervals : ndarray of shape (p, 2), optional
+        Their intervals; None where neither least squares nor a fit's information gives them.
+    errors : ndarray of shape (p,), optional
+        Their standard errors, of results of statsmodels.
+    """
+
+    names: tuple[str, ...]
+    values: Array
+    intervals: Array | None
+    errors: Array | None = None
+
+
+def column_names(statistics: Statistics) -> tuple[str, ...]:
+    """Return the names of the columns, by their number where they have none."""
+    return statistics.features.names or tuple(f"column {number}" for number in range(statistics.n_columns))
+
+
+def coefficients_of(statistics: Statistics, level: float = LEVEL) -> Coefficients | None:
+    """Return the coefficients of the estimator that sums give; None for one without, or without its last step."""
+    if statistics.last_step is not None or adapter_of_kind(statistics.kind).needs == "nothing":
+        return None
+    model = rebuild(statistics)
+    if isinstance(model, FusedResults):
+        values, errors = (of if of.ndim == 1 else of.T.ravel() for of in (model.params, model.bse))
+        return Coefficients(tuple(model.coefficient_names), values, model.conf_int(1.0 - level), errors)
+    if not hasattr(model, "coef_"):
+        return None
+    values = np.atleast_2d(model.coef_)  # (q, d)
+    outputs = [""] if len(values) == 1 else [f" → {number}" for number in range(len(values))]
+    if statistics.classes is not None and len(values) == len(statistics.classes):
+        outputs = [f" → {name}" for name in statistics.classes.names]
+    names = tuple(f"{name}{output}" for output in outputs for name in column_names(statistics))
+    inference = inference_of(statistics)
+    return Coefficients(names, values.ravel(), None if inference is None else inference.intervals(level))
+
+
+def inference_of(statistics: Statistics) -> LinearInference | None:
+    """Return least squares with its errors; None of another estimator, or of too few rows."""
+    try:
+        return linear_inference(statistics)
+    except InputError:
+        return None

@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from consilience.catalogue import said_once
@@ -36,15 +37,9 @@ class HyperParameterWarning(UserWarning):
 
 @dataclass(frozen=True, eq=False)
 class DescribedEstimator(Described[Statistics]):
-    """An input and the statistics that it was described as.
+    """An input and the statistics that it was described as."""
 
-    Parameters
-    ----------
-    withheld : tuple of Problem, optional
-        Classes of too few rows, which were left out.
-    """
-
-    withheld: tuple[Problem, ...] = ()
+    withheld: tuple[Problem, ...] = ()  # classes of too few rows, which were left out
 
 
 class StatisticsReading(FormatReading[Statistics]):
@@ -63,14 +58,8 @@ def describe_inputs(
 ) -> tuple[list[DescribedEstimator], list[Problem]]:
     """Return the statistics of all inputs that could be described, sorted by name, and every problem.
 
-    Parameters
-    ----------
-    inputs : sequence of NamedInput
-        The models.
-    min_count : float
-        Classes of fewer rows are left out.
-    stated : mapping of str to value
-        Hyper-parameters that the caller gave, which sites need not agree in.
+    Classes of fewer rows than `min_count` are left out; `stated` are hyper-parameters that the caller gave, which sites
+    need not agree in.
     """
     gathered, found = gather(inputs, StatisticsReading())
     problems = [*too_few_models(len(inputs)), *found]
@@ -89,13 +78,7 @@ def describe_inputs(
 
 
 def statistics_of(model: Any) -> Statistics:
-    """Return the statistics of an object in memory.
-
-    Raises
-    ------
-    InputError
-        For an object that is no estimator, or whose numbers cannot be sums of rows.
-    """
+    """Return the statistics of an object in memory."""
     if isinstance(model, EstimatorFusion):
         return model.statistics
     if isinstance(model, Statistics):
@@ -103,31 +86,17 @@ def statistics_of(model: Any) -> Statistics:
             raise InputError(problems)
         return model
     if not is_estimator(model):
-        raise InputError(
-            "",
-            f"is a {type(model).__name__}, expected an estimator that is fused by its sums",
-            "fuse one kind",
-            "E-TYPE",
-        )
+        text = f"is a {type(model).__name__}, expected an estimator that is fused by its sums"
+        raise InputError("", text, "fuse one kind", "E-TYPE")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WithheldWarning)
         return describe_all(model)
 
 
 def read_sums(value: Any, called: str) -> tuple[Statistics, dict[str, Any] | None]:
-    """Return the statistics of an object or a file, with its provenance where it was fused.
+    """Return the statistics of what has sums, with its provenance where it was fused; messages say `called`.
 
-    Parameters
-    ----------
-    value : EstimatorFusion, Statistics, fitted estimator, path, or mapping of one name to such
-        What has sums.
-    called : str
-        What messages call it.
-
-    Raises
-    ------
-    InputError
-        For anything else.
+    `value` is a fusion, statistics, a fitted estimator, a path, or a mapping of one name to such.
     """
     inputs = name_inputs(value if isinstance(value, Mapping) else [value])
     if len(inputs) != 1:
@@ -137,9 +106,8 @@ def read_sums(value: Any, called: str) -> tuple[Statistics, dict[str, Any] | Non
         if one.file is not None:
             one.file.header()  # which says why, where it cannot be read
             if one.format != STATISTICS:
-                raise InputError(
-                    one.label, "is no statistics file", "give what cs.save wrote of an estimator", "E-TYPE"
-                )
+                text = "is no statistics file"
+                raise InputError(one.label, text, "give what cs.save wrote of an estimator", "E-TYPE")
             return read_statistics(one.file)
         return statistics_of(one.model), dict(one.model.record) if isinstance(one.model, EstimatorFusion) else None
     except ConsilienceError as error:
@@ -174,16 +142,15 @@ def _of_two(
     first_label: str, first: Statistics, label: str, site: Statistics, stated: Mapping[str, Any]
 ) -> list[Problem]:
     """Return how a site differs from the first of the most common kind."""
-
-    def differs(what: str, found: Any, expected: Any, remedy: str = "") -> Problem:
-        return Problem(label, f"{what} {found}, expected {expected} as in {first_label}", remedy, "E-MISMATCH")
-
+    differs = partial(_differs, label, first_label)
     if site.kind != first.kind:
         return [differs("is a", site.kind, first.kind, "fit the same estimator at all sites")]
-    if problems := adapter_of_kind(first.kind).contradictions(first_label, first, site):
-        return [problem.about(label) for problem in problems]
+    adapter = adapter_of_kind(first.kind)
     same_columns = site.features.names == first.features.names
-    if problems := first.design.differences(site.design, first_label, same_columns=same_columns):
+    if problems := (
+        adapter.contradictions(first_label, first, site)
+        or first.design.differences(site.design, first_label, same_columns=same_columns)
+    ):
         return [problem.about(label) for problem in problems]
     if _steps(site) != _steps(first):
         return [differs("has the steps", _steps(site), _steps(first), "use the same Pipeline at all sites")]
@@ -194,28 +161,33 @@ def _of_two(
     if site.classes is not None and first.classes is not None and site.classes.kinds() != first.classes.kinds():
         its, expected = (", ".join(labels.kinds()) for labels in (site.classes, first.classes))
         problems.append(differs("names its classes by", its, expected, "give classes the same labels at all sites"))
-    problems += [
-        Problem(
+    return problems + _sum_differences(label, first_label, first, site)
+
+
+def _sum_differences(label: str, first_label: str, first: Statistics, site: Statistics) -> list[Problem]:
+    """Return how the sums of a site are taken otherwise than those of the first."""
+    problems = []
+    for name in adapter_of_kind(first.kind).sum_parameters:
+        its, expected = site.parameters.get(name), first.parameters.get(name)
+        if its == expected:
+            continue
+        other_features = Problem(
             label,
             f"took sums of other features than {first_label}",
             "make them once, and give them to all sites",
             "E-MISMATCH",
         )
-        if name == "features"
-        else differs(
-            f"took sums with {name}", site.parameters.get(name), first.parameters.get(name), "fit all sites alike"
-        )
-        for name in adapter_of_kind(first.kind).sum_parameters
-        if site.parameters.get(name) != first.parameters.get(name)
-    ]
-    is_whole = {name: record.is_diagonal for name, record in first.moments.items()}
-    if any(is_whole.get(name, record.is_diagonal) != record.is_diagonal for name, record in site.moments.items()):
-        problems.append(
-            Problem(
-                label, f"has other products of columns than {first_label}", "describe all sites alike", "E-MISMATCH"
-            )
-        )
+        other_option = _differs(label, first_label, f"took sums with {name}", its, expected, "fit all sites alike")
+        problems.append(other_features if name == "features" else other_option)
+    both = [(first.moments[name], record) for name, record in site.moments.items() if name in first.moments]
+    if any(one.is_diagonal != other.is_diagonal for one, other in both):
+        text = f"has other products of columns than {first_label}"
+        problems.append(Problem(label, text, "describe all sites alike", "E-MISMATCH"))
     return problems
+
+
+def _differs(label: str, first_label: str, what: str, found: Any, expected: Any, remedy: str = "") -> Problem:
+    return Problem(label, f"{what} {found}, expected {expected} as in {first_label}", remedy, "E-MISMATCH")
 
 
 def _steps(statistics: Statistics) -> list[Any]:
@@ -249,9 +221,8 @@ def _prior_disagreements(sites: Sequence[tuple[str, Statistics]], stated: Mappin
         numbers: dict[Any, float] = {}
         for label, site, value in given:
             if not isinstance(value, list):
-                problems.append(
-                    Problem(label, f"was fitted with {name}={value!r}, expected numbers as others", remedy, "E-TYPE")
-                )
+                text = f"was fitted with {name}={value!r}, expected numbers as others"
+                problems.append(Problem(label, text, remedy, "E-TYPE"))
                 continue
             of_site = dict(zip(site.classes.values if site.classes else (), value, strict=True))
             odd = [key for key, number in of_site.items() if numbers.setdefault(key, number) != number]
@@ -260,9 +231,8 @@ def _prior_disagreements(sites: Sequence[tuple[str, Statistics]], stated: Mappin
                 for key in odd[:1]
             ]
         if not problems and abs(sum(numbers.values()) - 1.0) > PRIOR_ROUNDING:
-            problems.append(
-                Problem(name, f"of all classes add up to {sum(numbers.values()):g}, expected 1", remedy, "E-SHAPE")
-            )
+            text = f"of all classes add up to {sum(numbers.values()):g}, expected 1"
+            problems.append(Problem(name, text, remedy, "E-SHAPE"))
     return problems
 
 

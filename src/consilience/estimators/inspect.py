@@ -25,6 +25,28 @@ def inspect_statistics(file: SafetensorsFile) -> Inspection:
     rows: list[Row] = [
         ("file", str(file)),
         ("format", f"{header.format} {header.format_version} (consilience {header.library_version})"),
+        *_estimator_rows(header),
+        ("tensors", listed([f"{name} {shape}" for name, shape in sorted(shapes.items())])),
+        ("size", f"{n_bytes:,} bytes of sums, however many rows"),
+        *(("approximate", text) for text in header.approximations),
+    ]
+    made = header.provenance is not None
+    if header.provenance is not None:
+        rows += provenance_rows(header.provenance.model_dump())
+    fitted = f"a {header.estimator}" if header.last_step is None else f"a Pipeline that ends in a {header.last_step}"
+    whose = "a file with the fused sums of all sites" if made else "a file with the sums of a site"
+    plain = plain_words(
+        f"{whose}, from which {fitted} is fitted as from all rows",
+        _rows_of_all(header),
+        f"sums of the same estimator, its hyper-parameters and the same {header.n_columns} columns, of other rows",
+        made,
+    )
+    return Inspection(document, [*rows, *people_rows(header, set(shapes))], plain)
+
+
+def _estimator_rows(header: StatisticsHeader) -> list[Row]:
+    """Return what a file says of the estimator and of its columns."""
+    rows: list[Row] = [
         ("estimator", f"{header.estimator} (scikit-learn {header.versions.get('scikit-learn')})"),
         ("parameters", listed([f"{name}={value!r}" for name, value in header.parameters.items() if name != FEATURES])),
     ]
@@ -41,24 +63,8 @@ def inspect_statistics(file: SafetensorsFile) -> Inspection:
     if header.classes is not None:
         rows.append(("classes", f"{len(header.classes)}: {listed([str(label) for label in header.classes])}"))
     if header.target_shape is not None:
-        rows.append(("targets", str(header.target_shape[0] if header.target_shape else 1)))
-    rows.append(("tensors", listed([f"{name} {shape}" for name, shape in sorted(shapes.items())])))
-    rows.append(("size", f"{n_bytes:,} bytes of sums, however many rows"))
-    rows += [("approximate", text) for text in header.approximations]
-    if header.provenance is not None:
-        rows += provenance_rows(header.provenance.model_dump())
-    made = header.provenance is not None
-    fitted = (
-        f"a Pipeline that ends in a {header.last_step}" if header.last_step is not None else f"a {header.estimator}"
-    )
-    whose = "a file with the fused sums of all sites" if made else "a file with the sums of a site"
-    plain = plain_words(
-        f"{whose}, from which {fitted} is fitted as from all rows",
-        _rows_of_all(header),
-        f"sums of the same estimator, its hyper-parameters and the same {header.n_columns} columns, of other rows",
-        made,
-    )
-    return Inspection(document, [*rows, *people_rows(header, set(shapes))], plain)
+        rows.append(("targets", str(header.n_targets)))
+    return rows
 
 
 def _rows_of_all(header: StatisticsHeader) -> float | None:
@@ -71,41 +77,36 @@ def _rows_of_all(header: StatisticsHeader) -> float | None:
 def people_rows(header: StatisticsHeader, tensors: set[str]) -> list[Row]:
     """Return what sums tell about people, in plain words."""
     of = "of each class" if header.classes is not None else "of the site"
-    rows: list[Row] = [(PEOPLE, ""), ("counts", f"how many rows {of} there are")]
-    if "moments.rows.mean" in tensors:
-        rows.append(("means", f"the mean row {of}: of images, a picture; of one row, that row"))
-    if "moments.rows.scatter" in tensors:
-        rows.append(("products", "how columns vary together; of fewer rows than columns, the space that the rows span"))
-        rows.append(
-            ("products about zero", "of a column that is not zero for one row alone, that whole row: S + n m m^T")
-        )
-    if "moments.rows.variances" in tensors:
-        rows.append(("variances", "how much each column varies"))
-    if header.target_shape is not None:
-        rows.append(("targets", "mean and variance of what is predicted, and how it varies with each column"))
-    if "counts.features" in tensors:
-        rows.append(("counts by column", f"the sum of every column {of}: what one row alone has, is one person's"))
-    if header.design.constants:
-        rows.append(("constants", "means and deviations of columns in a formula; digests of knots and bounds"))
-    if "counts.fourth" in tensors:
-        rows.append(("fourth moments", f"the mean of the fourth power of the distance to the mean row {of}"))
-    if "counts.information" in tensors:
-        rows.append(("information", "weighted products of columns; of fewer rows than columns, the space of the rows"))
-    if any(name.startswith("maxima.") and name != "maxima.categories" for name in tensors):
-        rows.append(("extremes", "the least or the greatest value of every column, each one person's"))
-    rows.append(
-        ("differences", "two files that differ by one person give that person's row; by one site, its sums: send one")
-    )
-    if "moments.total.scatter" in tensors:
-        rows.append(
-            ("products", "how features vary together over all classes; of fewer rows than features, their space")
-        )
-    if "counts.sums" in tensors:
-        rows.append(("sums by class", "the mean features of each class: of one row, that row"))
+    pairs = "how columns vary together; of fewer rows than columns, the space that the rows span"
+    about_zero = "of a column that is not zero for one row alone, that whole row: S + n m m^T"
+    targets = "mean and variance of what is predicted, and how it varies with each column"
+    by_column = f"the sum of every column {of}: what one row alone has, is one person's"
+    constants = "means and deviations of columns in a formula; digests of knots and bounds"
+    fourth = f"the mean of the fourth power of the distance to the mean row {of}"
+    information = "weighted products of columns; of fewer rows than columns, the space of the rows"
+    differences = "two files that differ by one person give that person's row; by one site, its sums: send one"
+    of_features = "how features vary together over all classes; of fewer rows than features, their space"
+    has_extremes = any(name.startswith("maxima.") for name in tensors - {"maxima.categories"})
+    tells = [
+        (True, "counts", f"how many rows {of} there are"),
+        ("moments.rows.mean" in tensors, "means", f"the mean row {of}: of images, a picture; of one row, that row"),
+        ("moments.rows.scatter" in tensors, "products", pairs),
+        ("moments.rows.scatter" in tensors, "products about zero", about_zero),
+        ("moments.rows.variances" in tensors, "variances", "how much each column varies"),
+        (header.target_shape is not None, "targets", targets),
+        ("counts.features" in tensors, "counts by column", by_column),
+        (bool(header.design.constants), "constants", constants),
+        ("counts.fourth" in tensors, "fourth moments", fourth),
+        ("counts.information" in tensors, "information", information),
+        (has_extremes, "extremes", "the least or the greatest value of every column, each one person's"),
+        (True, "differences", differences),
+        ("moments.total.scatter" in tensors, "products", of_features),
+        ("counts.sums" in tensors, "sums by class", "the mean features of each class: of one row, that row"),
+    ]
     adapter = adapter_of_kind(header.estimator)
     unit = "classes" if adapter.needs == "classes" else "sites"
     kept = f"{unit} of fewer than {header.min_count:g} rows are withheld" if header.min_count else "nothing is withheld"
     has_noise = "counts.noise" in tensors
     noise = "; ".join(header.approximations) if has_noise else "no noise is added, so no formal privacy is given"
-    rows.append(("protection", f"{kept}; {noise}"))
-    return rows
+    told = [(what, text) for is_told, what, text in tells if is_told]
+    return [(PEOPLE, ""), *told, ("protection", f"{kept}; {noise}")]

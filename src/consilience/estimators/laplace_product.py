@@ -31,13 +31,6 @@ def assess_product(fused: Statistics, sites: Sequence[Statistics]) -> EstimatorD
     """Return ``prior_share`` and, of sites that know the same classes, ``heterogeneity``, as JSON values.
 
     The test is Cochran's, Q = sum_j s_j^T I_j^-1 s_j - s^T I^-1 s with s_j = (I_j + P_j) theta_j, over the dispersion.
-
-    Parameters
-    ----------
-    fused : Statistics
-        Sums over all sites.
-    sites : sequence of Statistics
-        The sites.
     """
     adapter = adapter_of_kind(fused.kind)
     if not isinstance(adapter, LaplaceProductAdapter):
@@ -78,13 +71,7 @@ def assess_product(fused: Statistics, sites: Sequence[Statistics]) -> EstimatorD
 
 
 def _share(prior: Array, hessian: Array) -> float:
-    """Return the largest eigenvalue of diag(prior) H^-1, 0 where no prior is positive.
-
-    Raises
-    ------
-    InputError
-        Where H is not positive definite.
-    """
+    """Return the largest eigenvalue of diag(prior) H^-1, 0 where no prior is positive."""
     if not np.any(prior > 0.0):
         return 0.0
     solve_positive(hessian, prior, "the information with all penalties")
@@ -110,9 +97,8 @@ def site_estimate(statistics: Statistics) -> tuple[dict[str, float], Array]:
         results = adapter.rebuild(statistics)
         return dict(zip(results.names, results.params.tolist(), strict=True)), results.covariance
     if not isinstance(adapter, LaplaceProductAdapter) or len(statistics.classes or (0, 1)) != 2:
-        raise InputError(
-            f"a {adapter.class_name}", "has no coefficients with covariances here", "give (estimate, covariance)"
-        )
+        text = "has no coefficients with covariances here"
+        raise InputError(f"a {adapter.class_name}", text, "give (estimate, covariance)")
     information, vector, precision, _ = adapter.natural(statistics)
     hessian = information + np.diag(precision)
     names = adapter.coefficient_names(statistics)

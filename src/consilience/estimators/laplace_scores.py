@@ -32,16 +32,12 @@ BATCH_ROWS = 256
 def laplace_scores(
     models: Sequence[Any], names: Sequence[str], adapter: LaplaceTorchAdapter, data: Any, labels: Any
 ) -> list[list[RowScore]]:
-    """Return the scores of every row by each of two approximations.
+    """Return the scores of every row by each of two approximations, which messages call `names`.
+
+    A normal distribution without a network predicts with that of the other.
 
     Parameters
     ----------
-    models : sequence of approximations of laplace-torch, or FusedLaplace
-        Of one class. A normal distribution without a network predicts with that of the other.
-    names : sequence of str
-        What messages call them.
-    adapter : LaplaceTorchAdapter
-        That of their class.
     data, labels
         ``(X, y)``, or X (n, ...) and y apart, or the path of a .npz with x and y.
 
@@ -59,9 +55,8 @@ def laplace_scores(
             raise InputError(names[1], text, "compare models that predict the same", "E-MISMATCH")
     likelihood, n_outputs = str(of_fused["likelihood"]), int(of_fused["n_outputs"])
     if likelihood not in ("classification", "regression"):
-        raise UnsupportedError(
-            f"a {adapter.class_name}", f"of likelihood {likelihood!r} has no score here", "compare what it predicts"
-        )
+        text = f"of likelihood {likelihood!r} has no score here"
+        raise UnsupportedError(f"a {adapter.class_name}", text, "compare what it predicts")
     approximations = _with_networks(models, names, adapter)
     X, y, called = _inputs(data, labels)
     if likelihood == "classification":
@@ -79,11 +74,11 @@ def _with_networks(models: Sequence[Any], names: Sequence[str], adapter: Laplace
     """Return approximations that predict: a law without a network is put into the other's class."""
     holder = next((number for number, model in enumerate(models) if not isinstance(model, FusedLaplace)), None)
     if holder is None:
-        raise UnsupportedError(
-            f"a {adapter.class_name}",
-            "has no network in its file, so that it predicts nothing",
-            'compare in Python with your own, as it was fitted: `cs.evaluate("fused.safetensors", laplace, (X, y))`',
+        text = "has no network in its file, so that it predicts nothing"
+        remedy = (
+            'compare in Python with your own, as it was fitted: `cs.evaluate("fused.safetensors", laplace, (X, y))`'
         )
+        raise UnsupportedError(f"a {adapter.class_name}", text, remedy)
     try:
         return [
             adapter.written_like(model, models[holder]) if isinstance(model, FusedLaplace) else model
@@ -109,9 +104,8 @@ def _inputs(data: Any, labels: Any) -> tuple[Any, Any, str]:
     if not np.isfinite(_array(X)).all():
         raise InputError(called, "has NaN or infinite entries", "take them out", "E-NUMBER")
     if labels is None:
-        raise InputError(
-            called, "has no y, which this model is fitted to", "give `data=(X, y)`, or a .npz with x and y", "E-NEEDED"
-        )
+        text = "has no y, which this model is fitted to"
+        raise InputError(called, text, "give `data=(X, y)`, or a .npz with x and y", "E-NEEDED")
     if isinstance(labels, str | Path):
         labels = read_class_labels(Path(labels), called, len(X), "labels")
     return X, _array(labels), called
@@ -135,15 +129,13 @@ def _classes(y: Any, n: int, n_classes: int) -> Any:
     expected = f"numbers of classes from 0 to {n_classes - 1}"
     numbers = _numbers(y, expected)
     if numbers.size != n or numbers.shape[:1] != (n,):
-        raise InputError(
-            "labels", f"expected one class for each of the {n} rows, found shape {numbers.shape}", code="E-SHAPE"
-        )
+        text = f"expected one class for each of the {n} rows, found shape {numbers.shape}"
+        raise InputError("labels", text, code="E-SHAPE")
     numbers = numbers.ravel()
     odd = np.flatnonzero(~np.isin(numbers, np.arange(n_classes)))
     if len(odd):
-        raise InputError(
-            "labels", f"row {odd[0]}, counted from 0, has {numbers[odd[0]]:g}, expected {expected}", code="E-NUMBER"
-        )
+        text = f"row {odd[0]}, counted from 0, has {numbers[odd[0]]:g}, expected {expected}"
+        raise InputError("labels", text, code="E-NUMBER")
     return numbers.astype(np.int64)
 
 
@@ -151,9 +143,8 @@ def _targets(y: Any, n: int, n_outputs: int) -> Array:
     """Return the targets of every row (n, c)."""
     numbers = _numbers(y, "numbers")
     if numbers.shape not in ((n, n_outputs), *([(n,)] if n_outputs == 1 else [])):
-        raise InputError(
-            "labels", f"expected {n_outputs} targets for each of the {n} rows, found {numbers.shape}", code="E-SHAPE"
-        )
+        text = f"expected {n_outputs} targets for each of the {n} rows, found {numbers.shape}"
+        raise InputError("labels", text, code="E-SHAPE")
     if not np.isfinite(numbers).all():
         raise InputError("labels", "has NaN or infinite entries", "take them out", "E-NUMBER")
     return numbers.reshape(n, n_outputs)
@@ -170,9 +161,8 @@ def _predicted(model: Any, X: Any, called: str) -> list[Array]:
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
             said = str(error).partition("\n")[0][:200]
             shape = tuple(rows.shape)
-            raise InputError(
-                called, f"of shape {shape} a batch, do not fit the network ({said})", code="E-SHAPE"
-            ) from error
+            text = f"of shape {shape} a batch, do not fit the network ({said})"
+            raise InputError(called, text, code="E-SHAPE") from error
         parts.append([_array(one).astype(np.float64) for one in (found if isinstance(found, tuple) else (found,))])
     return [np.concatenate(part) for part in zip(*parts, strict=True)]
 
@@ -197,9 +187,8 @@ def _regression_scores(means: Array, covariances: Array, noise: float, targets: 
     try:
         factors = np.linalg.cholesky(of_targets)
     except np.linalg.LinAlgError:
-        raise InputError(
-            name, "predicts a covariance that is not positive definite", "fit it in float64", "E-NUMBER"
-        ) from None
+        text = "predicts a covariance that is not positive definite"
+        raise InputError(name, text, "fit it in float64", "E-NUMBER") from None
     whitened = np.linalg.solve(factors, errors[:, :, None])[:, :, 0]
     log_determinants = 2.0 * np.log(np.diagonal(factors, axis1=1, axis2=2)).sum(axis=1)
     densities = -0.5 * (c * np.log(2.0 * np.pi) + log_determinants + (whitened**2).sum(axis=1))

@@ -1,7 +1,9 @@
 """Rebuild: the fitted estimator of its statistics, or the fitted Pipeline of the statistics before its steps.
 
 A step of a Pipeline is rebuilt from the moments of the columns that reach it; it is affine, z = M x + t, so the moments
-that leave it follow. Every step is then what ``fit`` would make it on the rows of all sites.
+that leave it follow. Every step is then what ``fit`` would make it on the rows of all sites. The parts of a
+ColumnTransformer are scalers, columns as they are, and columns left out: each is an affine function of its own columns,
+so the whole is one with one entry in every row of M.
 """
 
 from __future__ import annotations
@@ -16,16 +18,21 @@ from consilience.catalogue import suggestion
 from consilience.checks import Array, Json
 from consilience.core.features import Features
 from consilience.errors import ConsilienceError, InputError, OptionError, Problem, UnsupportedError
-from consilience.estimators.adapters.base import whole_moments
+from consilience.estimators.adapters.base import new_estimator, whole_moments
+from consilience.estimators.adapters.scalers import set_scaler
 from consilience.estimators.adapters.table import adapter_of_kind
-from consilience.estimators.column_transformer import KIND as COLUMN_TRANSFORMER
-from consilience.estimators.column_transformer import encoded_transformer, rebuild_transformer
 from consilience.estimators.hyper_parameters import encode, encoded_parameters
 from consilience.estimators.statistics import ROWS, Statistics, Step, is_by_class
 from consilience.families.centred_moments import CentredMoments
 
 PASSTHROUGH = "passthrough"
 """The kind of a step that does nothing."""
+
+COLUMN_TRANSFORMER = "sklearn.ColumnTransformer"
+"""The kind of a step of several parts."""
+
+_WORDS = (PASSTHROUGH, "drop")
+"""What may stand in the place of a transformer."""
 
 
 def rebuild(statistics: Statistics, parameters: Mapping[str, Json] | None = None) -> Any:
@@ -97,13 +104,7 @@ def too_few_rows(statistics: Statistics) -> list[Problem]:
 
 
 def with_parameters(statistics: Statistics, parameters: Mapping[str, Json]) -> Statistics:
-    """Return statistics with other hyper-parameters; values by class may be a mapping from labels.
-
-    Raises
-    ------
-    OptionError
-        For one that the estimator does not have, or that its sums depend on.
-    """
+    """Return statistics with other hyper-parameters; values by class may be a mapping from labels."""
     if not parameters:
         return statistics
     adapter = adapter_of_kind(statistics.kind)
@@ -153,13 +154,83 @@ def steps_of(pipeline: Any) -> tuple[Step, ...]:
             continue
         if kind not in _MAPS or not type(step).__module__.startswith("sklearn."):
             known = ", ".join(known.rpartition(".")[2] for known in (*_MAPS, COLUMN_TRANSFORMER))
-            raise UnsupportedError(
-                f"step {name!r}",
-                f"is a {type(step).__name__}, not fitted from moments of columns alone; those that are: {known}",
-                "do the same to the data at all sites before, and describe the last step alone",
-            )
+            text = f"is a {type(step).__name__}, not fitted from moments of columns alone; those that are: {known}"
+            remedy = "do the same to the data at all sites before, and describe the last step alone"
+            raise UnsupportedError(f"step {name!r}", text, remedy)
         steps.append(Step(name, kind, encoded_parameters(step)))
     return tuple(steps)
+
+
+def encoded_transformer(transformer: Any) -> dict[str, Any]:
+    """Return the parts of a fitted ColumnTransformer as JSON values, their columns by number."""
+    if transformer.transformer_weights is not None:
+        raise UnsupportedError("transformer_weights", "are not carried", "leave them out")
+    positions = transformer._transformer_to_input_indices  # by name of the part, names of columns resolved
+    parts = []
+    for name, part, _ in transformer.transformers:
+        if isinstance(part, str):
+            parts.append({"name": name, "part": part, "columns": list(map(int, positions[name]))})
+            continue
+        _require_scaler(name, part)
+        columns = list(map(int, positions[name]))
+        parts.append({"name": name, "part": encoded_parameters(part), "columns": columns})
+    if not isinstance(transformer.remainder, str):
+        raise UnsupportedError("remainder", "is an estimator, expected 'drop' or 'passthrough'", "name its columns")
+    return {
+        "parts": parts,
+        "remainder": transformer.remainder,
+        "verbose_feature_names_out": bool(transformer.verbose_feature_names_out),
+    }
+
+
+def _require_scaler(name: str, part: Any) -> None:
+    if type(part).__name__ != "StandardScaler" or not type(part).__module__.startswith("sklearn."):
+        text = f"is a {type(part).__name__}, and only StandardScaler, 'passthrough' and 'drop' follow from moments"
+        raise UnsupportedError(f"part {name!r}", text, "do the same to the data at all sites before")
+
+
+def _made(part: Any) -> Any:
+    return part if part in _WORDS else new_estimator("sklearn.preprocessing", "StandardScaler", part)
+
+
+def rebuild_transformer(
+    parameters: Mapping[str, Any], columns: CentredMoments, features: Features
+) -> tuple[Any, Array, Array]:
+    """Return a fitted ColumnTransformer with its map z = M x + t.
+
+    It is made of what ``encoded_transformer`` returned, the moments of the d columns that reach it, and their names.
+    """
+    from sklearn.compose import ColumnTransformer
+
+    d = columns.n_columns
+    transformer = ColumnTransformer(
+        [(part["name"], _made(part["part"]), part["columns"]) for part in parameters["parts"]],
+        remainder=parameters["remainder"],
+        verbose_feature_names_out=parameters["verbose_feature_names_out"],
+    )
+    # Fitting sets how parts lie beside one another, for which any rows serve; then each scaler gets its moments.
+    transformer.fit(np.stack([np.zeros(d), np.ones(d)]))
+    names = np.array(features.names, dtype=object) if features.from_columns and features.names is not None else None
+    if names is not None:
+        transformer.feature_names_in_ = names
+    rows, shifts = [], []
+    used: set[int] = set()
+    for name, part, chosen in transformer.transformers_:
+        if name == "remainder" and parameters["remainder"] != "drop":
+            chosen = sorted(set(range(d)) - used)
+        used |= set(chosen)
+        if isinstance(part, str) and part == "drop":
+            continue
+        scale, mean = np.ones(len(chosen)), np.zeros(len(chosen))
+        if hasattr(part, "with_std"):
+            set_scaler(part, columns.columns(np.array(chosen, dtype=np.int64)).by_column())
+            if names is not None:
+                part.feature_names_in_ = names[chosen]
+            scale = scale if part.scale_ is None else part.scale_
+            mean = part.mean_ if part.with_mean else mean
+        rows.append(np.eye(d)[chosen] / scale[:, None])
+        shifts.append(-mean / scale)
+    return transformer, np.vstack(rows), np.concatenate(shifts)
 
 
 def mixes_columns(steps: tuple[Step, ...]) -> bool:
@@ -216,15 +287,10 @@ def _projection(step: Any) -> tuple[Array, Array]:
     return axes, -axes @ np.asarray(step.mean_)
 
 
-def _linear_projection(step: Any) -> tuple[Array, Array]:
-    """Return M and t of z = V x."""
-    return np.asarray(step.components_), np.zeros(len(step.components_))
-
-
 _MAPS: dict[str, Callable[[Any], tuple[Array, Array]]] = {
     "sklearn.StandardScaler": _standardisation,
     "sklearn.PCA": _projection,
     "sklearn.IncrementalPCA": _projection,
-    "sklearn.TruncatedSVD": _linear_projection,
+    "sklearn.TruncatedSVD": lambda step: (np.asarray(step.components_), np.zeros(len(step.components_))),
 }
 """The map of a fitted step, by its class."""

@@ -60,31 +60,15 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class SiteLikelihood:
-    """What a site answers to a request of a refinement.
+    """What a site answers to a request of a refinement."""
 
-    Parameters
-    ----------
-    point : ndarray of shape (q,)
-        The trial point of its derivatives.
-    values : ndarray of shape (5,)
-        Log-likelihoods at `STEP_LENGTHS` from where the step starts.
-    gradient : ndarray of shape (q,)
-        Gradient at the trial point.
-    information : ndarray of shape (q, q)
-        Negative Hessian there.
-    rows : ndarray of shape () or (C,)
-        Number of rows, of every class where there are some.
-    weight, pearson : float
-        Sum of weights, and of squared Pearson residuals at the trial point.
-    """
-
-    point: Array
-    values: Array
-    gradient: Array
-    information: Array
-    rows: Array
-    weight: float
-    pearson: float
+    point: Array  # (q,), the trial point of its derivatives
+    values: Array  # (5,), log-likelihoods at `STEP_LENGTHS` from where the step starts
+    gradient: Array  # (q,), gradient at the trial point
+    information: Array  # (q, q), negative Hessian there
+    rows: Array  # () or (C,), number of rows, of every class where there are some
+    weight: float  # sum of weights
+    pearson: float  # sum of squared Pearson residuals at the trial point
 
     @property
     def has_derivatives(self) -> bool:
@@ -102,31 +86,16 @@ class SiteLikelihood:
 
 @dataclass(frozen=True, eq=False)
 class RefinementState:
-    """Where a refinement stands.
+    """Where a refinement stands."""
 
-    Parameters
-    ----------
-    statistics : Statistics
-        The model at `base`: its hyper-parameters, classes, counts of rows, and information of all rows.
-    base : ndarray of shape (q,)
-        The free coefficients that were reached.
-    step : ndarray of shape (q,)
-        The full step from there; zero where derivatives are not known there yet.
-    slope : float
-        Gradient of the log posterior along the step.
-    error : float
-        Largest coefficient of the step in standard errors; infinity where it is not known.
-    n_sites, n_carried : int
-        Sites whose answers count, and those among them that stand by an earlier answer.
-    """
-
+    # The model at `base`: its hyper-parameters, classes, counts of rows, and information of all rows.
     statistics: Statistics
-    base: Array
-    step: Array
-    slope: float = 0.0
-    error: float = float("inf")
-    n_sites: int = 0
-    n_carried: int = 0
+    base: Array  # (q,), the free coefficients that were reached
+    step: Array  # (q,), the full step from there; zero where derivatives are not known there yet
+    slope: float = 0.0  # gradient of the log posterior along the step
+    error: float = float("inf")  # largest coefficient of the step in standard errors; infinity where it is not known
+    n_sites: int = 0  # sites whose answers count
+    n_carried: int = 0  # those among them that stand by an earlier answer
 
     @property
     def adapter(self) -> LaplaceAdapter:
@@ -140,13 +109,7 @@ class RefinementState:
 
 
 def laplace_adapter(statistics: Any) -> LaplaceAdapter:
-    """Return the adapter of an estimator that can be refined.
-
-    Raises
-    ------
-    UnsupportedError
-        For anything else, saying what it is.
-    """
+    """Return the adapter of an estimator that can be refined."""
     if isinstance(statistics, Statistics):
         adapter = adapter_of_kind(statistics.kind)
         text = adapter.no_refinement(statistics) if isinstance(adapter, LaplaceProductAdapter) else None
@@ -155,9 +118,8 @@ def laplace_adapter(statistics: Any) -> LaplaceAdapter:
         if isinstance(adapter, LaplaceAdapter):
             return adapter
         if adapter.mark != "approximate":
-            raise UnsupportedError(
-                f"a {adapter.class_name}", "is fused exactly in one message, and there is nothing to refine"
-            )
+            text = "is fused exactly in one message, and there is nothing to refine"
+            raise UnsupportedError(f"a {adapter.class_name}", text)
         raise UnsupportedError(f"a {adapter.class_name}", "is fused in one message, and has no likelihood to refine")
     raise UnsupportedError(f"a {type(statistics).__name__}", "is no generalised linear model, of which a site")
 
@@ -169,52 +131,35 @@ def start_state(statistics: Statistics) -> RefinementState:
 
 
 def site_likelihood(state: RefinementState, rows: SiteRows, numbers: Any) -> SiteLikelihood:
-    """Return what a site answers.
-
-    Parameters
-    ----------
-    state : RefinementState
-        What the request publishes.
-    rows : SiteRows
-        The rows of the site.
-    numbers : ndarray of int of shape (n,) or None
-        Class of every row.
+    """Return what a site answers to a published state, of its rows with their classes `numbers` (n,).
 
     Raises
     ------
     InputError
         Where rows have no finite log-likelihood at the point that was reached.
     """
-    adapter, parameters = state.adapter, state.statistics.parameters
-    classes = state.statistics.classes
-    n_classes = len(classes or ())
+    parameters, n_classes = state.statistics.parameters, len(state.statistics.classes or ())
+    rows = replace(rows, numbers=numbers, n_classes=n_classes, parameters=parameters)
     trial = state.base + state.step
 
     def value(t: float) -> float:
-        at = adapter.log_likelihood(state.base + t * state.step, rows, numbers, n_classes, parameters)
+        at = state.adapter.likelihood(state.base + t * state.step, rows).value()
         return at if np.isfinite(at) and abs(at) < LARGEST else -LARGEST
 
     with np.errstate(all="ignore"):
-        likelihood = adapter.likelihood(trial, rows, numbers, n_classes, parameters)
-        parts = (likelihood.value, *likelihood.gradient, *likelihood.information.ravel(), likelihood.pearson)
-        is_finite = bool(np.all(np.abs(parts) < LARGEST))
-        full = likelihood.value if is_finite else -LARGEST
+        likelihood = state.adapter.likelihood(trial, rows)
+        gradient, information = likelihood.gradient(), likelihood.information()
+        whole, pearson = likelihood.value(), likelihood.pearson()
+        is_finite = bool(np.all(np.abs([whole, *gradient, *information.ravel(), pearson]) < LARGEST))
+        full = whole if is_finite else -LARGEST
         at_steps = [full if t == 1.0 or not state.step.any() else value(t) for t in STEP_LENGTHS]
     if at_steps[0] <= -LARGEST:
-        raise InputError(
-            "request", "its state gives these rows no finite sums; do the units of its columns fit?", code="E-NUMBER"
-        )
-    q = len(trial)
-    counts = np.array(float(rows.n)) if numbers is None else np.bincount(numbers, minlength=n_classes).astype(float)
-    return SiteLikelihood(
-        trial,
-        np.array(at_steps),
-        likelihood.gradient if is_finite else np.zeros(q),
-        likelihood.information if is_finite else np.zeros((q, q)),
-        counts,
-        float(rows.n if rows.weights is None else rows.weights.sum()),
-        likelihood.pearson if is_finite else 0.0,
-    )
+        text = "its state gives these rows no finite sums; do the units of its columns fit?"
+        raise InputError("request", text, code="E-NUMBER")
+    if not is_finite:
+        gradient, information, pearson = np.zeros_like(gradient), np.zeros_like(information), 0.0
+    weight = float(rows.n if rows.weights is None else rows.weights.sum())
+    return SiteLikelihood(trial, np.array(at_steps), gradient, information, rows.counts, weight, pearson)
 
 
 def advance(
@@ -222,14 +167,7 @@ def advance(
 ) -> tuple[RefinementState, float, float]:
     """Return the next state, and the log posterior where this one and the next one stand.
 
-    Parameters
-    ----------
-    state : RefinementState
-        What was published.
-    answers : mapping of str to SiteLikelihood
-        Answers of all sites to it.
-    n_carried : int
-        How many of them are expansions of earlier ones.
+    `answers` are those of all sites to the published state; `n_carried` of them are expansions of earlier ones.
 
     Raises
     ------
@@ -297,14 +235,8 @@ def finished(state: RefinementState) -> tuple[Statistics, float, bool]:
 def judge_refined(state: RefinementState, n_all: int, n_rows: float) -> Verdict:
     """Return the verdict on a refined model: the fit on all rows, to a last step in standard errors.
 
-    Parameters
-    ----------
-    state : RefinementState
-        Where the refinement ended.
-    n_all : int
-        Number of sites whose models were fused.
-    n_rows : float
-        Number of their rows: a site may answer whose model was not fused, in the place of one that does not.
+    The models of `n_all` sites with `n_rows` rows were fused: a site may answer whose model was not, in the place of
+    one that does not.
     """
     statistics, error, is_taken = finished(state)
     name = state.adapter.described(statistics)

@@ -21,7 +21,7 @@ from consilience.core.provenance import make_provenance, result_record
 from consilience.core.status import Status
 from consilience.errors import InputError, UnsupportedError, WithheldWarning
 from consilience.estimators.adapters.table import adapter_of_kind
-from consilience.estimators.average import average, in_categories, placed_counts
+from consilience.estimators.average import among_classes, average, in_categories, moments_named
 from consilience.estimators.describe import withhold
 from consilience.estimators.details import EstimatorDetails
 from consilience.estimators.fuse import match_classes
@@ -30,10 +30,7 @@ from consilience.estimators.inputs import disagreements, read_sums
 from consilience.estimators.rebuild import rebuild
 from consilience.estimators.statistics import (
     CATEGORIES,
-    OF_ALL,
-    ROWS,
     SIGNED,
-    UNWEIGHTED,
     WITHOUT_UNWEIGHTED,
     Statistics,
 )
@@ -76,21 +73,15 @@ def add(fused: Any, model: Any) -> EstimatorFusion:
     InputError
         Where the two are not of one kind, or the site is among the others already.
     """
-    (whole, provenance), (part, of_part) = read_sums(fused, "the fusion"), read_sums(model, "the model")
+    (whole, provenance), (part, of_part) = _read(fused, "the fusion"), _read(model, "the model")
     _require_agreement(whole, part)
     known = _digests(provenance)
     if part.digest in known:
-        raise InputError(
-            "the model",
-            f"is {known[part.digest]}, which is in the fusion already: it would count twice",
-            code="E-TWICE",
-        )
+        text = f"is {known[part.digest]}, which is in the fusion already: it would count twice"
+        raise InputError("the model", text, code="E-TWICE")
     if shared := [known[digest] for digest in _digests(of_part) if digest in known]:
-        raise InputError(
-            "the model",
-            f"was fused from {shared[0]}, which is in the fusion already: it would count twice",
-            code="E-TWICE",
-        )
+        text = f"was fused from {shared[0]}, which is in the fusion already: it would count twice"
+        raise InputError("the model", text, code="E-TWICE")
     left, withheld = withhold(part, _min_count(provenance))
     for problem in withheld:
         warn_caller(problem.about("the model"), WithheldWarning)
@@ -127,28 +118,21 @@ def remove(fused: Any, model: Any) -> EstimatorFusion:
     UnsupportedError
         For estimators made of extremes, and refined ones, which nothing can be taken out of.
     """
-    whole, provenance = read_sums(fused, "the fusion")
+    whole, provenance = _read(fused, "the fusion")
     names = [record["name"] for record in _records(provenance)]
     if isinstance(model, str) and model in names and not Path(model).exists():
-        raise InputError(
-            "the model",
-            f"is the name of a site, {model}, and the fusion does not keep its sums apart",
-            "give what the site had sent, or fuse the others",
-        )
-    part, _ = read_sums(model, "the model")
+        text = f"is the name of a site, {model}, and the fusion does not keep its sums apart"
+        raise InputError("the model", text, "give what the site had sent, or fuse the others")
+    part, _ = _read(model, "the model")
     _require_agreement(whole, part)
     whole = whole.without_fourth_moments()  # which are of these very rows
     known = _digests(provenance)
     if known and part.digest not in known:
-        raise InputError(
-            "the model", "is none of those that were fused, by its digest", "give what the site had sent", "E-MISMATCH"
-        )
-    if provenance is not None and "refinement" in provenance.get("result", {}):
-        raise UnsupportedError(
-            "the fusion",
-            "was refined, so that its information is no sum of what sites had sent",
-            "fuse the others, and refine that",
-        )
+        text = "is none of those that were fused, by its digest"
+        raise InputError("the model", text, "give what the site had sent", "E-MISMATCH")
+    if "refinement" in provenance.get("result", {}):
+        text = "was refined, so that its information is no sum of what sites had sent"
+        raise UnsupportedError("the fusion", text, "fuse the others, and refine that")
     if set(whole.maxima) - {CATEGORIES}:
         raise UnsupportedError(f"a {whole.kind}", "is made of extremes, which cannot be taken out", "fuse the others")
     left = _difference(whole, withhold(part, _min_count(provenance))[0])
@@ -165,32 +149,15 @@ def _difference(whole: Statistics, part: Statistics) -> Statistics:
     if whole.classes is not None and part.classes is not None:
         if odd := [name for name in part.classes.names if name not in whole.classes.names]:
             raise InputError("the model", f"has the class {odd[0]}, which the fusion does not know", code="E-MISMATCH")
-        positions = part.classes.positions_in(whole.classes)
-        part = replace(
-            part,
-            moments={
-                name: record if name in OF_ALL else record.placed(positions, len(whole.classes))
-                for name, record in part.moments.items()
-            },
-            counts={
-                name: values if name in OF_ALL else placed_counts(name, values, positions, len(whole.classes))
-                for name, values in part.counts.items()
-            },
-        )
+        part = among_classes(part, whole.classes)
     if CATEGORIES in whole.maxima:
         if np.any(part.maxima[CATEGORIES] > whole.maxima[CATEGORIES]):
-            raise InputError(
-                "the model",
-                "has categories that the fusion does not know: it is no part of the fusion",
-                code="E-MISMATCH",
-            )
+            text = "has categories that the fusion does not know: it is no part of the fusion"
+            raise InputError("the model", text, code="E-MISMATCH")
         part = in_categories(part, whole.maxima[CATEGORIES])
-    if WITHOUT_UNWEIGHTED in (*whole.approximations, *part.approximations):
+    if WITHOUT_UNWEIGHTED in (*whole.approximations, *part.approximations):  # then those of the others are not known
         whole = whole.without_unweighted()
-    moments = {
-        name: record.remove(part.moments[ROWS if name == UNWEIGHTED and name not in part.moments else name])
-        for name, record in whole.moments.items()
-    }
+    moments = {name: record.remove(moments_named(part, name)) for name, record in whole.moments.items()}
     counts = {
         name: _less(name, values, part.counts[name]) if name in part.counts else values
         for name, values in whole.counts.items()
@@ -211,20 +178,19 @@ def _less(name: str, values: Array, part: Array) -> Array:
     left = values - part
     if name in SIGNED:
         if np.finfo(np.float64).eps * np.abs(values).max() > MAX_REMOVAL_ERROR * np.abs(left).max():
-            raise InputError(
-                "the model",
-                "is so much of the fusion that rounding is what would be left",
-                "fuse the others",
-                "E-MISMATCH",
-            )
+            text = "is so much of the fusion that rounding is what would be left"
+            raise InputError("the model", text, "fuse the others", "E-MISMATCH")
         return left
     if np.any(left < -1e-9 * np.maximum(values.max(initial=0.0), 1.0)):
-        raise InputError(
-            "the model",
-            "has more counts than there are to take them from: it is no part of the fusion",
-            code="E-MISMATCH",
-        )
+        text = "has more counts than there are to take them from: it is no part of the fusion"
+        raise InputError("the model", text, code="E-MISMATCH")
     return np.maximum(left, 0.0)
+
+
+def _read(value: Any, called: str) -> tuple[Statistics, dict[str, Any]]:
+    """Return statistics, with their provenance; empty where nothing says."""
+    statistics, provenance = read_sums(value, called)
+    return statistics, provenance or {}
 
 
 def _require_agreement(whole: Statistics, part: Statistics) -> None:
@@ -232,29 +198,29 @@ def _require_agreement(whole: Statistics, part: Statistics) -> None:
         raise InputError(problems)
 
 
-def _digests(provenance: dict[str, Any] | None) -> dict[str, str]:
-    """Return the names of what was fused, by digests of contents; empty where nothing says."""
-    return {} if provenance is None else dict(provenance.get("result", {}).get("site_digests", {}))
+def _digests(provenance: dict[str, Any]) -> dict[str, str]:
+    """Return the names of what was fused, by digests of contents."""
+    return dict(provenance.get("result", {}).get("site_digests", {}))
 
 
-def _min_count(provenance: dict[str, Any] | None) -> float:
+def _min_count(provenance: dict[str, Any]) -> float:
     """Return the rows that a class needed in the fusion, below which a site's are not in it."""
-    return float((provenance or {}).get("options", {}).get("min_count", MIN_COUNT))
+    return float(provenance.get("options", {}).get("min_count", MIN_COUNT))
 
 
-def _n_sites(provenance: dict[str, Json] | None) -> int:
-    return 1 if provenance is None else len(_records(provenance))
+def _n_sites(provenance: dict[str, Any]) -> int:
+    return len(_records(provenance)) if provenance else 1
 
 
-def _records(provenance: dict[str, Any] | None) -> list[dict[str, Json]]:
+def _records(provenance: dict[str, Any]) -> list[dict[str, Json]]:
     """Return the records of what was fused."""
-    return [] if provenance is None else list(provenance.get("inputs", []))
+    return list(provenance.get("inputs", []))
 
 
 def _result(
     method: str,
     statistics: Statistics,
-    provenance: dict[str, Json] | None,
+    provenance: dict[str, Any],
     digests: dict[str, str],
     records: list[dict[str, Json]],
     n_sites: int,

@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checks import Json
+from consilience.checks import Array, Json
+from consilience.core.page_blocks import columns_of_sites, opening, options_and_versions
 from consilience.core.paired import LEVEL
 from consilience.core.provenance import read_fused
-from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import Block, Column, Facts, Figure, Items, Paragraph, Section, Table, text_column
 from consilience.drawing.html import Page
 from consilience.drawing.words import format_count, shorten
 from consilience.errors import InputError, OptionError
 from consilience.estimators.adapters.laplace import LaplaceProductAdapter
 from consilience.estimators.adapters.table import adapter_of_kind
-from consilience.estimators.coefficients import coefficients_of, column_names, inference_of
 from consilience.estimators.files import read_statistics
+from consilience.estimators.inference import coefficients_of, column_names, inference_of
 from consilience.estimators.laplace_product import site_estimate
 from consilience.estimators.meta_analysis.analysis import meta_analysis
 from consilience.estimators.meta_analysis.report import MAX_PLOTS, MAX_SITES, forest_plot
@@ -35,79 +35,42 @@ MAX_COEFFICIENTS = 200
 
 @dataclass(frozen=True, eq=False)
 class EstimatorContent:
-    """What the report shows.
+    """What the report shows."""
 
-    Parameters
-    ----------
-    statistics : Statistics
-        The sums of all sites.
-    record : mapping of str to JSON values
-        The provenance with the verdict.
-    sites : sequence of (str, Statistics)
-        The sites that are at hand, by name.
-    level : float, optional
-        Probability of intervals. Default: 0.95.
-    """
-
-    statistics: Statistics
-    record: Mapping[str, Any]
-    sites: Sequence[tuple[str, Statistics]]
-    level: float = LEVEL
+    statistics: Statistics  # the sums of all sites
+    record: Mapping[str, Any]  # the provenance with the verdict
+    sites: Sequence[tuple[str, Statistics]]  # the sites that are at hand, by name
+    level: float = LEVEL  # probability of intervals
 
 
 def content_of(
     statistics: Statistics, record: Mapping[str, Json], sites: Sequence[tuple[str, Statistics]], level: float = LEVEL
 ) -> EstimatorContent:
-    """Return what the report shows of a fusion.
-
-    Raises
-    ------
-    OptionError
-        For a level that is no probability.
-    """
+    """Return what the report shows of a fusion."""
     if not (isinstance(level, Real) and 0.0 < level < 1.0):
         raise OptionError("level", f"expected a number between 0 and 1, found {level!r}", "give 0.95, say")
     return EstimatorContent(statistics, record, sites, float(level))
 
 
 def content_of_files(fused: SafetensorsFile, sites: Sequence[SafetensorsFile]) -> EstimatorContent:
-    """Return what the report shows of a fused file, and of its sites where their files are given.
-
-    Raises
-    ------
-    FileFormatError
-        For files that cannot be read, or a first one that no fusion wrote.
-    InputError
-        Listing the sites that the fused file was not made from.
-    """
+    """Return what the report shows of a fused file, and of its sites where their files are given."""
     return EstimatorContent(*read_fused(fused, sites, read_statistics))
 
 
 def write_page(path: Path, content: EstimatorContent) -> None:
-    """Write the report to `path`, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        When the path cannot be written.
-    """
+    """Write the report to `path`, whole or not at all."""
     write_bytes(path, render(content).encode("utf-8"))
 
 
 def render(content: EstimatorContent) -> str:
     """Return the report as HTML; the same content gives the same text."""
     records, statistics = content.record["inputs"], content.statistics
-    verdict = content.record.get("verdict") or {}
-    is_fine = verdict.get("harmless") is True
-    remedy = f" To do: {shorten(verdict['remedy'], 400)}." if verdict.get("remedy") else ""
-    head = Paragraph(f"{shorten(str(verdict.get('text', '')), 600)}{remedy}", "status" if is_fine else "status act")
-    stated = Verdict.read(verdict)
+    is_fine = (content.record.get("verdict") or {}).get("harmless") is True
     outcome = f"one {statistics.kind} on {statistics.n_observations:,.0f} rows"
-    short = None if stated is None else Paragraph(stated.in_short(len(records), outcome), "short")
     return Page(
         "Fusion report",
         (f"{format_count(len(records), 'site')} with {statistics.n_observations:,.0f} rows", f"→ {statistics.kind}"),
-        [short, head],
+        opening(content.record, outcome, "status" if is_fine else "status act", 600),
         [
             _what_went_in(content),
             _who_knows_which_class(content),
@@ -124,13 +87,9 @@ def render(content: EstimatorContent) -> str:
 def _what_went_in(content: EstimatorContent) -> Section:
     """Return the sites with their rows."""
     records = content.record["inputs"]
-    columns = [
-        text_column("Site", lambda one: one["name"], total=f"All {len(records):,}"),
-        Column("Rows", lambda one: one.get("weight"), digits=0, total=content.statistics.n_observations),
-        text_column("SHA-256", lambda one: (one.get("sha256") or "")[:12] or None),
-    ]
+    rows = Column("Rows", lambda one: one.get("weight"), digits=0, total=content.statistics.n_observations)
     caption = "Sums over rows travelled, and no row."
-    blocks: list[Block] = [Table("Table of sites", records, columns, "site", caption)]
+    blocks: list[Block] = [Table("Table of sites", records, columns_of_sites(records, [rows]), "site", caption)]
     if categories := content.statistics.features.categories_in_words():
         blocks.append(Facts({"Categories of columns": "; ".join(categories)}))
     return Section("in", "What went in", blocks)
@@ -204,12 +163,7 @@ def _how_sites_differ(content: EstimatorContent) -> Section | None:
 
 def _forests(content: EstimatorContent) -> Section | None:
     """Return a forest plot of every coefficient that sites know with its error, as in a meta-analysis of them."""
-    estimates = {}
-    for name, site in content.sites[:MAX_SITES]:
-        try:
-            estimates[name] = site_estimate(site)
-        except (InputError, np.linalg.LinAlgError):  # of another estimator, or of too few rows
-            continue
+    estimates = _estimates(content.sites[:MAX_SITES])
     shown = list(next(iter(estimates.values()))[0])[:MAX_PLOTS] if estimates else []
     if len(estimates) < 2 or not shown:
         return None
@@ -243,6 +197,17 @@ def _forests(content: EstimatorContent) -> Section | None:
     return Section("forest", "Forest plots", blocks) if blocks else None
 
 
+def _estimates(sites: Sequence[tuple[str, Statistics]]) -> dict[str, tuple[dict[str, float], Array]]:
+    """Return coefficients by name, and their covariance, of the sites that know them."""
+    estimates = {}
+    for name, site in sites:
+        try:
+            estimates[name] = site_estimate(site)
+        except (InputError, np.linalg.LinAlgError):  # of another estimator, or of too few rows
+            continue
+    return estimates
+
+
 def _what_it_tells(content: EstimatorContent) -> Section:
     """Return what sums tell about people."""
     of = "of each class" if content.statistics.classes is not None else "of all rows"
@@ -273,11 +238,8 @@ def _products(statistics: Statistics) -> list[str]:
 
 def _how_it_was_made(content: EstimatorContent) -> Section:
     """Return hyper-parameters, options and versions."""
-    record = content.record
     parameters = {name: shorten(repr(value), 120) for name, value in content.statistics.parameters.items()}
-    options = {name: shorten(repr(value), 120) for name, value in record.get("options", {}).items()}
-    versions = {name: shorten(str(value), 40) for name, value in record.get("versions", {}).items()}
-    blocks: list[Block] = [Facts(parameters), Facts(options), Facts(versions)]
+    blocks = [Facts(parameters), *options_and_versions(content.record)]
     if content.statistics.approximations:
         blocks.append(Items([shorten(text, 300) for text in content.statistics.approximations]))
     return Section("made", "How it was made", blocks)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,26 +24,46 @@ Needs = Literal["classes", "targets", "nothing"]
 
 @dataclass(frozen=True, eq=False)
 class SiteRows:
-    """Checked rows of a site.
+    """Checked rows of a site, and what an estimator takes its sums of them by."""
 
-    Parameters
-    ----------
-    X : ndarray of shape (n, d) or CSR array of shape (n, d)
-        Rows in float64.
-    y : ndarray of shape (n,) or (n, q), optional
-        Class or targets of every row.
-    weights : ndarray of shape (n,), optional
-        Weight of every row; None counts all alike.
-    """
-
-    X: Any
-    y: Any = None
-    weights: Array | None = None
+    X: Any  # (n, d), rows in float64, or a CSR array of such
+    y: Any = None  # (n,) or (n, q), class or targets of every row
+    weights: Array | None = None  # (n,), weight of every row; None counts all alike
+    numbers: Any = None  # (n,), the class of every row, by its position among `n_classes`
+    n_classes: int = 0  # number of classes
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # the estimator's hyper-parameters
+    # Whether a step before the estimator mixes columns, so that it needs products although it would not.
+    products: bool = False
 
     @property
     def n(self) -> int:
         """Number of rows."""
         return int(self.X.shape[0])
+
+    @property
+    def dense(self) -> Array:
+        """The rows (n, d), not sparse."""
+        return np.asarray(self.X.toarray() if hasattr(self.X, "toarray") else self.X, dtype=np.float64)
+
+    @property
+    def weight_of_each(self) -> Array:
+        """Weight of every row (n,), 1 where all count alike."""
+        return np.ones(self.n) if self.weights is None else self.weights
+
+    @property
+    def counts(self) -> Array:
+        """Number of rows: of every class (C,), or of all ()."""
+        if self.numbers is None:
+            return np.array(float(self.n))
+        return np.bincount(self.numbers, minlength=self.n_classes).astype(np.float64)
+
+    @property
+    def one_target(self) -> Array:
+        """The targets (n,), of which there must be one a row."""
+        if self.y.ndim != 1:
+            raise InputError("y", f"has shape {self.y.shape}, expected one target", code="E-SHAPE")
+        targets: Array = self.y
+        return targets
 
 
 def read_rows(
@@ -60,17 +81,8 @@ def read_rows(
         Weight of every row.
     n_columns, names
         The columns that the model expects.
-    needs : {"classes", "targets", "nothing"}
-        What must come beside X.
-    may_be_sparse : bool
-        Whether a sparse matrix stays one.
-
-    Raises
-    ------
-    InputError
-        Naming what is wrong, what was expected and what was found.
-    OptionError
-        For weights that are not one positive number for every row.
+    needs, may_be_sparse
+        What must come beside X, and whether a sparse matrix stays one.
     """
     X, y, called = _split(data, needs, names, n_columns)
     if sparse.issparse(X) and may_be_sparse:
@@ -87,7 +99,7 @@ def read_rows(
         if y.shape != (n,):
             raise InputError("y", f"expected one class for each of the {n} rows, found shape {y.shape}", code="E-SHAPE")
     elif needs == "targets":
-        y = _targets(y, n)
+        y = real_targets(y, n)
     else:
         y = None
     return SiteRows(X, y, _weights(sample_weight, n))
@@ -96,18 +108,8 @@ def read_rows(
 def read_labelled(path: Path, needs: Needs) -> tuple[Any, Any, tuple[str, ...] | None]:
     """Return the rows in a file, their classes or targets, and the names of the columns where it has them.
 
-    Parameters
-    ----------
-    path : Path
-        A .npz with x and y, or a .csv whose last column is the class or the target; with `needs` "nothing" all columns
-        are those of rows.
-    needs : {"classes", "targets", "nothing"}
-        What must come with the rows.
-
-    Raises
-    ------
-    InputError
-        For a file without it.
+    A .npz has x and y; the last column of a .csv is the class or the target. With `needs` "nothing" all columns are
+    those of rows.
     """
     if path.suffix.lower() not in (".csv", ".npy", ".npz"):
         raise FileFormatError(not_data(path, ".csv, .npz or .npy"))
@@ -123,26 +125,19 @@ def read_labelled(path: Path, needs: Needs) -> tuple[Any, Any, tuple[str, ...] |
 
 
 def _read_table(path: Path, names: tuple[str, ...] | None, n_columns: int | None, needs: Needs) -> tuple[Array, Any]:
-    """Return the columns of a CSV that a model names, and its one other column: the classes or the targets.
-
-    Raises
-    ------
-    InputError
-        For a table without names, or with another number of other columns.
-    """
+    """Return the columns of a CSV that a model names, and its one other column: the classes or the targets."""
     table = read_csv(path, names)
     header = table.header or ()
     inputs = tuple(range(len(header) - 1)) if names is None else tuple(map(header.index, set(names) & set(header)))
     others = [number for number in range(len(header)) if number not in inputs]
     if len(others) != 1 or len(inputs) < (len(names) if names is not None else n_columns or 0):
         wanted = f"the columns {', '.join(names[:8])}" if names is not None else f"{n_columns or 'its'} columns"
-        raise InputError(
-            path,
+        text = (
             f"has the columns {', '.join(header[:8]) or 'without names'}; expected {wanted} and one more, the"
-            f" {'class' if needs == 'classes' else 'target'}",
-            f'write such a table, or a .npz with x and y; or name the column: `data=("{path.name}", "outcome")`',
-            "E-SHAPE",
+            f" {'class' if needs == 'classes' else 'target'}"
         )
+        remedy = f'write such a table, or a .npz with x and y; or name the column: `data=("{path.name}", "outcome")`'
+        raise InputError(path, text, remedy, "E-SHAPE")
     ordered = inputs if names is None else tuple(header.index(name) for name in names)
     labels = np.array(table.column(header[others[0]]))
     return table.numbers(ordered), _numbers_or_texts(labels, needs)
@@ -170,25 +165,19 @@ def _split(data: Any, needs: Needs, names: tuple[str, ...] | None, n_columns: in
             return *_read_table(path, names, n_columns, needs), str(data)
         if path.suffix.lower() == ".parquet":
             if needs != "nothing":
-                raise InputError(
-                    path,
-                    "which of its columns is y is not stated",
-                    f'give `data=("{path.name}", "outcome")`',
-                    "E-NEEDED",
-                )
+                text = "which of its columns is y is not stated"
+                raise InputError(path, text, f'give `data=("{path.name}", "outcome")`', "E-NEEDED")
             return data, None, str(data)
         arrays = read_labelled_arrays(path)
         if needs != "nothing" and arrays.labels is None:
-            raise InputError(
-                path, "has no array y, which this model is fitted to", "write a .npz with x and y", "E-NEEDED"
-            )
+            text = "has no array y, which this model is fitted to"
+            raise InputError(path, text, "write a .npz with x and y", "E-NEEDED")
         return arrays.inputs, arrays.labels, str(data)
     if isinstance(data, tuple) and len(data) == 2:
         return data[0], data[1], "X"
     if needs != "nothing":
-        raise InputError(
-            "data", f"expected (X, y), found {type(data).__name__} without y", "give `data=(X, y)`", "E-TYPE"
-        )
+        text = f"expected (X, y), found {type(data).__name__} without y"
+        raise InputError("data", text, "give `data=(X, y)`", "E-TYPE")
     return data, None, "data"
 
 
@@ -200,9 +189,8 @@ def _with_column(data: Any, name: str) -> tuple[Any, Any, str]:
         raise InputError(called, f"has no named columns, so none is {name!r}", "give y as an array", "E-NEEDED")
     if table.header.count(name) != 1:
         names = ", ".join(table.header)[:200]
-        raise InputError(
-            called, f"has {table.header.count(name)} columns {name!r}, expected one; found {names}", code="E-SHAPE"
-        )
+        text = f"has {table.header.count(name)} columns {name!r}, expected one; found {names}"
+        raise InputError(called, text, code="E-SHAPE")
     place = table.header.index(name)
     return table.without(place), table.take(place), called
 
@@ -212,12 +200,13 @@ def _column(y: Any) -> Any:
     return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
 
 
-def _targets(y: Any, n: int) -> Array:
+def real_targets(y: Any, n: int, text: str = "expected a number for every row", remedy: str = "") -> Array:
+    """Return targets (n,) or (n, q) in double precision; `text` and `remedy` are said of what are no numbers."""
     try:
         array: Array = np.asarray(y, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError("y", "expected a number for every row", code="E-TYPE") from None
-    if array.ndim not in (1, 2) or array.shape[0] != n:
+        raise InputError("y", text, remedy, "E-TYPE") from None
+    if array.ndim not in (1, 2) or array.shape[0] != n or 0 in array.shape[1:]:
         raise InputError(
             "y", f"expected a number, or a row of them, for each of the {n} rows, found {array.shape}", code="E-SHAPE"
         )
@@ -246,10 +235,9 @@ def _weights(sample_weight: Any, n: int) -> Array | None:
         raise OptionError("sample_weight", f"{expected} 0 for all", "leave it out to count rows alike")
     if np.any(weights == 0):
         row = int(np.flatnonzero(weights == 0)[0])
-        raise OptionError(
-            "sample_weight",
+        text = (
             f"is 0 for {int(np.sum(weights == 0))} of the rows, the first of them row {row}, counted from 0: such a row"
-            " is one of the rows for some numbers of a model and none for others",
-            "leave these rows out of the data, and fit without them",
+            " is one of the rows for some numbers of a model and none for others"
         )
+        raise OptionError("sample_weight", text, "leave these rows out of the data, and fit without them")
     return weights

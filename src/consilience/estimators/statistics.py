@@ -77,21 +77,11 @@ _NOT_OF_SUMS = ("min_count", "n_withheld")
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a Pipeline before its last: the name, the class and the hyper-parameters of a transformer.
+    """A step of a Pipeline before its last: the name, the class and the hyper-parameters of a transformer."""
 
-    Parameters
-    ----------
-    name : str
-        Its name in the Pipeline.
-    kind : str
-        Its class, such as ``sklearn.StandardScaler``.
-    parameters : mapping of str to JSON values
-        Its hyper-parameters.
-    """
-
-    name: str
-    kind: str
-    parameters: Mapping[str, Json]
+    name: str  # its name in the Pipeline
+    kind: str  # its class, such as ``sklearn.StandardScaler``
+    parameters: Mapping[str, Json]  # its hyper-parameters
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -284,7 +274,7 @@ class Statistics(Displayed):
         problems = [
             Problem("", f"{name} has values that are not finite", code="E-NUMBER")
             for name, values in arrays.items()
-            if _bad(values)
+            if not np.isfinite(values).all()
         ]
         if problems:
             return problems
@@ -294,17 +284,15 @@ class Statistics(Displayed):
                 problems.append(Problem("", f"moments {name!r} have negative counts at {where}", code="E-NUMBER"))
                 continue
             if np.any((record.n == 0) != (record.weight == 0)):
-                problems.append(
-                    Problem("", f"moments {name!r} have weights without rows, or rows without weight", code="E-NUMBER")
-                )
+                text = f"moments {name!r} have weights without rows, or rows without weight"
+                problems.append(Problem("", text, code="E-NUMBER"))
             if NOISE not in self.counts and _has_negative_variance(record):
-                problems.append(
-                    Problem("", f"moments {name!r} have a scatter with negative variances", code="E-NUMBER")
-                )
+                text = f"moments {name!r} have a scatter with negative variances"
+                problems.append(Problem("", text, code="E-NUMBER"))
         problems += [
             Problem("", f"counts {name!r} have negative values", code="E-NUMBER")
             for name, values in self.counts.items()
-            if name not in SIGNED and _neg(values)
+            if name not in SIGNED and np.any(values < 0)
         ]
         if self.classes is not None:
             problems += self._contradictions()
@@ -329,9 +317,8 @@ class Statistics(Displayed):
         if not problems and TOTAL in self.moments:
             by_class, of_all = float(self.row_counts.sum()), float(self.moments[TOTAL].n)
             if abs(by_class - of_all) > _COUNT_ROUNDING * max(by_class, of_all):
-                problems.append(
-                    Problem("", f"has {by_class:g} rows by class and {of_all:g} rows of all classes", code="E-MISMATCH")
-                )
+                text = f"has {by_class:g} rows by class and {of_all:g} rows of all classes"
+                problems.append(Problem("", text, code="E-MISMATCH"))
         return problems
 
 
@@ -351,14 +338,6 @@ def _has_negative_variance(record: CentredMoments) -> bool:
     except np.linalg.LinAlgError:
         return bool(np.any(np.linalg.eigvalsh(record.scatter).min(axis=-1, initial=0.0) < lowest_allowed))
     return False
-
-
-def _bad(values: Array) -> bool:
-    return not bool(np.isfinite(values).all())
-
-
-def _neg(values: Array) -> bool:
-    return bool(np.any(values < 0))
 
 
 def _first_where(mask: Any) -> str | None:

@@ -20,17 +20,7 @@ USUAL_ROUNDS = 5
 
 
 def judge(statistics: Statistics, n_sites: int, details: EstimatorDetails) -> Verdict:
-    """Return the verdict on the estimator of all sites' sums.
-
-    Parameters
-    ----------
-    statistics : Statistics
-        The sums of all sites.
-    n_sites : int
-        Number of sites.
-    details : EstimatorDetails
-        Of the fusion: how much sites differ, and what their penalties make up, of products.
-    """
+    """Return the verdict on the estimator of the sums of all sites, given the details of their fusion."""
     adapter = adapter_of_kind(statistics.kind)
     name = adapter.class_name if statistics.last_step is None else f"Pipeline of a {adapter.class_name}"
     rows = f"the {statistics.n_observations:,.0f} rows of {all_of(n_sites, 'sites')}"

@@ -22,21 +22,11 @@ STILL_WORKS = "consensus_mc with `covariance='diagonal'` still works"
 
 @dataclass(frozen=True, eq=False)
 class CombinedDraws:
-    """What a method made.
+    """What a method made."""
 
-    Parameters
-    ----------
-    draws : ndarray of shape (T, D)
-        Draws of the full posterior in unconstrained coordinates.
-    details : CombinationDetails
-        What it found on its way.
-    notes : mapping of str to str
-        What is wrong with them, each with its remedy.
-    """
-
-    draws: Array
-    details: CombinationDetails = field(default_factory=CombinationDetails)
-    notes: Mapping[str, str] = field(default_factory=dict)
+    draws: Array  # (T, D), draws of the full posterior in unconstrained coordinates
+    details: CombinationDetails = field(default_factory=CombinationDetails)  # what it found on its way
+    notes: Mapping[str, str] = field(default_factory=dict)  # what is wrong with them, each with its remedy
 
 
 @dataclass(frozen=True)
@@ -117,60 +107,46 @@ class DrawsMethod(Options, ABC):
         lacking = [name for name, site in zip(stack.names, stack.sites, strict=True) if site.prior is None]
         if not lacking:
             return []
-        return [
-            Problem(
-                _some(lacking),
-                f"does not say what of the prior its draws hold, which {self.name} needs: {stack.n_sites} whole priors"
-                " would count it as often",
-                f"sample with the prior raised to 1/{stack.n_sites} and state prior=1/{stack.n_sites}, or state its"
-                " distribution by variable, to be divided out",
-                "E-NEEDED",
-            )
-        ]
+        text = (
+            f"does not say what of the prior its draws hold, which {self.name} needs: {stack.n_sites} whole priors"
+            " would count it as often"
+        )
+        remedy = (
+            f"sample with the prior raised to 1/{stack.n_sites} and state prior=1/{stack.n_sites}, or state its"
+            " distribution by variable, to be divided out"
+        )
+        return [Problem(_some(lacking), text, remedy, "E-NEEDED")]
 
     def _power_problems(self, stack: Subposteriors) -> list[Problem]:
         odd = [name for name, site in zip(stack.names, stack.sites, strict=True) if site.likelihood_power != 1.0]
         if not odd:
             return []
-        return [
-            Problem(
-                _some(odd), "raised its likelihood to a power, which is for `method='wasp'` alone", "name that method"
-            )
-        ]
+        text = "raised its likelihood to a power, which is for `method='wasp'` alone"
+        return [Problem(_some(odd), text, "name that method")]
 
     def _covariance_problems(self, stack: Subposteriors) -> list[Problem]:
         least = MIN_DRAWS_PER_COORDINATE * stack.n_coordinates
+        needs = f"of {stack.n_coordinates} coordinates, and {self.name} needs {least} for its covariance"
         few = [
-            Problem(
-                name,
-                f"has {site.n_draws} draws of {stack.n_coordinates} coordinates, and {self.name} needs {least} for its"
-                " covariance",
-                f"draw more; {STILL_WORKS}",
-                "E-NEEDED",
-            )
+            Problem(name, f"has {site.n_draws} draws {needs}", f"draw more; {STILL_WORKS}", "E-NEEDED")
             for name, site in zip(stack.names, stack.sites, strict=True)
             if site.n_draws < least
         ]
         if few:
             return few
-        return [
-            Problem(
-                stack.names[number],
-                f"has variables that are functions of each other ({stack.called(places)}), so that their covariance is"
-                " singular",
-                _without_functions(stack, places),
-                "E-NUMBER",
-            )
-            for number, places in stack.singular_sites().items()
-        ]
+        problems = []
+        for number, places in stack.singular_sites().items():
+            text = f"has variables that are functions of each other ({stack.called(places)})"
+            text += ", so that their covariance is singular"
+            problems.append(Problem(stack.names[number], text, _without_functions(stack, places), "E-NUMBER"))
+        return problems
 
     def _mode_problems(self, stack: Subposteriors) -> list[Problem]:
+        remedy = "`method='semiparametric'` keeps modes; of a mixture whose labels switch, state `exchangeable=(...)`,"
+        fills = f"and {self.name} would fill what lies between"
         return [
             Problem(
-                name,
-                f"has two modes that are apart in {stack.called(places)}, and {self.name} would fill what lies between",
-                "`method='semiparametric'` keeps modes; of a mixture whose labels switch, state `exchangeable=(...)`,"
-                " or call cs.relabel",
+                name, f"has two modes that are apart in {stack.called(places)}, {fills}", f"{remedy} or call cs.relabel"
             )
             for name, places in zip(stack.names, stack.bimodal, strict=True)
             if len(places)

@@ -41,7 +41,6 @@ class GaussianProduct(DrawsMethod):
 
     def combine(self, stack: Subposteriors, rng: np.random.Generator, progress: Progress) -> CombinedDraws:
         """Return draws of the product."""
-        del progress
         return CombinedDraws(gaussian_draws(*stack.product, self.count(stack), rng))
 
 
@@ -99,7 +98,6 @@ class ConsensusMonteCarlo(DrawsMethod):
 
     def combine(self, stack: Subposteriors, rng: np.random.Generator, progress: Progress) -> CombinedDraws:
         """Return weighted averages of draws."""
-        del progress
         weights, count = self._weights(stack), self.count(stack)
         total = np.zeros((count, stack.n_coordinates))
         for draws, weight in zip(stack.draws, weights, strict=True):

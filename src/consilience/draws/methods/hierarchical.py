@@ -56,17 +56,15 @@ class HierarchicalDraws(DrawsMethod):
         site_naturals = family.to_natural(mean=stack.means, covariance=stack.covariances)
         for name, values in zip(stack.names, np.linalg.eigvalsh(stack.precisions - precision), strict=True):
             if values[0] <= 0:
-                raise InputError(
-                    name,
-                    "says less of some coordinate than its prior and Jacobian: no likelihood is left without these",
-                    "give it more rows, or take `method='consensus_mc'`, which divides them out of the product alone",
-                    "E-NEEDED",
+                text = "says less of some coordinate than its prior and Jacobian: no likelihood is left without these"
+                remedy = (
+                    "give it more rows, or take `method='consensus_mc'`, which divides them out of the product alone"
                 )
+                raise InputError(name, text, remedy, "E-NEEDED")
         return site_naturals - common, common
 
     def combine(self, stack: Subposteriors, rng: np.random.Generator, progress: Progress) -> CombinedDraws:
         """Return draws of the common mean."""
-        del progress
         family = Gaussian(stack.n_coordinates)
         likelihoods, common = self._likelihoods(stack)
         ensemble = Ensemble.of([Posterior(family, row[None]) for row in likelihoods], None, stack.names)

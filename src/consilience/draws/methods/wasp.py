@@ -45,20 +45,13 @@ class WASP(DrawsMethod):
 
     def _power_problems(self, stack: Subposteriors) -> list[Problem]:
         """Return the sites whose likelihood was not raised to J: their widths would stay."""
-        odd = [
-            (name, site.likelihood_power)
-            for name, site in zip(stack.names, stack.sites, strict=True)
-            if abs(site.likelihood_power - stack.n_sites) > 1e-6 * stack.n_sites
-        ]
+        n = stack.n_sites
+        expected = f"expected {n}, the number of sites: the barycenter would be too wide or too narrow"
+        remedy = f"sample with likelihood^{n} and the whole prior, and state `likelihood_power={n}`"
         return [
-            Problem(
-                name,
-                f"raised its likelihood to {power:g}, expected {stack.n_sites}, the number of sites: the barycenter"
-                " would be too wide or too narrow",
-                f"sample with likelihood^{stack.n_sites} and the whole prior, and state"
-                f" `likelihood_power={stack.n_sites}`",
-            )
-            for name, power in odd
+            Problem(name, f"raised its likelihood to {site.likelihood_power:g}, {expected}", remedy)
+            for name, site in zip(stack.names, stack.sites, strict=True)
+            if abs(site.likelihood_power - n) > 1e-6 * n
         ]
 
     def check(self, stack: Subposteriors) -> None:
@@ -66,7 +59,6 @@ class WASP(DrawsMethod):
 
     def combine(self, stack: Subposteriors, rng: np.random.Generator, progress: Progress) -> CombinedDraws:
         """Return draws of the barycenter."""
-        del progress
         count = self.count(stack)
         if stack.n_coordinates == 1:
             levels = (np.arange(count) + 0.5) / count

@@ -19,7 +19,7 @@ import numpy as np
 from consilience.catalogue import with_suggestions
 from consilience.checks import Array, Json
 from consilience.core.features import Features, sklearn_features
-from consilience.errors import InputError, Problem
+from consilience.errors import InputError, OptionError, Problem
 from consilience.estimators.design import Design
 from consilience.estimators.hyper_parameters import decode, encoded_parameters
 from consilience.estimators.site_rows import Needs, SiteRows
@@ -73,6 +73,8 @@ class EstimatorAdapter(ABC):
     """What it is fitted to beside rows."""
     lacks: ClassVar[str | None] = None
     """What a fitted object does not keep, so that its sums are taken from data; None where it keeps all."""
+    says_all: ClassVar[str | None] = None
+    """What messages add to the name of the class where a fitted object needs no data; None of those that may."""
     sum_parameters: ClassVar[tuple[str, ...]] = ()
     """Hyper-parameters by which the sums themselves differ, so that they must agree between sites."""
     is_diagonal: ClassVar[bool] = False
@@ -126,32 +128,26 @@ class EstimatorAdapter(ABC):
 
     def design_of(self, model: Any) -> Design:
         """Return what a formula made columns and outcome of; nothing here."""
-        del model
         return Design()
 
     def refusal(self, parameters: Mapping[str, Json]) -> Problem | None:
         """Return why an estimator of these hyper-parameters is no function of sums; None where it is one."""
-        del parameters
         return None
 
     def needs_fourth_moments(self, parameters: Mapping[str, Json]) -> bool:
         """Return whether ``fit`` shrinks by fourth moments, which sites tell in a second message."""
-        del parameters
         return False
 
     def contradictions(self, first_label: str, first: Statistics, site: Statistics) -> list[Problem]:
         """Return why sums of a site cannot be added to those of the first, besides the checks of all estimators."""
-        del first_label, first, site
         return []
 
-    def refuse_data(self) -> None:  # noqa: B027  (most adapters take data)
-        """Raise where a fitted object says all, so that data have no use; not here.
-
-        Raises
-        ------
-        OptionError
-            Saying so.
-        """
+    def refuse_data(self) -> None:
+        """Raise where a fitted object says all, so that data have no use."""
+        if self.says_all is not None:
+            raise OptionError(
+                "data", f"are not needed: a fitted {self.class_name}{self.says_all} says all; leave them out"
+            )
 
     def disclosure(self) -> Problem | None:
         """Return why the statistics are single observations, which leave a site with ``min_count=0`` only."""
@@ -171,46 +167,19 @@ class EstimatorAdapter(ABC):
 
     def kept_statistics(self, model: Any) -> Statistics | None:
         """Return the statistics that an object keeps whole; None where they are made of what it keeps, or of data."""
-        del model
         return None
 
     @abstractmethod
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
-        """Return the sums of rows.
-
-        Parameters
-        ----------
-        rows : SiteRows
-            The rows.
-        numbers : ndarray of int of shape (n,) or None
-            The class of every row, by its position among `n_classes`.
-        n_classes : int
-            Number of classes.
-        parameters : mapping of str to JSON values
-            The hyper-parameters.
-        products : bool
-            Whether a step before the estimator mixes columns, so that it needs products although it would not.
-        """
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
+        """Return the sums of rows."""
 
     def is_loose(self, parameters: Mapping[str, Json]) -> bool:
         """Return whether `fit` would stop at a tolerance, or draw at random, where the sums are solved exactly."""
         return any(parameters.get(name) in values for name, values in self.loose_solvers.items())
 
-    def sums_of_model(
-        self,
-        model: Any,
-        rows: SiteRows,
-        numbers: Any,
-        n_classes: int,
-        parameters: Mapping[str, Json],
-        *,
-        products: bool,
-    ) -> SiteSums:
+    def sums_of_model(self, model: Any, rows: SiteRows) -> SiteSums:
         """Return the sums of rows for a model that was fitted to them; those of the rows alone, unless it is named."""
-        del model
-        return self.sums_of_rows(rows, numbers, n_classes, parameters, products=products)
+        return self.sums_of_rows(rows)
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return the sums that a fitted object keeps.
@@ -220,18 +189,14 @@ class EstimatorAdapter(ABC):
         InputError
             Where it does not keep all of them.
         """
-        del model, n_observations
-        raise InputError(
-            f"a {self.class_name}",
-            f"does not keep {self.lacks}",
-            "describe it where its data are: `cs.describe(model, data="
-            + ("X)`" if self.needs == "nothing" else "(X, y))`"),
-            "E-DESCRIBE",
+        text = f"does not keep {self.lacks}"
+        remedy = "describe it where its data are: `cs.describe(model, data=" + (
+            "X)`" if self.needs == "nothing" else "(X, y))`"
         )
+        raise InputError(f"a {self.class_name}", text, remedy, "E-DESCRIBE")
 
     def written_like(self, fused: Any, like: Any) -> Any:
         """Return a fused model in the form of one that was fused, where sums alone cannot give it; as it is here."""
-        del like
         return fused
 
     @abstractmethod
@@ -270,14 +235,28 @@ class RefittedAdapter(EstimatorAdapter):
         return model
 
 
-def new_estimator(module: str, name: str, parameters: Mapping[str, Json]) -> Any:
-    """Return an estimator with these hyper-parameters, not fitted.
+class JointMomentsAdapter(EstimatorAdapter):
+    """What regressions have in common: joint moments of columns and targets."""
 
-    Raises
-    ------
-    InputError
-        For a hyper-parameter that this version of scikit-learn does not have.
-    """
+    needs: ClassVar[Needs] = "targets"
+
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
+        """Return joint moments."""
+        return joint_moments(rows)
+
+
+class ClassMomentsAdapter(EstimatorAdapter):
+    """What classifiers by means and scatters of classes have in common."""
+
+    needs: ClassVar[Needs] = "classes"
+
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
+        """Return the moments of each class."""
+        return SiteSums({ROWS: moments_of_classes(rows, diagonal=self.is_diagonal and not rows.products)})
+
+
+def new_estimator(module: str, name: str, parameters: Mapping[str, Json]) -> Any:
+    """Return an estimator with these hyper-parameters, not fitted."""
     made = getattr(import_module(module), name)
     known = made._get_param_names()  # of scikit-learn's base class, sorted
     if unknown := [key for key in parameters if key not in known]:
@@ -294,17 +273,15 @@ def new_estimator(module: str, name: str, parameters: Mapping[str, Json]) -> Any
 def joint_moments(rows: SiteRows) -> SiteSums:
     """Return the moments of columns and targets together."""
     y = rows.y if rows.y.ndim == 2 else rows.y[:, None]
-    return SiteSums({ROWS: CentredMoments.of_rows(np.hstack([_dense(rows.X), y]), rows.weights)})
+    return SiteSums({ROWS: CentredMoments.of_rows(np.hstack([rows.dense, y]), rows.weights)})
 
 
-def moments_of_classes(
-    rows: SiteRows, numbers: Any, n_classes: int, *, diagonal: bool, weighted: bool = True
-) -> CentredMoments:
+def moments_of_classes(rows: SiteRows, *, diagonal: bool, weighted: bool = True) -> CentredMoments:
     """Return the moments of the rows of each class (C,)."""
-    X = _dense(rows.X)
+    X = rows.dense
     records = []
-    for number in range(n_classes):
-        members = np.flatnonzero(numbers == number)
+    for number in range(rows.n_classes):
+        members = np.flatnonzero(rows.numbers == number)
         weights = None if rows.weights is None or not weighted else rows.weights[members]
         records.append(CentredMoments.of_rows(X[members], weights, diagonal=diagonal))
     stacked = {name: np.stack([getattr(record, name) for record in records]) for name in _PARTS}
@@ -314,10 +291,6 @@ def moments_of_classes(
 _PARTS = ("n", "weight", "log_weight", "mean", "scatter")
 
 
-def _dense(X: Any) -> Array:
-    return np.asarray(X.toarray() if hasattr(X, "toarray") else X, dtype=np.float64)
-
-
 def whole_moments(statistics: Statistics, name: str = ROWS) -> CentredMoments:
     """Return the moments of all rows, whatever their class."""
     record = statistics.moments[name]
@@ -325,17 +298,10 @@ def whole_moments(statistics: Statistics, name: str = ROWS) -> CentredMoments:
 
 
 def require_two_classes(statistics: Statistics) -> None:
-    """Raise where all rows are of one class, which no classifier tells from another.
-
-    Raises
-    ------
-    InputError
-        Saying so.
-    """
+    """Raise where all rows are of one class, which no classifier tells from another."""
     if len(statistics.classes or ()) < 2:
-        raise InputError(
-            "", "has one class in all, expected two or more", "fuse sites that know others too", "E-NUMBER"
-        )
+        text = "has one class in all, expected two or more"
+        raise InputError("", text, "fuse sites that know others too", "E-NUMBER")
 
 
 def class_priors(statistics: Statistics, parameter: str = "priors") -> Array:

@@ -22,11 +22,13 @@ from consilience.estimators.statistics import Statistics
 _EPS = float(np.finfo(np.float64).eps)
 
 
-def _one_target(statistics: Statistics) -> None:
+def _moments_of(model: Any, statistics: Statistics) -> tuple[RegressionMoments, Array, Array, float]:
+    """Return the moments of one target, with S_xx (d, d), S_xy (d,) and S_yy."""
     if statistics.target_shape:
-        raise InputError(
-            "y", f"expected one target, found {statistics.n_targets}", "fit one model for each target", "E-SHAPE"
-        )
+        text = f"expected one target, found {statistics.n_targets}"
+        raise InputError("y", text, "fit one model for each target", "E-SHAPE")
+    moments = RegressionMoments(statistics, model.fit_intercept)
+    return moments, moments.gram, moments.cross[:, 0], float(moments.target_gram[0, 0])
 
 
 @cache
@@ -56,9 +58,7 @@ class BayesianRidgeAdapter(RegressionAdapter):
 
     def fit_sums(self, model: Any, statistics: Statistics) -> None:
         """Iterate on the precisions of noise and coefficients, as ``fit`` does."""
-        _one_target(statistics)
-        moments = RegressionMoments(statistics, model.fit_intercept)
-        gram, cross, total = moments.gram, moments.cross[:, 0], float(moments.target_gram[0, 0])
+        moments, gram, cross, total = _moments_of(model, statistics)
         d = len(gram)
         weight = moments.weight if _counts_weights() else moments.n
         values, vectors = linalg.eigh(gram)
@@ -115,9 +115,7 @@ class ARDRegressionAdapter(RegressionAdapter):
 
     def fit_sums(self, model: Any, statistics: Statistics) -> None:
         """Iterate on all precisions, as ``fit`` does."""
-        _one_target(statistics)
-        moments = RegressionMoments(statistics, model.fit_intercept)
-        gram, cross, total = moments.gram, moments.cross[:, 0], float(moments.target_gram[0, 0])
+        moments, gram, cross, total = _moments_of(model, statistics)
         d, n = len(gram), moments.n
         coef = np.zeros(d)
         alpha = 1.0 / (float(moments.target_variance[0]) + _EPS)

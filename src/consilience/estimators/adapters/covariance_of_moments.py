@@ -34,14 +34,7 @@ def oracle_approximating_shrinkage(covariance: Array, n: float) -> float:
 def ledoit_wolf_shrinkage(covariance: Array, n: float, fourth: float) -> float:
     """Return the shrinkage of Ledoit and Wolf (2004), lemmas 3.2 to 3.5, as scikit-learn computes it.
 
-    Parameters
-    ----------
-    covariance : ndarray of shape (d, d)
-        C, the empirical one, divided by n.
-    n : float
-        Number of rows.
-    fourth : float
-        Mean of the squared square of the norm of the rows that C is of: mean_i |z_i|^4.
+    It is that of a covariance C (d, d) of n rows z, divided by n; `fourth` is the mean of |z|^4.
     """
     d = len(covariance)
     if d == 1:  # the result is the same whatever the shrinkage
@@ -88,15 +81,9 @@ def covariance_of(moments: CentredMoments, shrinkage: Any, estimator: Any, fourt
         columns.
     estimator : OAS, ShrunkCovariance, EmpiricalCovariance or None
         In its place. With ``assume_centered`` its covariance is about zero, as rows are not centred before.
-
     fourth : float, optional
-        Mean of the squared squared norms of the standardised rows, for "auto". Default or 0: not known, and the oracle
-        approximating shrinkage stands in its place.
-
-    Raises
-    ------
-    InputError
-        For both at once.
+        As in `ledoit_wolf_shrinkage`, for "auto". Default or 0: not known, and the oracle approximating shrinkage
+        stands in its place.
     """
     n = float(moments.n)
     is_about_zero = bool(getattr(estimator, "assume_centered", False))

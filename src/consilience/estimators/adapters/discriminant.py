@@ -12,32 +12,16 @@ from scipy import linalg
 from consilience.checks import Array, Json
 from consilience.errors import InputError
 from consilience.estimators.adapters.base import (
+    ClassMomentsAdapter,
     RefittedAdapter,
-    SiteSums,
     class_priors,
-    moments_of_classes,
     require_two_classes,
 )
 from consilience.estimators.adapters.covariance_of_moments import covariance_of
-from consilience.estimators.site_rows import Needs, SiteRows
-from consilience.estimators.statistics import FOURTH, FOURTH_TOTAL, ROWS, Statistics
+from consilience.estimators.statistics import FOURTH, FOURTH_TOTAL, Statistics
 
 
-class ClassMomentsAdapter(RefittedAdapter):
-    """What classifiers by means and scatters of classes have in common."""
-
-    needs: ClassVar[Needs] = "classes"
-
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
-        """Return the moments of each class."""
-        del parameters
-        is_diagonal = self.is_diagonal and not products
-        return SiteSums({ROWS: moments_of_classes(rows, numbers, n_classes, diagonal=is_diagonal)})
-
-
-class DiscriminantAdapter(ClassMomentsAdapter):
+class DiscriminantAdapter(ClassMomentsAdapter, RefittedAdapter):
     """What both discriminant analyses refuse."""
 
     module: ClassVar[str] = "sklearn.discriminant_analysis"
@@ -64,9 +48,8 @@ class LinearDiscriminantAnalysisAdapter(DiscriminantAdapter):
         n, n_classes, d = float(record.n.sum()), len(record.n), record.n_columns
         require_two_classes(statistics)
         if n <= n_classes:
-            raise InputError(
-                "", f"has {n:g} rows of {n_classes} classes; a covariance takes more rows than classes", code="E-FEW"
-            )
+            text = f"has {n:g} rows of {n_classes} classes; a covariance takes more rows than classes"
+            raise InputError("", text, code="E-FEW")
         priors = class_priors(statistics)
         model.priors_ = priors / priors.sum()
         most = min(n_classes - 1, d)
@@ -84,9 +67,10 @@ class LinearDiscriminantAnalysisAdapter(DiscriminantAdapter):
                 model.coef_ = linalg.lstsq(model.covariance_, model.means_.T)[0].T
             else:
                 _fit_eigen(model, statistics)
+            # log p(c | x) = x^T S^-1 m_c - m_c^T S^-1 m_c / 2 + log prior_c, up to a constant
             with np.errstate(divide="ignore"):
                 model.intercept_ = -0.5 * np.diag(model.means_ @ model.coef_.T) + np.log(model.priors_)
-        if n_classes == 2:
+        if n_classes == 2:  # of which scikit-learn keeps the difference
             model.coef_ = model.coef_[1:] - model.coef_[:1]
             model.intercept_ = model.intercept_[1:] - model.intercept_[:1]
 
@@ -143,26 +127,26 @@ def _fit_eigen(model: Any, statistics: Statistics) -> None:
     try:
         values, vectors = linalg.eigh(total - within, within)
     except linalg.LinAlgError:
-        raise InputError(
-            "",
-            "the covariance within classes of all rows is singular",
-            "give shrinkage, or leave columns out",
-            "E-NUMBER",
-        ) from None
+        text = "the covariance within classes of all rows is singular"
+        raise InputError("", text, "give shrinkage, or leave columns out", "E-NUMBER") from None
     model.explained_variance_ratio_ = np.sort(values / np.sum(values))[::-1][: model._max_components]
     model.scalings_ = vectors[:, np.argsort(values)[::-1]]
     model.coef_ = model.means_ @ model.scalings_ @ model.scalings_.T
+
+
+_ASKED = np.array([[0.0], [1.0], [3.0], [10.0], [12.0], [17.0]]), np.array([0, 0, 0, 1, 1, 1])
+"""Rows of two classes by which a version of scikit-learn is asked what it divides by; versions have done either."""
 
 
 @cache
 def _divides_by_degrees_of_freedom() -> bool:
     """Return whether this version's solver "svd" divides the within-class scatter by N - C and not by N.
 
-    It has done either. So it is asked: of one column its scaling is the root of that divisor over the scatter.
+    Of one column its scaling is the root of that divisor over the scatter.
     """
     from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-    x, y = np.array([[0.0], [1.0], [3.0], [10.0], [12.0], [17.0]]), np.array([0, 0, 0, 1, 1, 1])
+    x, y = _ASKED
     scatter = sum(float(((x[y == c] - x[y == c].mean()) ** 2).sum()) for c in (0, 1))
     scaling = float(LinearDiscriminantAnalysis(solver="svd").fit(x, y).scalings_[0, 0])
     return bool(scaling**2 * scatter < len(x) - 1)  # 4 of 6 rows and 2 classes, or 6
@@ -172,13 +156,12 @@ def _divides_by_degrees_of_freedom() -> bool:
 def _loses_a_degree_of_freedom() -> bool:
     """Return whether this version's quadratic discriminant analysis divides scatters by n - 1 and not by n.
 
-    It has done either (1.5 and 1.9), so it is asked: of one column its scaling is the variance.
+    Of one column its scaling is the variance.
     """
     from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 
-    x, y = np.array([[0.0], [1.0], [3.0], [10.0], [12.0], [17.0]]), np.array([0, 0, 0, 1, 1, 1])
-    variance = float(QuadraticDiscriminantAnalysis().fit(x, y).scalings_[0][0])
-    return bool(variance > 1.25 * float(np.var(x[:3])))  # 1.5 times, or once
+    variance = float(QuadraticDiscriminantAnalysis().fit(*_ASKED).scalings_[0][0])
+    return bool(variance > 1.25 * float(np.var(_ASKED[0][:3])))  # 1.5 times, or once
 
 
 class QuadraticDiscriminantAnalysisAdapter(DiscriminantAdapter):
@@ -199,26 +182,21 @@ class QuadraticDiscriminantAnalysisAdapter(DiscriminantAdapter):
         for c, name in enumerate(statistics.classes.names if statistics.classes else ()):
             n = float(record.n[c])
             if n < 2:
-                raise InputError(
-                    f"class {name}", f"has {n:g} rows in all, of which there is no covariance", code="E-FEW"
-                )
+                text = f"has {n:g} rows in all, of which there is no covariance"
+                raise InputError(f"class {name}", text, code="E-FEW")
             covariance = covariance_of(record.at(c), shrinkage, estimator, _fourth_of(statistics, c))
             if _loses_a_degree_of_freedom():
                 covariance *= n / (n - 1.0)
             values, vectors = linalg.eigh(covariance)
             values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
-            if not is_eigen:
+            if not is_eigen:  # S_c <- (1 - r) S_c + r I
                 values = (1.0 - model.reg_param) * values + model.reg_param
                 covariance = (vectors * values) @ vectors.T
             rank = int(np.count_nonzero(values > model.tol))
             if rank < d:
                 remedy = "give `solver='eigen'` and shrinkage" if is_eigen else "give reg_param"
-                raise InputError(
-                    f"class {name}",
-                    f"has a covariance of rank {rank} in {d} columns, of {n:g} rows in all",
-                    remedy,
-                    "E-FEW",
-                )
+                text = f"has a covariance of rank {rank} in {d} columns, of {n:g} rows in all"
+                raise InputError(f"class {name}", text, remedy, "E-FEW")
             model.scalings_.append(values)
             model.rotations_.append(vectors)
             covariances.append(covariance)

@@ -31,13 +31,7 @@ _ROUNDING = 1e-9
 
 
 def read_design(model: Any) -> Design:
-    """Return what a formula made columns and outcome of.
-
-    Parameters
-    ----------
-    model : model of statsmodels
-        The ``model`` of a fitted result.
-    """
+    """Return what a formula made columns and outcome of, in the ``model`` of a fitted result of statsmodels."""
     data = model.data
     spec = _spec_of(data)
     of_outcome = _spec_of(getattr(data, "orig_endog", None))
@@ -174,13 +168,7 @@ def digest(value: Any) -> str | None:
 
 
 def _canonical(value: Any, depth: int) -> Any:
-    """Return a value as JSON values, numbers in `DIGITS` digits.
-
-    Raises
-    ------
-    TypeError
-        For what is no value.
-    """
+    """Return a value as JSON values, numbers in `DIGITS` digits."""
     if depth > _MAX_DEPTH:
         raise TypeError
     if value is None or isinstance(value, bool | str):

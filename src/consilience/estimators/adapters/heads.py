@@ -17,7 +17,7 @@ from scipy.special import gammaln
 
 from consilience.checks import Array, Json, is_number, symmetric_part
 from consilience.errors import InputError, Problem
-from consilience.estimators.adapters.base import EstimatorAdapter, Mark, SiteSums, joint_moments, moments_of_classes
+from consilience.estimators.adapters.base import ClassMomentsAdapter, EstimatorAdapter, JointMomentsAdapter, SiteSums
 from consilience.estimators.adapters.discriminant import QuadraticDiscriminantAnalysisAdapter
 from consilience.estimators.adapters.linear_regression import least_norm, solve_penalised, warn_singular
 from consilience.estimators.adapters.naive_bayes import GaussianNBAdapter
@@ -29,10 +29,10 @@ from consilience.estimators.heads.model import (
     DiscriminantHead,
     FittedHead,
     LinearHead,
+    RealTargets,
     RegressionHead,
 )
-from consilience.estimators.heads.random_convolutions import random_convolutions
-from consilience.estimators.heads.random_fourier import random_fourier
+from consilience.estimators.heads.random_features import random_convolutions, random_fourier
 from consilience.estimators.heads.sums import FeatureMoments, HeadMoments, TargetMoments, clipped, sums_of_features
 from consilience.estimators.site_rows import Needs, SiteRows
 from consilience.estimators.statistics import NOISE, ROWS, SUMS, TOTAL, Statistics
@@ -67,7 +67,9 @@ class HeadAdapter(EstimatorAdapter):
     module: ClassVar[str] = "consilience.estimators.heads.model"
     needs: ClassVar[Needs] = "classes"
     sum_parameters: ClassVar[tuple[str, ...]] = (FEATURES, NORM_BOUND)
-    defaults: ClassVar[Mapping[str, Json]]
+    made: ClassVar[type[FittedHead]]
+    """The class of the fitted head."""
+    defaults: ClassVar[Mapping[str, Json]] = {}
     """Hyper-parameters of the head itself."""
     follows_units: ClassVar[bool] = False
     sent_as: ClassVar[str | None] = "`cs.learners.Head(kind, features=...).fit(X, y)`"
@@ -77,20 +79,10 @@ class HeadAdapter(EstimatorAdapter):
         return getattr(model, "statistics", None) is not None or isinstance(model, FittedHead)
 
     def kept_statistics(self, model: Any) -> Statistics | None:
-        """Return the sums that a site's head keeps.
-
-        Raises
-        ------
-        InputError
-            For a fused head, which keeps none.
-        """
+        """Return the sums that a site's head keeps."""
         if isinstance(model, FittedHead):
-            raise InputError(
-                f"a {self.class_name}",
-                "has no sums, only what was made of them",
-                "give the fusion, or its file",
-                "E-NEEDED",
-            )
+            text = "has no sums, only what was made of them"
+            raise InputError(f"a {self.class_name}", text, "give the fusion, or its file", "E-NEEDED")
         if model.statistics is None:
             raise InputError("", f"this {self.class_name} is not fitted yet; call fit first", code="E-UNFITTED")
         statistics: Statistics = model.statistics
@@ -105,21 +97,21 @@ class HeadAdapter(EstimatorAdapter):
                 return Problem(name, f"expected a number {expected}, found {str(value)[:40]}", code="E-NUMBER")
         return None
 
-    @abstractmethod
-    def head(self, statistics: Statistics) -> FittedHead:
-        """Return the head that sums give, on the features in `statistics`."""
-
     def rebuild(self, statistics: Statistics) -> Any:
-        """Return the fitted head of its sums."""
-        return self.head(statistics)
-
-    def _empty(self, made: type[Any], statistics: Statistics) -> Any:
-        """Return a head without rows, with its classes and its features."""
+        """Return the fitted head of its sums, with its classes or the shape of its targets, and its features."""
         record = str(statistics.parameters[FEATURES])
         features: FeatureMap | None = map_of_record(record, MAKERS)
         classes = np.array([]) if statistics.classes is None else statistics.classes.array()
         bound = statistics.parameters.get(NORM_BOUND)
-        return made(self.kind, classes, statistics.n_columns, record, features, bound)
+        head = self.made(self.kind, classes, statistics.n_columns, record, features, bound)
+        if isinstance(head, RealTargets):
+            head.target_shape_ = statistics.target_shape or ()
+        self.solve(head, statistics)
+        return head
+
+    @abstractmethod
+    def solve(self, head: Any, statistics: Statistics) -> None:
+        """Set on a head without rows what sums give."""
 
 
 class PooledHeadAdapter(HeadAdapter):
@@ -137,45 +129,42 @@ class PooledHeadAdapter(HeadAdapter):
         }
         return shapes | ({f"counts {NOISE!r}": ()} if NOISE in statistics.counts else {})
 
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
         """Return counts and sums by class, and the moments of all rows."""
-        del parameters, products
-        counts, sums, total = sums_of_features(rows.X, numbers, n_classes)
+        counts, sums, total = sums_of_features(rows.X, rows.numbers, rows.n_classes)
         return SiteSums({TOTAL: total}, {ROWS: counts, SUMS: sums})
+
+    def moments_of(self, statistics: Statistics) -> FeatureMoments:
+        """Return the moments that a linear head is solved from."""
+        return FeatureMoments.of(statistics)
 
 
 class RidgeHeadAdapter(PooledHeadAdapter):
     """Ridge regression of indicators of classes on features of unit variance, the intercept free of penalty."""
 
     kind: ClassVar[str] = "consilience.RidgeHead"
+    made: ClassVar[type[FittedHead]] = LinearHead
     defaults: ClassVar[Mapping[str, Json]] = {"ridge": RIDGE}
 
-    def head(self, statistics: Statistics) -> LinearHead:
-        """Return the ridge solution of all sums."""
-        moments = FeatureMoments.of(statistics)
-        head: LinearHead = self._empty(LinearHead, statistics)
-        set_ridge_rows(head, moments, float(statistics.parameters["ridge"]))
-        return head
+    def solve(self, head: LinearHead, statistics: Statistics) -> None:
+        """Set the ridge solution of all sums."""
+        set_ridge_rows(head, self.moments_of(statistics), float(statistics.parameters["ridge"]))
 
 
 class LDAHeadAdapter(PooledHeadAdapter):
     """Linear discriminants: one covariance within classes, shrunk towards tr(W) / d, priors by counts."""
 
     kind: ClassVar[str] = "consilience.LDAHead"
+    made: ClassVar[type[FittedHead]] = DiscriminantHead
     defaults: ClassVar[Mapping[str, Json]] = {"shrinkage": SHRINKAGE}
 
-    def head(self, statistics: Statistics) -> DiscriminantHead:
-        """Return coefficients Sigma^-1 m_c and intercepts -m_c . coef_c / 2 + log prior_c."""
-        moments = FeatureMoments.of(statistics)
+    def solve(self, head: DiscriminantHead, statistics: Statistics) -> None:
+        """Set coefficients Sigma^-1 m_c and intercepts -m_c . coef_c / 2 + log prior_c."""
+        moments = self.moments_of(statistics)
         shrinkage, d = float(statistics.parameters["shrinkage"]), statistics.n_columns
         if moments.n <= len(moments.n_by_class) and shrinkage == 0:
-            raise InputError(
-                "",
-                f"has {moments.n:g} rows of {len(moments.n_by_class)} classes; a covariance takes more",
-                code="E-FEW",
-            )
+            text = f"has {moments.n:g} rows of {len(moments.n_by_class)} classes; a covariance takes more"
+            raise InputError("", text, code="E-FEW")
         within = moments.within
         if moments.noise_variance:
             within = clipped(within) + moments.noise_ridge * np.eye(d)
@@ -189,9 +178,7 @@ class LDAHeadAdapter(PooledHeadAdapter):
         coefficients = solved.T
         with np.errstate(divide="ignore"):
             intercepts = np.log(moments.shares) - 0.5 * np.einsum("cd,cd->c", coefficients, moments.means)
-        head: DiscriminantHead = self._empty(DiscriminantHead, statistics)
         head.set_rows(coefficients, intercepts)
-        return head
 
 
 class BayesianHeadAdapter(PooledHeadAdapter):
@@ -202,46 +189,31 @@ class BayesianHeadAdapter(PooledHeadAdapter):
     """
 
     kind: ClassVar[str] = "consilience.BayesianHead"
-    defaults: ClassVar[Mapping[str, Json]] = {}
-    mark: ClassVar[Mark] = "exact"
+    made: ClassVar[type[FittedHead]] = BayesianLinearHead
 
-    def head(self, statistics: Statistics) -> BayesianLinearHead:
-        """Return posterior means, and what their predictive distributions are made of."""
-        head: BayesianLinearHead = self._empty(BayesianLinearHead, statistics)
-        set_posterior_rows(head, FeatureMoments.of(statistics))
-        return head
+    def solve(self, head: BayesianLinearHead, statistics: Statistics) -> None:
+        """Set posterior means, and what their predictive distributions are made of."""
+        set_posterior_rows(head, self.moments_of(statistics))
 
 
-class RegressionHeadAdapter(HeadAdapter):
+class RegressionHeadAdapter(JointMomentsAdapter, HeadAdapter):
     """Heads for real targets, from the moments of features and targets together."""
 
-    needs: ClassVar[Needs] = "targets"
-
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
-        """Return joint moments."""
-        del numbers, n_classes, parameters, products
-        return joint_moments(rows)
-
-    def _empty_regression(self, made: type[Any], statistics: Statistics) -> Any:
-        """Return a head without rows, with the shape of its targets."""
-        head = self._empty(made, statistics)
-        head.target_shape_ = statistics.target_shape or ()
-        return head
+    def moments_of(self, statistics: Statistics) -> TargetMoments:
+        """Return the moments that a linear head is solved from."""
+        return TargetMoments.of(statistics)
 
 
 class RidgeRegressionHeadAdapter(RegressionHeadAdapter):
     """Ridge regression of real targets on features of unit variance, the intercept free of penalty."""
 
     kind: ClassVar[str] = "consilience.RidgeRegressionHead"
+    made: ClassVar[type[FittedHead]] = RegressionHead
     defaults: ClassVar[Mapping[str, Json]] = {"ridge": RIDGE}
 
-    def head(self, statistics: Statistics) -> RegressionHead:
-        """Return the ridge solution of all sums."""
-        head: RegressionHead = self._empty_regression(RegressionHead, statistics)
-        set_ridge_rows(head, TargetMoments.of(statistics), float(statistics.parameters["ridge"]))
-        return head
+    def solve(self, head: RegressionHead, statistics: Statistics) -> None:
+        """Set the ridge solution of all sums."""
+        set_ridge_rows(head, self.moments_of(statistics), float(statistics.parameters["ridge"]))
 
 
 class BayesianRegressionHeadAdapter(RegressionHeadAdapter):
@@ -251,33 +223,29 @@ class BayesianRegressionHeadAdapter(RegressionHeadAdapter):
     """
 
     kind: ClassVar[str] = "consilience.BayesianRegressionHead"
-    defaults: ClassVar[Mapping[str, Json]] = {}
+    made: ClassVar[type[FittedHead]] = BayesianRegressionHead
 
-    def head(self, statistics: Statistics) -> BayesianRegressionHead:
-        """Return posterior means, and what their predictive distributions are made of."""
-        head: BayesianRegressionHead = self._empty_regression(BayesianRegressionHead, statistics)
-        set_posterior_rows(head, TargetMoments.of(statistics))
-        return head
+    def solve(self, head: BayesianRegressionHead, statistics: Statistics) -> None:
+        """Set posterior means, and what their predictive distributions are made of."""
+        set_posterior_rows(head, self.moments_of(statistics))
 
 
-class ClassHeadAdapter(HeadAdapter):
+class ClassHeadAdapter(ClassMomentsAdapter, HeadAdapter):
     """Heads from the moments of each class, which classifiers of scikit-learn judge."""
 
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
-        """Return the moments of each class."""
-        del parameters
-        return SiteSums(
-            {ROWS: moments_of_classes(rows, numbers, n_classes, diagonal=self.is_diagonal and not products)}
-        )
+    made: ClassVar[type[FittedHead]] = DelegatedHead
+    inner: ClassVar[EstimatorAdapter]
+    """Adapter of the classifier."""
+    fixed: ClassVar[Mapping[str, Json]] = {}
+    """Hyper-parameters of the classifier that the head does not have."""
 
-    def _delegated(self, statistics: Statistics, adapter: EstimatorAdapter, parameters: dict[str, Json]) -> Any:
-        """Return the head whose classifier is that of these sums."""
+    def solve(self, head: DelegatedHead, statistics: Statistics) -> None:
+        """Set scikit-learn's classifier of all sums."""
+        parameters = {**self.fixed, **{name: statistics.parameters[name] for name in self.defaults}}
         inner = Statistics(
-            adapter.kind, parameters, statistics.n_columns, statistics.moments, classes=statistics.classes
+            self.inner.kind, parameters, statistics.n_columns, statistics.moments, classes=statistics.classes
         )
-        return self._empty(DelegatedHead, statistics).set_estimator(adapter.rebuild(inner))
+        head.set_estimator(self.inner.rebuild(inner))
 
 
 class GaussianNBHeadAdapter(ClassHeadAdapter):
@@ -286,12 +254,8 @@ class GaussianNBHeadAdapter(ClassHeadAdapter):
     kind: ClassVar[str] = "consilience.GaussianNBHead"
     is_diagonal: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, Json]] = {"var_smoothing": 1e-9}
-
-    def head(self, statistics: Statistics) -> DelegatedHead:
-        """Return scikit-learn's GaussianNB of all sums."""
-        smoothing = {"priors": None, "var_smoothing": statistics.parameters["var_smoothing"]}
-        head: DelegatedHead = self._delegated(statistics, GaussianNBAdapter(), smoothing)
-        return head
+    inner: ClassVar[EstimatorAdapter] = GaussianNBAdapter()
+    fixed: ClassVar[Mapping[str, Json]] = {"priors": None}
 
 
 class QDAHeadAdapter(ClassHeadAdapter):
@@ -299,12 +263,7 @@ class QDAHeadAdapter(ClassHeadAdapter):
 
     kind: ClassVar[str] = "consilience.QDAHead"
     defaults: ClassVar[Mapping[str, Json]] = {"reg_param": REG_PARAM}
-
-    def head(self, statistics: Statistics) -> DelegatedHead:
-        """Return scikit-learn's QuadraticDiscriminantAnalysis of all sums."""
-        parameters = {"reg_param": statistics.parameters["reg_param"]}
-        head: DelegatedHead = self._delegated(statistics, QuadraticDiscriminantAnalysisAdapter(), parameters)
-        return head
+    inner: ClassVar[EstimatorAdapter] = QuadraticDiscriminantAnalysisAdapter()
 
 
 def set_ridge_rows(head: LinearHead, moments: HeadMoments, ridge: float) -> None:

@@ -60,23 +60,30 @@ class LaplaceProductAdapter(EstimatorAdapter):
         The second is less sum P_j mu_j where priors have means mu_j.
         """
 
+    def n_free(self, statistics: Statistics) -> int:
+        """Return the number q of free coefficients; that of columns here."""
+        return statistics.n_columns
+
+    def array_shapes(self, statistics: Statistics) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the natural parameters."""
+        q = self.n_free(statistics)
+        shapes: dict[str, tuple[int, ...]] = {ROWS: (), INFORMATION: (q, q), SHIFT: (q,), PRIOR: (q,)}
+        return {f"counts {name!r}": shape for name, shape in shapes.items()}
+
     def prior_shift(self, statistics: Statistics) -> Array:
         """Return P mu (q,) of the fused model's prior; zero here."""
         return np.zeros_like(self.natural(statistics)[1])
 
     def determined(self, hessian: Array, statistics: Statistics) -> Array:
         """Return a Hessian (q, q) with what directions that mean nothing need to be solved to zero; itself here."""
-        del statistics
         return hessian
 
     def dispersion(self, statistics: Statistics) -> float:
         """Return what all covariances are multiplied by; 1 here."""
-        del statistics
         return 1.0
 
     def described(self, statistics: Statistics) -> str:
         """Return what a fit on all rows is called in a verdict, before these rows are named."""
-        del statistics
         return f"{self.class_name} that fit gives on"
 
     def coefficient_names(self, statistics: Statistics) -> tuple[str, ...]:
@@ -87,17 +94,10 @@ class LaplaceProductAdapter(EstimatorAdapter):
 
     def no_refinement(self, statistics: Statistics) -> str | None:
         """Return why no refinement can be asked of sites; None where one can."""
-        del statistics
         return self.unrefined
 
     def coefficients(self, statistics: Statistics) -> Array:
-        """Return the free coefficients (q,) of the fused model, (sum I_j + P)^-1 (sum (I_j + P_j) theta_j + P mu).
-
-        Raises
-        ------
-        InputError
-            Where the sums do not determine them.
-        """
+        """Return the free coefficients (q,) of the fused model, (sum I_j + P)^-1 (sum (I_j + P_j) theta_j + P mu)."""
         information, vector, _, prior = self.natural(statistics)
         hessian = self.determined(information + np.diag(prior), statistics)
         return solve_positive(hessian, vector + self.prior_shift(statistics), f"the {self.class_name} of all sites")
@@ -108,20 +108,11 @@ class LaplaceAdapter(LaplaceProductAdapter):
 
     def is_concave(self, parameters: Mapping[str, Json]) -> bool:
         """Return whether the information is positive semidefinite at any coefficients, and not at the fit alone."""
-        del parameters
         return True
 
     @abstractmethod
-    def likelihood(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
-    ) -> Likelihood:
+    def likelihood(self, coefficients: Array, rows: SiteRows) -> Likelihood:
         """Return the log-likelihood of rows with its derivatives at free coefficients (q,), as a refinement asks."""
-
-    @abstractmethod
-    def log_likelihood(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
-    ) -> float:
-        """Return the log-likelihood of rows at free coefficients (q,)."""
 
     @abstractmethod
     def expanded(self, statistics: Statistics, coefficients: Array, information: Array) -> Statistics:
@@ -135,13 +126,11 @@ class LaplaceAdapter(LaplaceProductAdapter):
     sum_parameters: ClassVar[tuple[str, ...]] = ("fit_intercept",)
     follows_units: ClassVar[bool] = False
 
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
         """Return the expansion at the fit of these rows."""
-        model = new_estimator(self.module, self.class_name, parameters)
+        model = new_estimator(self.module, self.class_name, rows.parameters)
         model.fit(rows.X, rows.y, sample_weight=rows.weights)
-        return self.sums_of_model(model, rows, numbers, n_classes, parameters, products=products)
+        return self.sums_of_model(model, rows)
 
     def array_shapes(self, statistics: Statistics) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the expansion."""
@@ -154,22 +143,16 @@ class LaplaceAdapter(LaplaceProductAdapter):
 
 
 def number(parameters: Mapping[str, Json], name: str) -> float:
-    """Return a hyper-parameter that is a number, not negative.
-
-    Raises
-    ------
-    InputError
-        For any other value, which the file of a stranger may have.
-    """
+    """Return a hyper-parameter that is a number, not negative."""
     value = decode(parameters.get(name))
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0.0:
         raise InputError(name, f"expected a number that is not negative, found {value!r:.40}", code="E-NUMBER")
     return float(value)
 
 
-def with_intercept(X: Array, parameters: Mapping[str, Json]) -> Array:
-    """Return rows with a last column of ones where the model has an intercept."""
-    return np.hstack([X, np.ones((len(X), 1))]) if parameters.get("fit_intercept", True) else X
+def with_intercept(rows: SiteRows) -> Array:
+    """Return rows (n, p) with a last column of ones where the model has an intercept."""
+    return np.hstack([rows.dense, np.ones((rows.n, 1))]) if rows.parameters.get("fit_intercept", True) else rows.dense
 
 
 def prior_precision(p: int, precision: float, parameters: Mapping[str, Json]) -> Array:
@@ -181,23 +164,13 @@ def prior_precision(p: int, precision: float, parameters: Mapping[str, Json]) ->
 
 
 def solve_positive(matrix: Array, vector: Array, name: str) -> Array:
-    """Return the solution of a positive definite system (p, p), scaled to a unit diagonal first.
-
-    Raises
-    ------
-    InputError
-        Where it is singular to rounding, or not positive.
-    """
+    """Return the solution of a positive definite system (p, p), scaled to a unit diagonal first."""
     is_positive = bool(np.all(np.diag(matrix) > 0.0))
     scale = np.sqrt(np.where(np.diag(matrix) > 0.0, np.diag(matrix), 1.0))
     scaled = symmetric_part(matrix / scale / scale[:, None])
     if not is_positive or np.linalg.eigvalsh(scaled)[0] < len(scaled) * np.finfo(np.float64).eps:
-        raise InputError(
-            name,
-            "has coefficients that its rows do not determine: its information is singular",
-            "fit with a penalty, fewer columns, or more rows",
-            "E-NUMBER",
-        )
+        text = "has coefficients that its rows do not determine: its information is singular"
+        raise InputError(name, text, "fit with a penalty, fewer columns, or more rows", "E-NUMBER")
     solution: Array = np.linalg.solve(scaled, vector / scale) / scale
     return solution
 
@@ -209,28 +182,20 @@ def checked_expansion(name: str, hessian: Array, gradient: Array, *, is_separate
     ----------
     name : str
         What the model is called.
-    hessian : ndarray of shape (p, p)
-        Negative Hessian of the log posterior at the fit.
-    gradient : ndarray of shape (p,)
-        Its gradient there.
+    hessian, gradient : ndarray of shape (p, p) and (p,)
+        Negative Hessian and gradient of the log posterior at the fit, which must be near its mode.
     is_separated : bool
         Whether the fit separates classes.
-
-    Raises
-    ------
-    InputError
-        Where the Hessian is singular, and where the fit is far from the mode.
     """
     step = solve_positive(hessian, gradient, name)
     distance = float(np.max(np.abs(step) / np.sqrt(np.diag(np.linalg.inv(hessian))), initial=0.0))
     if not distance <= MAX_NEWTON_STEP:
-        raise InputError(
-            name,
+        text = (
             f"is {distance:.2g} standard errors from the fit of these data: it was fitted to other rows, with weights,"
-            " or stopped before its solver converged",
-            "give data and sample_weight as they were in fit; raise max_iter, or scale the columns",
-            "E-MISMATCH",
+            " or stopped before its solver converged"
         )
+        remedy = "give data and sample_weight as they were in fit; raise max_iter, or scale the columns"
+        raise InputError(name, text, remedy, "E-MISMATCH")
     scale = np.sqrt(np.diag(hessian))
     lowest = np.linalg.eigvalsh(hessian / np.outer(scale, scale))[0]
     if is_separated or lowest < MIN_INFORMATION:
@@ -269,36 +234,22 @@ class LogisticRegressionAdapter(LaplaceAdapter, RefittedAdapter):
             raise InputError("C", "is 0, expected a positive number", code="E-NUMBER")
         return 1.0 / inverse
 
-    def sums_of_model(
-        self,
-        model: Any,
-        rows: SiteRows,
-        numbers: Any,
-        n_classes: int,
-        parameters: Mapping[str, Json],
-        *,
-        products: bool,
-    ) -> SiteSums:
+    def sums_of_model(self, model: Any, rows: SiteRows) -> SiteSums:
         """Return the expansion at a fitted model."""
-        del products
-        name = f"this {self.class_name}"
-        A = with_intercept(np.asarray(rows.X, dtype=np.float64), parameters)  # (n, p)
-        n, p = A.shape
-        weights = np.ones(n) if rows.weights is None else rows.weights
+        name, parameters, n_classes = f"this {self.class_name}", rows.parameters, rows.n_classes
         theta = np.asarray(model.coef_, dtype=np.float64)
         if parameters.get("fit_intercept", True):
             theta = np.hstack([theta, np.asarray(model.intercept_, dtype=np.float64)[:, None]])
         if theta.shape[0] != (1 if n_classes == 2 else n_classes):
             raise InputError(name, f"has coefficients of shape {theta.shape} for {n_classes} classes", code="E-SHAPE")
-        if n_classes == 2:
-            theta = np.vstack([-theta / 2.0, theta / 2.0])  # (C, p)
-        law = Multinomial(A, numbers, weights, theta)
-        eta, likelihood_gradient, information = law.log_odds, law.gradient(), law.information()
+        law = self.likelihood(theta, rows)
+        p, information = theta.shape[1], law.information_by_class()
         prior = np.tile(prior_precision(p, self.precision(parameters), parameters), (n_classes, 1))
-        hessian, gradient, penalty = _free(information, likelihood_gradient, prior)
-        mode = theta[1] - theta[0] if n_classes == 2 else theta.ravel()
-        own = eta[np.arange(n), numbers].copy()
-        eta[np.arange(n), numbers] = -np.inf
+        hessian, gradient, penalty = _free(information, law.gradient_by_class(), prior)
+        mode = law.theta[1] - law.theta[0] if n_classes == 2 else theta.ravel()
+        eta, own_class = law.log_odds, (np.arange(rows.n), rows.numbers)
+        own = eta[own_class].copy()  # log odds of each row's class against the best of the others
+        eta[own_class] = -np.inf
         log_odds = own - eta.max(axis=1)
         text = checked_expansion(
             name,
@@ -308,7 +259,7 @@ class LogisticRegressionAdapter(LaplaceAdapter, RefittedAdapter):
         )
         shift = (hessian @ mode).reshape(-1, p)
         counts = {
-            ROWS: np.bincount(numbers, minlength=n_classes).astype(np.float64),
+            ROWS: rows.counts,
             INFORMATION: information,
             SHIFT: np.vstack([-shift, shift]) if n_classes == 2 else shift,
             PRIOR: prior,
@@ -328,29 +279,13 @@ class LogisticRegressionAdapter(LaplaceAdapter, RefittedAdapter):
         """Return a Hessian (q, q) in which shifts that classes share are determined."""
         return _settled(hessian, *statistics.counts[SHIFT].shape)
 
-    def likelihood(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
-    ) -> Likelihood:
+    def likelihood(self, coefficients: Array, rows: SiteRows) -> Multinomial:
         """Return the log-likelihood of rows with its derivatives."""
-        law = self._law(coefficients, rows, numbers, n_classes, parameters)
-        gradient = law.gradient()
-        information, gradient, _ = _free(law.information(), gradient, np.zeros_like(gradient))
-        return Likelihood(law.value(), gradient, information)
-
-    def log_likelihood(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
-    ) -> float:
-        """Return the log-likelihood of rows."""
-        return self._law(coefficients, rows, numbers, n_classes, parameters).value()
-
-    def _law(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
-    ) -> Multinomial:
-        A = with_intercept(np.asarray(rows.X, dtype=np.float64), parameters)
+        A = with_intercept(rows)
         theta = coefficients.reshape(-1, A.shape[1])
-        if n_classes == 2:
-            theta = np.vstack([-theta / 2.0, theta / 2.0])
-        return Multinomial(A, numbers, np.ones(len(A)) if rows.weights is None else rows.weights, theta)
+        if rows.n_classes == 2:
+            theta = np.vstack([-theta / 2.0, theta / 2.0])  # (C, p)
+        return Multinomial(A, rows.numbers, rows.weight_of_each, theta, 1 if rows.n_classes == 2 else 0)
 
     def expanded(self, statistics: Statistics, coefficients: Array, information: Array) -> Statistics:
         """Return statistics of some coefficients with the information there."""
@@ -392,15 +327,9 @@ def _settled(hessian: Array, n_classes: int, p: int) -> Array:
     """Return a Hessian to which shifts that classes share are added, so that they solve to zero."""
     if n_classes == 2:
         return hessian
-    shared = np.kron(np.full((n_classes, n_classes), 1.0 / n_classes), np.diag(_column_scale(hessian, n_classes, p)))
-    total: Array = hessian + shared
+    scales = np.diag(hessian).reshape(n_classes, p).mean(axis=0)  # (p,), of the size of each column's curvature
+    total: Array = hessian + np.kron(np.full((n_classes, n_classes), 1.0 / n_classes), np.diag(scales))
     return total
-
-
-def _column_scale(hessian: Array, n_classes: int, p: int) -> Array:
-    """Return the mean over classes of the diagonal of a Hessian, by column (p,)."""
-    means: Array = np.diag(hessian).reshape(n_classes, p).mean(axis=0)
-    return means
 
 
 class GeneralisedLinearAdapter(LaplaceAdapter, RefittedAdapter):
@@ -423,37 +352,23 @@ class GeneralisedLinearAdapter(LaplaceAdapter, RefittedAdapter):
         """Return the power of the variance."""
         return number(parameters, "power") if self.fixed_power is None else self.fixed_power
 
-    def sums_of_model(
-        self,
-        model: Any,
-        rows: SiteRows,
-        numbers: Any,
-        n_classes: int,
-        parameters: Mapping[str, Json],
-        *,
-        products: bool,
-    ) -> SiteSums:
+    def sums_of_model(self, model: Any, rows: SiteRows) -> SiteSums:
         """Return the expansion at a fitted model."""
-        del numbers, n_classes, products
-        name = f"this {self.class_name}"
-        if rows.y.ndim != 1:
-            raise InputError("y", f"has shape {rows.y.shape}, expected one target", code="E-SHAPE")
-        A = with_intercept(np.asarray(rows.X, dtype=np.float64), parameters)  # (n, p)
-        weights = np.ones(len(A)) if rows.weights is None else rows.weights
+        name, parameters = f"this {self.class_name}", rows.parameters
         beta = np.asarray(model.coef_, dtype=np.float64)
         if parameters.get("fit_intercept", True):
             beta = np.append(beta, float(model.intercept_))
-        law = self._law(beta, A, rows.y, weights, parameters)
+        law, weight = self.likelihood(beta, rows), float(rows.weight_of_each.sum())
         information, gradient = law.information(), law.gradient()
-        prior = prior_precision(A.shape[1], number(parameters, "alpha") * float(weights.sum()), parameters)
+        prior = prior_precision(len(beta), number(parameters, "alpha") * weight, parameters)
         hessian = information + np.diag(prior)
         text = checked_expansion(name, hessian, gradient - prior * beta, is_separated=False)
         counts = {
-            ROWS: np.array(float(len(A))),
+            ROWS: rows.counts,
             INFORMATION: information,
             SHIFT: hessian @ beta,
             PRIOR: prior,
-            WEIGHT: np.array(float(weights.sum())),
+            WEIGHT: np.array(weight),
             PEARSON: np.array(law.pearson()),
         }
         return SiteSums(counts=counts, approximations=text)
@@ -476,30 +391,12 @@ class GeneralisedLinearAdapter(LaplaceAdapter, RefittedAdapter):
             return 1.0
         return float(statistics.counts[PEARSON]) / (n - fitted)
 
-    def likelihood(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
-    ) -> Likelihood:
+    def likelihood(self, coefficients: Array, rows: SiteRows) -> Tweedie:
         """Return the log-likelihood of rows with its derivatives."""
-        law = self._law_of(coefficients, rows, parameters)
-        return Likelihood(law.value(), law.gradient(), law.information(), law.pearson())
-
-    def log_likelihood(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
-    ) -> float:
-        """Return the log-likelihood of rows."""
-        return self._law_of(coefficients, rows, parameters).value()
-
-    def _law_of(self, coefficients: Array, rows: SiteRows, parameters: Mapping[str, Json]) -> Tweedie:
-        if rows.y.ndim != 1:
-            raise InputError("y", f"has shape {rows.y.shape}, expected one target", code="E-SHAPE")
-        A = with_intercept(np.asarray(rows.X, dtype=np.float64), parameters)
-        weights = np.ones(len(A)) if rows.weights is None else rows.weights
-        return self._law(coefficients, A, rows.y, weights, parameters)
-
-    def _law(self, beta: Array, A: Array, y: Array, weights: Array, parameters: Mapping[str, Json]) -> Tweedie:
-        q = self.power(parameters)
-        is_identity = q == 0.0 and parameters.get("link") != "log"  # least squares, of which "auto" has the identity
-        return Tweedie(A, y, weights, beta, q, is_identity)
+        y, q = rows.one_target, self.power(rows.parameters)
+        # Least squares, of which link="auto" has the identity.
+        is_identity = q == 0.0 and rows.parameters.get("link") != "log"
+        return Tweedie(with_intercept(rows), y, rows.weight_of_each, coefficients, q, is_identity)
 
     def expanded(self, statistics: Statistics, coefficients: Array, information: Array) -> Statistics:
         """Return statistics of some coefficients with the information there."""
@@ -541,9 +438,8 @@ class TweedieRegressorAdapter(GeneralisedLinearAdapter):
         """Refuse the identity link of means that must be positive."""
         power = decode(parameters.get("power"))
         if isinstance(power, int | float) and power < 0.0:
-            return Problem(
-                "power", f"{power:g} has a curvature that is not positive", "fit with power 0, 1 or more", "E-NUMBER"
-            )
+            text = f"{power:g} has a curvature that is not positive"
+            return Problem("power", text, "fit with power 0, 1 or more", "E-NUMBER")
         if power != 0.0 and parameters.get("link") == "identity":
             return Problem("link", "identity of positive means may leave them", "fit with `link='log'`")
         return None

@@ -18,15 +18,14 @@ diagonal and low-rank curvatures do not add up to one of their kind with this pr
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.checks import Array, Json, symmetric_part
+from consilience.checks import Array, symmetric_part
 from consilience.core.features import Features
-from consilience.errors import InputError, OptionError, Problem
+from consilience.errors import InputError, Problem
 from consilience.estimators.adapters.base import SiteSums
 from consilience.estimators.adapters.laplace import LaplaceProductAdapter, solve_positive
 from consilience.estimators.fused_laplace import FusedLaplace
@@ -48,6 +47,7 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
     """What approximations of all weights and of the last layer have in common."""
 
     module: ClassVar[str] = "laplace"
+    says_all: ClassVar[str | None] = ""
     sum_parameters: ClassVar[tuple[str, ...]] = ("likelihood", "n_outputs", "weights", "frozen")
     follows_units: ClassVar[bool] = False
     has_score: ClassVar[bool] = False
@@ -84,7 +84,6 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
 
     def features_of(self, model: Any) -> Features:
         """Return nothing: columns are those of no table."""
-        del model
         return Features()
 
     def network_of(self, model: Any) -> Any:
@@ -115,49 +114,27 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
             digest.update(array.tobytes())
         return digest.hexdigest()
 
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
         """Raise: a fitted approximation says all."""
-        self.refuse_data()
-        raise AssertionError
-
-    def refuse_data(self) -> None:
-        """Raise where data are given: a fitted approximation says all.
-
-        Raises
-        ------
-        OptionError
-            Saying so.
-        """
-        raise OptionError("data", f"are not needed: a fitted {self.class_name} says all; leave them out")
+        raise AssertionError("a fitted approximation says all")
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return the natural parameters of the posterior without its prior."""
-        del n_observations
         name = f"this {self.class_name}"
         if isinstance(model, FusedLaplace):
             raise InputError(name, "was fused before", "give the fusion, or its saved file")
         mean = _numbers(model.mean)
         sizes = {key: prod(shape) for key, shape in self.shapes_of(model).items()}
         if mean.shape != (sum(sizes.values()),):
-            raise InputError(
-                name,
-                f"has a mean of shape {mean.shape}, and covers {sum(sizes.values())} weights",
-                "fit it again",
-                "E-SHAPE",
-            )
+            text = f"has a mean of shape {mean.shape}, and covers {sum(sizes.values())} weights"
+            raise InputError(name, text, "fit it again", "E-SHAPE")
         curvature = _numbers(model.H)
         if curvature.shape != (len(mean), len(mean)) or not (np.isfinite(curvature).all() and np.isfinite(mean).all()):
-            raise InputError(
-                name,
-                f"has no finite mean and curvature of its {len(mean)} weights",
-                "train it again, and fit",
-                "E-NUMBER",
-            )
+            text = f"has no finite mean and curvature of its {len(mean)} weights"
+            raise InputError(name, text, "train it again, and fit", "E-NUMBER")
         precision = np.broadcast_to(_numbers(model.prior_precision_diag), mean.shape)
         centre = np.broadcast_to(_numbers(model.prior_mean), mean.shape)
-        scale = float(model.sigma_noise) ** 2 * float(model.temperature)
+        scale = float(model.sigma_noise) ** 2 * float(model.temperature)  # H is that of the loss alone
         information = _positive_part(curvature / scale, name)
         counts = {
             ROWS: np.array(float(model.n_data)),
@@ -166,12 +143,6 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
             PRIOR: precision.copy(),
         }
         return SiteSums(counts=counts)
-
-    def array_shapes(self, statistics: Statistics) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the natural parameters."""
-        q = statistics.n_columns
-        shapes: dict[str, tuple[int, ...]] = {ROWS: (), INFORMATION: (q, q), SHIFT: (q,), PRIOR: (q,)}
-        return {f"counts {name!r}": shape for name, shape in shapes.items()}
 
     def natural(self, statistics: Statistics) -> tuple[Array, Array, Array, Array]:
         """Return sum I_j (q, q), sum b_j (q,), sum P_j (q,) and P (q,)."""
@@ -209,13 +180,12 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
 
     def other_frozen(self, first_label: str) -> Problem:
         """Return that weights or buffers which the approximation does not cover differ from those of another site."""
-        return Problem(
-            "",
+        text = (
             f"has other frozen weights or buffers than {first_label}, such as running means of a batch normalisation,"
-            " which no posterior covers",
-            "train with layer or group normalisation, or freeze the same values at all sites",
-            "E-MISMATCH",
+            " which no posterior covers"
         )
+        remedy = "train with layer or group normalisation, or freeze the same values at all sites"
+        return Problem("", text, remedy, "E-MISMATCH")
 
     def rebuild(self, statistics: Statistics) -> FusedLaplace:
         """Return the product as a normal distribution, which ``written_like`` puts into laplace-torch's class."""
@@ -234,12 +204,7 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
     def written_like(self, fused: Any, like: Any) -> Any:
         """Return a copy of a fitted approximation that holds a fused one.
 
-        Parameters
-        ----------
-        fused : FusedLaplace
-            What was fused.
-        like : fitted approximation of laplace-torch
-            Of the same class, of a network of the same weights; it is not changed.
+        `like` is of the same class, of a network of the same weights; it is not changed.
 
         Raises
         ------
@@ -255,29 +220,17 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
 
     def _require_same_network(self, fused: FusedLaplace, like: Any) -> None:
         if isinstance(like, FusedLaplace) or not self.accepts(like):
-            raise InputError(
-                "like",
-                f"is a {type(like).__name__}, expected a fitted {self.class_name} of laplace-torch",
-                code="E-TYPE",
-            )
+            text = f"is a {type(like).__name__}, expected a fitted {self.class_name} of laplace-torch"
+            raise InputError("like", text, code="E-TYPE")
         if not self.is_fitted(like):
-            raise InputError(
-                "like", f"this {self.class_name} is not fitted", "call `fit(train_loader)` first", "E-UNFITTED"
-            )
+            text = f"this {self.class_name} is not fitted"
+            raise InputError("like", text, "call `fit(train_loader)` first", "E-UNFITTED")
         if self.shapes_of(like) != dict(fused.weights):
-            raise InputError(
-                "like",
-                f"covers other weights than the fused {self.class_name}",
-                "give one that was fused",
-                "E-MISMATCH",
-            )
+            text = f"covers other weights than the fused {self.class_name}"
+            raise InputError("like", text, "give one that was fused", "E-MISMATCH")
         if self.frozen_digest(like) != fused.parameters["frozen"]:
-            raise InputError(
-                "like",
-                "has other frozen weights or buffers than what was fused",
-                "give one that was fused",
-                "E-MISMATCH",
-            )
+            text = "has other frozen weights or buffers than what was fused"
+            raise InputError("like", text, "give one that was fused", "E-MISMATCH")
 
 
 class FullLaplaceAdapter(LaplaceTorchAdapter):
@@ -304,23 +257,23 @@ class FullLaplaceAdapter(LaplaceTorchAdapter):
             states_start and site.parameters.get("prior_mean") == first.parameters.get("prior_mean")
         ):
             return []
+        # Matrices alone tell a start: biases, and scales of normalisations, are near 0 and 1 from any.
         is_matrix = np.concatenate([np.full(prod(shape), len(shape) > 1) for shape in _shapes(first).values()])
         weights, others = (self._own_mean(one)[is_matrix] for one in (first, site))
         length = float(np.linalg.norm(weights) * np.linalg.norm(others))
         cosine = float(weights @ others) / length if length > 0.0 else 0.0
         if cosine >= MIN_COSINE:
             return []
-        return [
-            Problem(
-                "",
-                f"has a network of another start than {first_label} (cosine of weights {cosine:.2f}, expected"
-                f" {MIN_COSINE:g} or more): hidden units are not in the same order, so that their posteriors"
-                " are of different modes",
-                "train all sites from one start (and say so by prior_mean, its weights), fit the last layer of one"
-                ' network everywhere, or fuse `hessian_structure="diag"`, whose units are matched',
-                "E-MISMATCH",
-            )
-        ]
+        text = (
+            f"has a network of another start than {first_label} (cosine of weights {cosine:.2f}, expected"
+            f" {MIN_COSINE:g} or more): hidden units are not in the same order, so that their posteriors"
+            " are of different modes"
+        )
+        remedy = (
+            "train all sites from one start (and say so by prior_mean, its weights), fit the last layer of one"
+            ' network everywhere, or fuse `hessian_structure="diag"`, whose units are matched'
+        )
+        return [Problem("", text, remedy, "E-MISMATCH")]
 
     def _own_mean(self, site: Statistics) -> Array:
         """Return the mode of a site (q,)."""
@@ -345,12 +298,9 @@ class FullLLLaplaceAdapter(LaplaceTorchAdapter):
 
     def other_frozen(self, first_label: str) -> Problem:
         """Return that two last layers are of different features."""
-        return Problem(
-            "",
-            f"has the last layer of other features than {first_label}: the layers before it differ by their digest",
-            "fit the last layer on one network whose other layers are the same at all sites",
-            "E-MISMATCH",
-        )
+        text = f"has the last layer of other features than {first_label}: the layers before it differ by their digest"
+        remedy = "fit the last layer on one network whose other layers are the same at all sites"
+        return Problem("", text, remedy, "E-MISMATCH")
 
 
 def _numbers(values: Any) -> Array:
@@ -366,13 +316,7 @@ def _one_or_more(values: Any) -> float | list[float]:
 
 
 def _shapes(statistics: Statistics) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the weights by name.
-
-    Raises
-    ------
-    InputError
-        Where they are not those of as many weights as there are columns, as in the file of a stranger.
-    """
+    """Return the shapes of the weights by name."""
     try:
         stated = decode(statistics.parameters["weights"])
         shapes = {str(name): tuple(int(length) for length in shape) for name, shape in stated.items()}
@@ -390,13 +334,7 @@ def _shape(shape: tuple[int, ...] | None) -> str:
 
 
 def _by_weight(statistics: Statistics, name: str) -> Array:
-    """Return a part of the prior for every weight (q,): one number for all, for each tensor, or for each weight.
-
-    Raises
-    ------
-    InputError
-        For another number of values, or what are no finite numbers.
-    """
+    """Return a part of the prior for every weight (q,): one number for all, for each tensor, or for each weight."""
     shapes = _shapes(statistics)
     sizes = [prod(shape) for shape in shapes.values()]
     q = sum(sizes)
@@ -405,32 +343,21 @@ def _by_weight(statistics: Statistics, name: str) -> Array:
     except (KeyError, TypeError, ValueError):
         raise InputError(name, "expected a number, or one for each weight", code="E-SHAPE") from None
     if values.ndim != 1 or not np.isfinite(values).all() or len(values) not in (1, len(sizes), q):
-        raise InputError(
-            name, f"expected 1, {len(sizes)} or {q} finite numbers, found shape {values.shape}", code="E-NUMBER"
-        )
+        text = f"expected 1, {len(sizes)} or {q} finite numbers, found shape {values.shape}"
+        raise InputError(name, text, code="E-NUMBER")
     if len(values) == 1:
         return np.full(q, values[0])
     return values if len(values) == q else np.repeat(values, sizes)
 
 
 def _positive_part(curvature: Array, name: str) -> Array:
-    """Return a curvature (q, q) without the negative eigenvalues that rounding leaves.
-
-    Raises
-    ------
-    InputError
-        Where it has others: a Hessian that is no Gauss-Newton matrix.
-    """
+    """Return a curvature (q, q) without the negative eigenvalues that rounding leaves."""
     curvature = symmetric_part(curvature)
     values, vectors = np.linalg.eigh(curvature)
     if values[0] >= 0.0:
         return curvature
     if values[0] < -NEGATIVE_CURVATURE * max(float(values[-1]), 0.0):
-        raise InputError(
-            name,
-            "has a curvature that is not positive semidefinite: it is no normal distribution without its prior",
-            "fit with a Gauss-Newton backend, which is laplace-torch's default",
-            "E-NUMBER",
-        )
+        text = "has a curvature that is not positive semidefinite: it is no normal distribution without its prior"
+        raise InputError(name, text, "fit with a Gauss-Newton backend, which is laplace-torch's default", "E-NUMBER")
     positive: Array = (vectors * np.maximum(values, 0.0)) @ vectors.T
     return symmetric_part(positive)

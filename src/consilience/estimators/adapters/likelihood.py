@@ -16,6 +16,7 @@ least squares. (McCullagh and Nelder, 1989, "Generalized linear models", section
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,48 +24,35 @@ import numpy as np
 from consilience.checks import Array, Labels, symmetric_part
 
 
-@dataclass(frozen=True, eq=False)
-class Likelihood:
-    """The log-likelihood of rows at some coefficients, with derivatives by the q that are free.
+class Likelihood(ABC):
+    """The log-likelihood of rows at some coefficients, with derivatives by the q that are free."""
 
-    Parameters
-    ----------
-    value : float
-        The log-likelihood, up to a constant that depends on the rows alone.
-    gradient : ndarray of shape (q,)
-        Its gradient.
-    information : ndarray of shape (q, q)
-        Its negative Hessian.
-    pearson : float
-        Sum of squared Pearson residuals by weight; 0 where there is no dispersion.
-    """
+    @abstractmethod
+    def value(self) -> float:
+        """Return the log-likelihood, up to a constant that depends on the rows alone."""
 
-    value: float
-    gradient: Array
-    information: Array
-    pearson: float = 0.0
+    @abstractmethod
+    def gradient(self) -> Array:
+        """Return its gradient (q,)."""
+
+    @abstractmethod
+    def information(self) -> Array:
+        """Return its negative Hessian (q, q)."""
+
+    def pearson(self) -> float:
+        """Return the sum of squared Pearson residuals by weight; 0 where there is no dispersion."""
+        return 0.0
 
 
 @dataclass(frozen=True, eq=False)
-class Multinomial:
-    """Rows of several classes at coefficients (C, p).
+class Multinomial(Likelihood):
+    """Rows of several classes at coefficients (C, p)."""
 
-    Parameters
-    ----------
-    A : ndarray of shape (n, p)
-        Rows, with a column of ones where there is an intercept.
-    numbers : ndarray of int of shape (n,)
-        Class of every row.
-    weights : ndarray of shape (n,)
-        Weight of every row.
-    theta : ndarray of shape (C, p)
-        Coefficients of all classes.
-    """
-
-    A: Array
-    numbers: Labels
-    weights: Array
-    theta: Array
+    A: Array  # (n, p), rows, with a column of ones where there is an intercept
+    numbers: Labels  # (n,), class of every row
+    weights: Array  # (n,), weight of every row
+    theta: Array  # (C, p), coefficients of all classes
+    first: int = 0  # the first class whose coefficients are free, all others being zero
 
     @property
     def log_odds(self) -> Array:
@@ -84,14 +72,23 @@ class Multinomial:
         return float(self.weights @ self.log_probabilities[np.arange(len(self.A)), self.numbers])
 
     def gradient(self) -> Array:
-        """Return its gradient (C, p)."""
+        """Return its gradient (q,)."""
+        return self.gradient_by_class()[self.first :].ravel()
+
+    def information(self) -> Array:
+        """Return its negative Hessian (q, q)."""
+        q = (len(self.theta) - self.first) * self.theta.shape[1]
+        return self.information_by_class()[self.first :, :, self.first :, :].reshape(q, q)
+
+    def gradient_by_class(self) -> Array:
+        """Return its gradient by the coefficients of all classes (C, p)."""
         residuals = -np.exp(self.log_probabilities)  # (n, C)
         residuals[np.arange(len(self.A)), self.numbers] += 1.0
         gradient: Array = (self.weights[:, None] * residuals).T @ self.A
         return gradient
 
-    def information(self) -> Array:
-        """Return its negative Hessian (C, p, C, p)."""
+    def information_by_class(self) -> Array:
+        """Return its negative Hessian by the coefficients of all classes (C, p, C, p)."""
         n_classes, p = self.theta.shape
         probabilities = np.exp(self.log_probabilities)
         information = np.zeros((n_classes, p, n_classes, p))
@@ -104,31 +101,15 @@ class Multinomial:
 
 
 @dataclass(frozen=True, eq=False)
-class Tweedie:
-    """Rows of a Tweedie distribution at coefficients (p,).
+class Tweedie(Likelihood):
+    """Rows of a Tweedie distribution at coefficients (p,)."""
 
-    Parameters
-    ----------
-    A : ndarray of shape (n, p)
-        Rows, with a column of ones where there is an intercept.
-    y : ndarray of shape (n,)
-        Targets.
-    weights : ndarray of shape (n,)
-        Weight of every row.
-    beta : ndarray of shape (p,)
-        Coefficients.
-    power : float
-        Power q of the variance.
-    is_identity : bool
-        Whether the link is the identity, of least squares, and not the logarithm.
-    """
-
-    A: Array
-    y: Array
-    weights: Array
-    beta: Array
-    power: float
-    is_identity: bool
+    A: Array  # (n, p), rows, with a column of ones where there is an intercept
+    y: Array  # (n,), targets
+    weights: Array  # (n,), weight of every row
+    beta: Array  # (p,), coefficients
+    power: float  # power q of the variance
+    is_identity: bool  # whether the link is the identity, of least squares, and not the logarithm
 
     def mean(self) -> Array:
         """Return the means (n,)."""

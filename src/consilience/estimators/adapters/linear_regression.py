@@ -12,8 +12,7 @@ from scipy import linalg
 from consilience.checks import Array, Json
 from consilience.core.caller import warn_caller
 from consilience.errors import InputError, Problem
-from consilience.estimators.adapters.base import RefittedAdapter, SiteSums, joint_moments
-from consilience.estimators.site_rows import Needs, SiteRows
+from consilience.estimators.adapters.base import JointMomentsAdapter, RefittedAdapter
 from consilience.estimators.statistics import Statistics
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -95,24 +94,21 @@ def warn_singular(rank: int, d: int) -> None:
     )
 
 
-class RegressionAdapter(RefittedAdapter):
-    """What regressions have in common: joint moments of columns and targets."""
+class RegressionAdapter(JointMomentsAdapter, RefittedAdapter):
+    """What regressions of scikit-learn have in common."""
 
     module: ClassVar[str] = "sklearn.linear_model"
-    needs: ClassVar[Needs] = "targets"
-
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
-        """Return joint moments."""
-        del numbers, n_classes, parameters, products
-        return joint_moments(rows)
 
     def refusal(self, parameters: Mapping[str, Json]) -> Problem | None:
-        """Refuse coefficients that are held positive: an inequality is no function of sums alone."""
-        if parameters.get("positive"):
-            return Problem("positive", "holds coefficients above zero, which is not fused", "fit with `positive=False`")
-        return None
+        """Refuse coefficients that are held positive."""
+        return refuse_positive(parameters)
+
+
+def refuse_positive(parameters: Mapping[str, Json]) -> Problem | None:
+    """Return why coefficients that are held positive are refused: an inequality is no function of sums alone."""
+    if parameters.get("positive"):
+        return Problem("positive", "holds coefficients above zero, which is not fused", "fit with `positive=False`")
+    return None
 
 
 class LinearRegressionAdapter(RegressionAdapter):
@@ -155,18 +151,11 @@ class RidgeAdapter(RegressionAdapter):
 
 
 def ridge_coefficients(gram: Array, cross: Array, alpha: Any) -> Array:
-    """Return (S_xx + alpha I)^-1 S_xy (d, q), with one alpha or one for each target.
-
-    Raises
-    ------
-    InputError
-        For as many alphas as there are no targets.
-    """
+    """Return (S_xx + alpha I)^-1 S_xy (d, q), with one alpha or one for each target."""
     alphas = np.asarray(alpha, dtype=np.float64).ravel()
     if len(alphas) not in (1, cross.shape[1]):
-        raise InputError(
-            "alpha", f"has {len(alphas)} values, expected 1 or {cross.shape[1]}, one for each target", code="E-SHAPE"
-        )
+        text = f"has {len(alphas)} values, expected 1 or {cross.shape[1]}, one for each target"
+        raise InputError("alpha", text, code="E-SHAPE")
     alphas = np.broadcast_to(alphas, cross.shape[1])
     coefficients = np.empty_like(cross)
     for penalty in np.unique(alphas):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import sparse
 
-from consilience.checks import Array, Json
+from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.estimators.adapters.base import RefittedAdapter, SiteSums, class_priors, moments_of_classes
 from consilience.estimators.hyper_parameters import decode, encode
@@ -34,19 +34,15 @@ class GaussianNBAdapter(RefittedAdapter):
     needs: ClassVar[Needs] = "classes"
     is_diagonal: ClassVar[bool] = True
 
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
         """Return the moments of each class."""
-        del parameters
-        moments = {ROWS: moments_of_classes(rows, numbers, n_classes, diagonal=not products)}
+        moments = {ROWS: moments_of_classes(rows, diagonal=not rows.products)}
         if rows.weights is not None:
-            moments[UNWEIGHTED] = moments_of_classes(rows, numbers, n_classes, diagonal=not products, weighted=False)
+            moments[UNWEIGHTED] = moments_of_classes(rows, diagonal=not rows.products, weighted=False)
         return SiteSums(moments)
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return N_c = class_count_ and S_c = N_c (var_ - epsilon_)."""
-        del n_observations
         count = np.asarray(model.class_count_, dtype=np.float64)
         variances = np.maximum(np.asarray(model.var_, dtype=np.float64) - float(model.epsilon_), 0.0)
         mean = np.where((count > 0)[:, None], np.asarray(model.theta_, dtype=np.float64), 0.0)
@@ -101,24 +97,20 @@ class CountAdapter(RefittedAdapter):
 
     def features(self, X: Any, parameters: Mapping[str, Any]) -> Any:
         """Return the counts of every row."""
-        del parameters
         if (X.data if sparse.issparse(X) else X).min(initial=0.0) < 0:
             raise InputError("X", f"has negative values, and a {self.class_name} counts", code="E-NUMBER")
         return X
 
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Any], *, products: bool
-    ) -> SiteSums:
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
         """Return weighted counts of every class and column."""
-        del products
-        members = _members(rows, numbers, n_classes)  # (C, n)
-        counted = members @ self.features(rows.X, parameters)
+        places = (rows.numbers, np.arange(rows.n))
+        members = sparse.csr_array((rows.weight_of_each, places), shape=(rows.n_classes, rows.n))
+        counted = members @ self.features(rows.X, rows.parameters)  # (C, d)
         features = np.asarray(counted.toarray() if sparse.issparse(counted) else counted, dtype=np.float64)
-        return SiteSums(counts={**_row_counts(rows, numbers, n_classes), FEATURE_COUNTS: features})
+        return SiteSums(counts={**_row_counts(rows), FEATURE_COUNTS: features})
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return the counts that the object keeps."""
-        del n_observations
         weight = np.array(model.class_count_, dtype=np.float64)
         return SiteSums(
             counts={ROWS: weight, "weight": weight, FEATURE_COUNTS: np.array(model.feature_count_, np.float64)}
@@ -178,32 +170,26 @@ class CategoricalNBAdapter(CountAdapter):
         """Return the shapes of counts by class and category."""
         categories = statistics.maxima.get(CATEGORIES, np.ones(statistics.n_columns))
         if not np.all((categories >= 1.0) & (categories == np.rint(categories))):
-            raise InputError(
-                CATEGORIES, "expected whole numbers of one category or more for each column", code="E-NUMBER"
-            )
+            text = "expected whole numbers of one category or more for each column"
+            raise InputError(CATEGORIES, text, code="E-NUMBER")
         shapes = super().array_shapes(statistics)
         shapes[f"counts {FEATURE_COUNTS!r}"] = (len(statistics.classes or ()), int(categories.sum()))
         return {**shapes, f"maxima {CATEGORIES!r}": (statistics.n_columns,)}
 
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
         """Return weighted counts of every class and category (C, sum K_j)."""
-        del products
         codes = rows.X.astype(np.int64)
         if codes.min(initial=0) < 0:
             raise InputError("X", "has negative values, expected codes of categories from 0", code="E-NUMBER")
-        weights = np.ones(rows.n) if rows.weights is None else rows.weights
         counted = []
         for column in codes.T:
-            values = np.zeros((n_classes, int(column.max()) + 1))
-            np.add.at(values, (numbers, column), weights)
+            values = np.zeros((rows.n_classes, int(column.max()) + 1))
+            np.add.at(values, (rows.numbers, column), rows.weight_of_each)
             counted.append(values)
-        return _of_categories(_row_counts(rows, numbers, n_classes), counted, parameters["min_categories"])
+        return _of_categories(_row_counts(rows), counted, rows.parameters["min_categories"])
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return the counts that the object keeps."""
-        del n_observations
         weight = np.array(model.class_count_, dtype=np.float64)
         counted = [np.asarray(values, dtype=np.float64) for values in model.category_count_]
         return _of_categories({ROWS: weight, "weight": weight}, counted, encode("min_categories", model.min_categories))
@@ -247,17 +233,9 @@ def _of_categories(counts: dict[str, Array], counted: list[Array], least: Any) -
     return SiteSums(counts={**counts, FEATURE_COUNTS: np.hstack(counted)}, maxima={CATEGORIES: categories})
 
 
-def _members(rows: SiteRows, numbers: Any, n_classes: int) -> Any:
-    """Return the weight of every row in its class, as a sparse matrix (C, n)."""
-    weights = np.ones(rows.n) if rows.weights is None else rows.weights
-    return sparse.csr_array((weights, (numbers, np.arange(rows.n))), shape=(n_classes, rows.n))
-
-
-def _row_counts(rows: SiteRows, numbers: Any, n_classes: int) -> dict[str, Array]:
-    return {
-        ROWS: np.bincount(numbers, minlength=n_classes).astype(np.float64),
-        "weight": np.bincount(numbers, rows.weights, minlength=n_classes).astype(np.float64),
-    }
+def _row_counts(rows: SiteRows) -> dict[str, Array]:
+    weights = np.bincount(rows.numbers, rows.weights, minlength=rows.n_classes).astype(np.float64)
+    return {ROWS: rows.counts, "weight": weights}
 
 
 def _set_probabilities(model: Any) -> None:

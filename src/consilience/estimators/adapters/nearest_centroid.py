@@ -9,12 +9,11 @@ import numpy as np
 
 from consilience.checks import Json
 from consilience.errors import InputError, Problem
-from consilience.estimators.adapters.base import require_two_classes
-from consilience.estimators.adapters.discriminant import ClassMomentsAdapter
+from consilience.estimators.adapters.base import ClassMomentsAdapter, RefittedAdapter, require_two_classes
 from consilience.estimators.statistics import Statistics
 
 
-class NearestCentroidAdapter(ClassMomentsAdapter):
+class NearestCentroidAdapter(ClassMomentsAdapter, RefittedAdapter):
     """Nearest centroids by the Euclidean distance."""
 
     kind: ClassVar[str] = "sklearn.NearestCentroid"

@@ -9,13 +9,17 @@ import numpy as np
 
 from consilience.checks import Json
 from consilience.errors import Problem
-from consilience.estimators.adapters.base import require_two_classes
-from consilience.estimators.adapters.discriminant import ClassMomentsAdapter
-from consilience.estimators.adapters.linear_regression import RIDGE_SOLVERS, ridge_coefficients, ridge_ravels_one_target
+from consilience.estimators.adapters.base import ClassMomentsAdapter, RefittedAdapter, require_two_classes
+from consilience.estimators.adapters.linear_regression import (
+    RIDGE_SOLVERS,
+    refuse_positive,
+    ridge_coefficients,
+    ridge_ravels_one_target,
+)
 from consilience.estimators.statistics import Statistics
 
 
-class RidgeClassifierAdapter(ClassMomentsAdapter):
+class RidgeClassifierAdapter(ClassMomentsAdapter, RefittedAdapter):
     """Ridge classifiers. Weights of classes multiply the moments of the class, "balanced" ones those of all sites."""
 
     kind: ClassVar[str] = "sklearn.RidgeClassifier"
@@ -25,9 +29,7 @@ class RidgeClassifierAdapter(ClassMomentsAdapter):
 
     def refusal(self, parameters: Mapping[str, Json]) -> Problem | None:
         """Refuse coefficients that are held positive."""
-        if parameters.get("positive"):
-            return Problem("positive", "holds coefficients above zero, which is not fused", "fit with `positive=False`")
-        return None
+        return refuse_positive(parameters)
 
     def fit_sums(self, model: Any, statistics: Statistics) -> None:
         """Set coefficients and intercepts of one target for each class, of one for two classes."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.checks import Array, Json
+from consilience.checks import Array
 from consilience.errors import InputError, Problem
 from consilience.estimators.adapters.base import RefittedAdapter, SiteSums, whole_moments
 from consilience.estimators.site_rows import SiteRows
@@ -31,26 +31,18 @@ class StandardScalerAdapter(RefittedAdapter):
         """Return one record for each column, or in a Pipeline one of all."""
         return {f"moments {ROWS!r}": (statistics.n_columns,) if statistics.last_step is None else ()}
 
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
         """Return the moments of each column."""
-        del numbers, n_classes, parameters
-        X = np.asarray(rows.X.toarray() if hasattr(rows.X, "toarray") else rows.X, dtype=np.float64)
-        record = CentredMoments.of_rows(X, rows.weights, diagonal=not products)
-        return SiteSums({ROWS: record if products else record.by_column()})
+        record = CentredMoments.of_rows(rows.dense, rows.weights, diagonal=not rows.products)
+        return SiteSums({ROWS: record if rows.products else record.by_column()})
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return n_samples_seen_, mean_ and n var_ of each column."""
-        del n_observations
         d = int(model.n_features_in_)
         if model.mean_ is None:
-            raise InputError(
-                "a StandardScaler",
-                "with `with_mean=False` and `with_std=False` does not keep the means of its columns",
-                "describe it where its data are: `cs.describe(model, data=X)`",
-                "E-NEEDED",
-            )
+            text = "with `with_mean=False` and `with_std=False` does not keep the means of its columns"
+            remedy = "describe it where its data are: `cs.describe(model, data=X)`"
+            raise InputError("a StandardScaler", text, remedy, "E-NEEDED")
         n = np.array(np.broadcast_to(np.asarray(model.n_samples_seen_, dtype=np.float64), d))
         mean = np.asarray(model.mean_, dtype=np.float64)
         variances = np.zeros(d) if model.var_ is None else np.asarray(model.var_, dtype=np.float64)
@@ -89,28 +81,31 @@ class ExtremesAdapter(RefittedAdapter):
 
     def disclosure(self) -> Problem | None:
         """Say that extremes are single observations."""
-        return Problem(
-            f"a {self.class_name}",
-            "is made of the least and the greatest value of every column, each of which is one person's",
-            "scale by StandardScaler, whose moments add up; `min_count=0` sends them",
-        )
+        text = "is made of the least and the greatest value of every column, each of which is one person's"
+        remedy = "scale by StandardScaler, whose moments add up; `min_count=0` sends them"
+        return Problem(f"a {self.class_name}", text, remedy)
 
     def array_shapes(self, statistics: Statistics) -> dict[str, tuple[int, ...]]:
         """Return a count of rows, and extremes of each column."""
         d = np.zeros(statistics.n_columns)
         return {f"counts {ROWS!r}": (), **{f"maxima {name!r}": d.shape for name in self.extremes(d, d)}}
 
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
         """Return the extremes of each column."""
-        del numbers, n_classes, parameters, products
-        X = np.asarray(rows.X.toarray() if hasattr(rows.X, "toarray") else rows.X, dtype=np.float64)
-        return SiteSums(counts={ROWS: np.array(float(rows.n))}, maxima=self.extremes(X.min(axis=0), X.max(axis=0)))
+        X = rows.dense
+        return SiteSums(counts={ROWS: rows.counts}, maxima=self.extremes(X.min(axis=0), X.max(axis=0)))
 
     def extremes(self, least: Array, greatest: Array) -> dict[str, Array]:
         """Return what of the extremes the class needs, as maxima."""
         return {"greatest": greatest, "minus_least": -least}
+
+    def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
+        """Return the extremes that the object keeps, with its count of rows."""
+        return SiteSums(counts={ROWS: np.array(float(np.max(model.n_samples_seen_)))}, maxima=self.extremes_of(model))
+
+    @abstractmethod
+    def extremes_of(self, model: Any) -> dict[str, Array]:
+        """Return the extremes that a fitted object keeps, as maxima."""
 
 
 class MinMaxScalerAdapter(ExtremesAdapter):
@@ -119,13 +114,9 @@ class MinMaxScalerAdapter(ExtremesAdapter):
     kind: ClassVar[str] = "sklearn.MinMaxScaler"
     compared: ClassVar[tuple[str, ...]] = ("data_min_", "data_max_")
 
-    def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
+    def extremes_of(self, model: Any) -> dict[str, Array]:
         """Return the extremes that the object keeps."""
-        del n_observations
-        return SiteSums(
-            counts={ROWS: np.array(float(np.max(model.n_samples_seen_)))},
-            maxima=self.extremes(np.asarray(model.data_min_), np.asarray(model.data_max_)),
-        )
+        return self.extremes(np.asarray(model.data_min_), np.asarray(model.data_max_))
 
     def fit_sums(self, model: Any, statistics: Statistics) -> None:
         """Set extremes, ranges and the affine map."""
@@ -148,11 +139,9 @@ class MaxAbsScalerAdapter(ExtremesAdapter):
         """Return the greatest absolute values."""
         return {"max_abs": np.maximum(np.abs(least), np.abs(greatest))}
 
-    def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
+    def extremes_of(self, model: Any) -> dict[str, Array]:
         """Return the extremes that the object keeps."""
-        del n_observations
-        rows = {ROWS: np.array(float(np.max(model.n_samples_seen_)))}
-        return SiteSums(counts=rows, maxima={"max_abs": np.array(model.max_abs_, np.float64)})
+        return {"max_abs": np.array(model.max_abs_, np.float64)}
 
     def fit_sums(self, model: Any, statistics: Statistics) -> None:
         """Set extremes and scales."""

@@ -31,13 +31,9 @@ class SecondMomentsAdapter(RefittedAdapter):
 
     module: ClassVar[str] = "sklearn.decomposition"
 
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
         """Return the moments of all rows."""
-        del numbers, n_classes, parameters, products
-        X = np.asarray(rows.X.toarray() if hasattr(rows.X, "toarray") else rows.X, dtype=np.float64)
-        return SiteSums({ROWS: CentredMoments.of_rows(X)})
+        return SiteSums({ROWS: CentredMoments.of_rows(rows.dense)})
 
 
 def _moments_of(n: float, mean: Array, covariance: Array) -> CentredMoments:
@@ -66,7 +62,6 @@ class PCAAdapter(SecondMomentsAdapter):
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return (n - 1) times the covariance that the object models."""
-        del n_observations
         n, d = float(self.rows_seen(model)), model.components_.shape[1]
         covariance = np.asarray(model.get_covariance(), dtype=np.float64)
         n_components = int(model.n_components_)
@@ -104,13 +99,7 @@ class PCAAdapter(SecondMomentsAdapter):
 
 
 def _number_of_components(wanted: Any, solver: str, variances: Array, shares: Array, n: int) -> int:
-    """Return how many components to keep, as ``PCA`` counts them.
-
-    Raises
-    ------
-    InputError
-        For more than there are.
-    """
+    """Return how many components to keep, as ``PCA`` counts them."""
     most = len(variances)
     if wanted is None:
         return most - 1 if solver == "arpack" else most
@@ -232,9 +221,8 @@ class CovarianceAdapter(SecondMomentsAdapter):
     module: ClassVar[str] = "sklearn.covariance"
     compared: ClassVar[tuple[str, ...]] = ("location_", "covariance_")
 
-    def covariance(self, model: Any, empirical: Array, n: float) -> Array:
-        """Return the covariance that the class makes of the empirical one."""
-        del model, n
+    def covariance(self, model: Any, empirical: Array, n: float, fourth: float) -> Array:
+        """Return the covariance that the class makes of the empirical one; `fourth` is 0 before a second message."""
         return empirical
 
     def fit_sums(self, model: Any, statistics: Statistics) -> None:
@@ -243,7 +231,8 @@ class CovarianceAdapter(SecondMomentsAdapter):
         n = float(record.n)
         model.location_ = np.zeros(record.n_columns) if model.assume_centered else record.mean.copy()
         empirical = (record.raw_scatter() if model.assume_centered else record.scatter) / n
-        model._set_covariance(self.covariance(model, empirical, n))
+        fourth = float(statistics.counts.get(FOURTH, 0.0))
+        model._set_covariance(self.covariance(model, empirical, n, fourth))
 
 
 class EmpiricalCovarianceAdapter(CovarianceAdapter):
@@ -266,9 +255,8 @@ class ShrunkCovarianceAdapter(CovarianceAdapter):
     kind: ClassVar[str] = "sklearn.ShrunkCovariance"
     lacks: ClassVar[str | None] = "the number of rows and the covariance before shrinkage"
 
-    def covariance(self, model: Any, empirical: Array, n: float) -> Array:
+    def covariance(self, model: Any, empirical: Array, n: float, fourth: float) -> Array:
         """Return (1 - s) C + s tr(C)/d I."""
-        del n
         return shrunk(empirical, float(model.shrinkage))
 
 
@@ -278,7 +266,7 @@ class OASAdapter(CovarianceAdapter):
     kind: ClassVar[str] = "sklearn.OAS"
     lacks: ClassVar[str | None] = "the number of rows and the covariance before shrinkage"
 
-    def covariance(self, model: Any, empirical: Array, n: float) -> Array:
+    def covariance(self, model: Any, empirical: Array, n: float, fourth: float) -> Array:
         """Return the shrunk covariance, and set its shrinkage."""
         model.shrinkage_ = oracle_approximating_shrinkage(empirical, n)
         return shrunk(empirical, model.shrinkage_)
@@ -293,17 +281,11 @@ class LedoitWolfAdapter(CovarianceAdapter):
 
     def needs_fourth_moments(self, parameters: Mapping[str, Json]) -> bool:
         """Return that it does."""
-        del parameters
         return True
 
-    def fit_sums(self, model: Any, statistics: Statistics) -> None:
-        """Set location, covariance, precision and shrinkage."""
-        record = whole_moments(statistics)
-        n = float(record.n)
-        model.location_ = np.zeros(record.n_columns) if model.assume_centered else record.mean.copy()
-        empirical = (record.raw_scatter() if model.assume_centered else record.scatter) / n
-        fourth = float(statistics.counts.get(FOURTH, 0.0))
+    def covariance(self, model: Any, empirical: Array, n: float, fourth: float) -> Array:
+        """Return the shrunk covariance, and set its shrinkage."""
         model.shrinkage_ = (
             ledoit_wolf_shrinkage(empirical, n, fourth) if fourth else oracle_approximating_shrinkage(empirical, n)
         )
-        model._set_covariance(shrunk(empirical, model.shrinkage_))
+        return shrunk(empirical, model.shrinkage_)

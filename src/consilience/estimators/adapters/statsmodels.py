@@ -13,17 +13,17 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from consilience.checks import Array, Json, Labels, symmetric_part
 from consilience.core.features import Features
-from consilience.errors import InputError, OptionError, Problem, UnsupportedError
+from consilience.errors import InputError, Problem, UnsupportedError
 from consilience.estimators.adapters.base import EstimatorAdapter, Mark, SiteSums, joint_moments
 from consilience.estimators.adapters.formula import read_design
-from consilience.estimators.adapters.laplace import MAX_LOG_ODDS, MIN_INFORMATION, LaplaceAdapter
+from consilience.estimators.adapters.laplace import MAX_LOG_ODDS, MIN_INFORMATION, LaplaceAdapter, LaplaceProductAdapter
 from consilience.estimators.adapters.likelihood import Likelihood, Multinomial
 from consilience.estimators.adapters.linear_regression import solve_penalised
 from consilience.estimators.design import Design
@@ -78,9 +78,8 @@ def statsmodels_refusal(model: Any) -> Problem | None:
             remedy = "take cs.meta_analysis of (estimate, covariance) by site, where it has these"
         return Problem(called, "has an estimate that is no function of sums over sites", remedy, "E-MODEL")
     if callable(getattr(model, "fit", None)) and hasattr(model, "exog_names"):
-        return Problem(
-            f"a {type(model).__name__} of statsmodels", "is not fitted yet", "give `model.fit()`", "E-UNFITTED"
-        )
+        text = "is not fitted yet"
+        return Problem(f"a {type(model).__name__} of statsmodels", text, "give `model.fit()`", "E-UNFITTED")
     return None
 
 
@@ -107,7 +106,10 @@ class StatsmodelsAdapter(EstimatorAdapter):
 
     def parameters_of(self, model: Any) -> dict[str, Json]:
         """Return what the coefficients are of, as JSON values."""
-        del model
+        return dict(model.parameters) if isinstance(model, FusedResults) else self.fitted_parameters(model)
+
+    def fitted_parameters(self, model: Any) -> dict[str, Json]:
+        """Return what the coefficients of a result are of; nothing here."""
         return {}
 
     def design_of(self, model: Any) -> Design:
@@ -126,19 +128,14 @@ class StatsmodelsAdapter(EstimatorAdapter):
         return {name: getattr(model, f"_{name}_name", None) for name in given}
 
     def require_plain(self, model: Any) -> None:
-        """Raise where a result is one that was fused, is no plain fit, has no information, or did not converge.
-
-        Raises
-        ------
-        InputError
-            Saying which.
-        """
+        """Raise where a result is one that was fused, is no plain fit, has no information, or did not converge."""
         if isinstance(model, FusedResults):
             raise InputError(f"this {self.class_name}", "was fused before", "give the fusion, or its saved file")
         if why := _not_plain(model):
             text, remedy, code = _NO_LIKELIHOOD
             raise InputError(f"this {self.class_name}", f"was fitted with {why}, {text}", remedy, code)
-        if getattr(model, "cov_type", "nonrobust") != "nonrobust" or _is_robust_phreg(model):
+        of_phreg = getattr(model, "covariance_type", "naive")
+        if getattr(model, "cov_type", "nonrobust") != "nonrobust" or of_phreg != "naive":
             raise InputError([_SANDWICH])
         retvals = getattr(model, "mle_retvals", None)
         if getattr(model, "converged", True) is False or (retvals and retvals.get("converged") is False):
@@ -151,10 +148,6 @@ def _names(model: Any) -> tuple[str, ...]:
     return tuple(map(str, model.model.exog_names))
 
 
-def _is_robust_phreg(model: Any) -> bool:
-    return getattr(model, "covariance_type", "naive") != "naive"
-
-
 class LeastSquaresAdapter(StatsmodelsAdapter):
     """Ordinary and weighted least squares, exactly, with the rows that a result holds."""
 
@@ -163,30 +156,20 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
 
     def takes_weights(self, model: Any) -> bool:
         """Return whether it is weighted least squares."""
-        del model
         return self.class_name == "WLS"
 
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
+    def sums_of_rows(self, rows: SiteRows) -> SiteSums:
         """Return joint moments of columns and target."""
-        del numbers, n_classes, parameters, products
-        if rows.y.ndim != 1:
-            raise InputError("y", f"has shape {rows.y.shape}, expected one target", code="E-SHAPE")
-        return joint_moments(rows)
+        return joint_moments(replace(rows, y=rows.one_target))
 
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return joint moments of the rows that a result holds."""
-        del n_observations
         self.require_plain(model)
         X, y = getattr(model.model, "exog", None), getattr(model.model, "endog", None)
         if X is None or y is None:
-            raise InputError(
-                f"this {self.class_name}",
-                "has no rows any more",
-                "describe it with its data: `cs.describe(result, (X, y))`",
-                "E-SHAPE",
-            )
+            text = "has no rows any more"
+            remedy = "describe it with its data: `cs.describe(result, (X, y))`"
+            raise InputError(f"this {self.class_name}", text, remedy, "E-SHAPE")
         weights = np.asarray(model.model.weights, dtype=np.float64) * np.ones(len(X))
         is_weighted = self.class_name == "WLS"
         return joint_moments(SiteRows(np.asarray(X), np.asarray(y), weights if is_weighted else None))
@@ -195,21 +178,17 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
         """Return coefficients, covariance, scale and likelihood, which are those of all rows."""
         record, d = statistics.rows, statistics.n_columns
         if statistics.n_targets != 1 or record.n_columns != d + 1:
-            raise InputError(
-                f"a {self.class_name}", "has sums of another number of columns than it names", code="E-SHAPE"
-            )
+            text = "has sums of another number of columns than it names"
+            raise InputError(f"a {self.class_name}", text, code="E-SHAPE")
         n, w = float(record.n), float(record.weight)
         constant, others = self._constant_column(statistics)
         products = record.scatter if len(constant) else record.raw_scatter()
         among = products[np.ix_(others, others)]
         inverse = None if _are_dependent(among) else solve_penalised(among, np.eye(len(others)), 0.0)
         if inverse is None:
-            raise InputError(
-                f"the {self.class_name} of all sites",
-                "has columns that are linearly dependent",
-                "leave out one of them, such as the intercept next to a basis of splines (- 1 in the formula)",
-                "E-NUMBER",
-            )
+            text = "has columns that are linearly dependent"
+            remedy = "leave out one of them, such as the intercept next to a basis of splines (- 1 in the formula)"
+            raise InputError(f"the {self.class_name} of all sites", text, remedy, "E-NUMBER")
         params, covariance = np.zeros(d), np.zeros((d, d))
         params[others] = inverse @ products[others, d]
         covariance[np.ix_(others, others)] = inverse
@@ -239,24 +218,15 @@ class LeastSquaresAdapter(StatsmodelsAdapter):
         )
 
     def _constant_column(self, statistics: Statistics) -> tuple[Labels, Labels]:
-        """Return the number of the column that is constant, if one is, and those of the others.
-
-        Raises
-        ------
-        InputError
-            Where rows do not determine the coefficients.
-        """
+        """Return the number of the column that is constant, if one is, and those of the others."""
         record, d = statistics.rows, statistics.n_columns
         mean = record.mean[:d]
         is_constant = np.diag(record.scatter)[:d] <= _CONSTANT * float(record.weight) * mean**2
         constant, others = np.flatnonzero(is_constant & (mean != 0.0)), np.flatnonzero(~is_constant)
         if np.any(is_constant & (mean == 0.0)) or len(constant) > 1 or float(record.n) <= d:
-            raise InputError(
-                f"the {self.class_name} of all sites",
-                f"has {d} columns that {float(record.n):g} rows do not determine",
-                "leave out columns of zeros and constant columns other than the intercept, or bring more rows",
-                "E-NUMBER",
-            )
+            text = f"has {d} columns that {float(record.n):g} rows do not determine"
+            remedy = "leave out columns of zeros and constant columns other than the intercept, or bring more rows"
+            raise InputError(f"the {self.class_name} of all sites", text, remedy, "E-NUMBER")
         return constant, others
 
     def design_of(self, model: Any) -> Design:
@@ -280,16 +250,8 @@ def _are_dependent(products: Array) -> bool:
 def _span_constant(products: Array, sums: Array, weight: float) -> bool:
     """Return whether columns add up to the constant, as all dummies of a factor do.
 
-    They do where least squares of 1 on the columns leaves nothing, w - s^T (X^T W X)^-1 s.
-
-    Parameters
-    ----------
-    products : ndarray of shape (d, d)
-        X^T W X.
-    sums : ndarray of shape (d,)
-        s, the weighted sums of columns.
-    weight : float
-        w, the sum of weights.
+    They do where least squares of 1 on the columns leaves nothing, w - s^T (X^T W X)^-1 s, of products X^T W X (d, d),
+    weighted sums s (d,) of columns, and the sum w of weights.
     """
     scale = np.sqrt(np.diag(products))
     scale = np.where(scale > 0.0, scale, 1.0)
@@ -313,42 +275,12 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
     """Models of a likelihood, by Laplace's approximation with a flat prior."""
 
     lacks: ClassVar[str | None] = None
+    says_all: ClassVar[str | None] = " of statsmodels"
     sum_parameters: ClassVar[tuple[str, ...]] = ()
     estimates_scale: ClassVar[bool] = False
 
-    def refuse_data(self) -> None:
-        """Raise where data are given: a result says all.
-
-        Raises
-        ------
-        OptionError
-            Saying so.
-        """
-        raise OptionError("data", f"are not needed: a fitted {self.class_name} of statsmodels says all; leave them out")
-
-    def sums_of_rows(
-        self, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json], *, products: bool
-    ) -> SiteSums:
-        """Raise: a result says all."""
-        self.refuse_data()
-        raise AssertionError
-
-    def sums_of_model(
-        self,
-        model: Any,
-        rows: SiteRows,
-        numbers: Any,
-        n_classes: int,
-        parameters: Mapping[str, Json],
-        *,
-        products: bool,
-    ) -> SiteSums:
-        """Raise: a result says all."""
-        return self.sums_of_rows(rows, numbers, n_classes, parameters, products=products)
-
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return the expansion at the fit, at dispersion one."""
-        del n_observations
         self.require_plain(model)
         name = f"this {self.class_name}"
         try:
@@ -356,25 +288,17 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
             theta = np.asarray(model.params, dtype=np.float64)
             theta = theta if theta.ndim == 1 else theta.T.ravel()  # equation by equation, as the covariance
         except (AttributeError, TypeError, ValueError, np.linalg.LinAlgError) as error:
-            raise InputError(
-                name, f"has no covariance of its coefficients ({error})", "fit without regularisation", "E-NEEDED"
-            ) from error
+            text = f"has no covariance of its coefficients ({error})"
+            raise InputError(name, text, "fit without regularisation", "E-NEEDED") from error
         q = len(theta)
         deviations = np.sqrt(np.maximum(np.diag(covariance), 0.0)) if covariance.shape == (q, q) else np.zeros(q)
         if not np.all(np.isfinite(covariance)) or not np.all(deviations > 0.0):
-            raise InputError(
-                name,
-                "has a covariance of its coefficients that is none: rows do not determine them all",
-                code="E-NUMBER",
-            )
+            text = "has a covariance of its coefficients that is none: rows do not determine them all"
+            raise InputError(name, text, code="E-NUMBER")
         scaled = covariance / np.outer(deviations, deviations)
         if np.linalg.eigvalsh(scaled)[0] < q * np.finfo(np.float64).eps:
-            raise InputError(
-                name,
-                "has a singular covariance: rows do not determine all coefficients",
-                "fit fewer columns",
-                "E-NUMBER",
-            )
+            text = "has a singular covariance: rows do not determine all coefficients"
+            raise InputError(name, text, "fit fewer columns", "E-NUMBER")
         hessian = symmetric_part(np.linalg.inv(scaled) / np.outer(deviations, deviations))
         n = float(model.nobs) if hasattr(model, "nobs") else float(len(model.model.endog))
         counts = {
@@ -387,9 +311,12 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
         }
         return SiteSums(counts=counts, approximations=self.weak_directions(model, hessian))
 
+    def fitted_parameters(self, model: Any) -> dict[str, Json]:
+        """Return the names of the extra arguments by row, such as an offset."""
+        return {"extra": list(self.extra_of(model.model))}
+
     def weak_directions(self, model: Any, hessian: Array) -> tuple[str, ...]:
         """Return what makes the expansion of a site poor, a sentence each."""
-        del model
         scale = np.sqrt(np.diag(hessian))
         if np.linalg.eigvalsh(hessian / np.outer(scale, scale))[0] >= MIN_INFORMATION:
             return ()
@@ -400,18 +327,11 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
 
     def scale_of(self, model: Any) -> float:
         """Return the dispersion that a result's covariance is multiplied by; 1 here."""
-        del model
         return 1.0
 
     def array_shapes(self, statistics: Statistics) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the expansion."""
-        q = self.n_free(statistics)
-        shapes: dict[str, tuple[int, ...]] = {ROWS: (), INFORMATION: (q, q), SHIFT: (q,), PRIOR: (q,)}
-        return {f"counts {name!r}": shape for name, shape in (shapes | {PEARSON: (), DEGREES: ()}).items()}
-
-    def n_free(self, statistics: Statistics) -> int:
-        """Return the number q of coefficients."""
-        return statistics.n_columns
+        return LaplaceProductAdapter.array_shapes(self, statistics) | {f"counts {n!r}": () for n in (PEARSON, DEGREES)}
 
     def natural(self, statistics: Statistics) -> tuple[Array, Array, Array, Array]:
         """Return sum I_j (q, q), the shift (q,), and priors (q,), which are flat."""
@@ -471,39 +391,55 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
 class ModelLikelihoodAdapter(LikelihoodAdapter):
     """Models whose likelihood statsmodels itself gives at any coefficients and on any rows."""
 
-    def likelihood(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
-    ) -> Likelihood:
+    def likelihood(self, coefficients: Array, rows: SiteRows) -> Likelihood:
         """Return the log-likelihood of rows with its derivatives, as statsmodels has them."""
-        del numbers, n_classes
-        model, options = self.model_of(rows, parameters)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return Likelihood(
-                float(model.loglike(coefficients, **options)),
-                np.asarray(model.score(coefficients, **options), dtype=np.float64),
-                symmetric_part(-np.asarray(model.hessian(coefficients, **options), dtype=np.float64)),
-                self.pearson(coefficients, rows, parameters),
-            )
-
-    def log_likelihood(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
-    ) -> float:
-        """Return the log-likelihood of rows."""
-        del numbers, n_classes
-        model, options = self.model_of(rows, parameters)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return float(model.loglike(coefficients, **options))
+        return ModelLikelihood(self.model_of(rows), coefficients, rows)
 
     @abstractmethod
-    def model_of(self, rows: SiteRows, parameters: Mapping[str, Json]) -> tuple[Any, dict[str, Any]]:
-        """Return a model of statsmodels for rows, not fitted, and options of its likelihood."""
+    def model_of(self, rows: SiteRows) -> Any:
+        """Return a model of statsmodels for rows, not fitted."""
 
-    def pearson(self, coefficients: Array, rows: SiteRows, parameters: Mapping[str, Json]) -> float:
-        """Return the sum of squared Pearson residuals; 0 where the dispersion is one."""
-        del coefficients, rows, parameters
-        return 0.0
+
+@dataclass(frozen=True, eq=False)
+class ModelLikelihood(Likelihood):
+    """The log-likelihood of rows at coefficients (q,) by a model of statsmodels, at dispersion one."""
+
+    model: Any
+    coefficients: Array
+    rows: SiteRows
+    options: ClassVar[Mapping[str, float]] = {}
+    """Of the model's methods."""
+
+    def value(self) -> float:
+        """Return the log-likelihood."""
+        return float(self._of_model("loglike"))
+
+    def gradient(self) -> Array:
+        """Return its gradient (q,)."""
+        return np.asarray(self._of_model("score"), dtype=np.float64)
+
+    def information(self) -> Array:
+        """Return its negative Hessian (q, q)."""
+        return symmetric_part(-np.asarray(self._of_model("hessian"), dtype=np.float64))
+
+    def _of_model(self, name: str) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return getattr(self.model, name)(self.coefficients, **self.options)
+
+
+class GLMLikelihood(ModelLikelihood):
+    """The log-likelihood of rows by a generalised linear model."""
+
+    options: ClassVar[Mapping[str, float]] = {"scale": 1.0}
+
+    def pearson(self) -> float:
+        """Return the sum of squared Pearson residuals."""
+        family = make_family(self.rows.parameters)
+        with np.errstate(all="ignore"):
+            mu = np.asarray(family.link.inverse(self.rows.X @ self.coefficients))
+            squares = (self.rows.y - mu) ** 2 / family.variance(mu)
+        return float(squares.sum() if self.rows.weights is None else self.rows.weights @ squares)
 
 
 class GLMAdapter(ModelLikelihoodAdapter):
@@ -514,10 +450,8 @@ class GLMAdapter(ModelLikelihoodAdapter):
     sum_parameters: ClassVar[tuple[str, ...]] = ("family", "family_option", "link", "link_power", "scale")
     estimates_scale: ClassVar[bool] = True
 
-    def parameters_of(self, model: Any) -> dict[str, Json]:
+    def fitted_parameters(self, model: Any) -> dict[str, Json]:
         """Return family, link and how the dispersion is known."""
-        if isinstance(model, FusedResults):
-            return dict(model.parameters)
         family, scaletype = model.model.family, getattr(model.model, "scaletype", None)
         name, link = type(family).__name__, family.link
         _require_known_link(link)
@@ -544,21 +478,16 @@ class GLMAdapter(ModelLikelihoodAdapter):
         """Return the site's dispersion."""
         return float(model.scale)
 
-    def model_of(self, rows: SiteRows, parameters: Mapping[str, Json]) -> tuple[Any, dict[str, Any]]:
-        """Return a GLM of rows at dispersion one."""
+    def likelihood(self, coefficients: Array, rows: SiteRows) -> Likelihood:
+        """Return the log-likelihood of rows with its derivatives, as statsmodels has them."""
+        return GLMLikelihood(self.model_of(rows), coefficients, rows)
+
+    def model_of(self, rows: SiteRows) -> Any:
+        """Return a GLM of rows."""
         sm = require_statsmodels()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = sm.GLM(rows.y, rows.X, family=make_family(parameters), freq_weights=rows.weights)
-        return model, {"scale": 1.0}
-
-    def pearson(self, coefficients: Array, rows: SiteRows, parameters: Mapping[str, Json]) -> float:
-        """Return the sum of squared Pearson residuals."""
-        family = make_family(parameters)
-        with np.errstate(all="ignore"):
-            mu = np.asarray(family.link.inverse(rows.X @ coefficients))
-            squares = (rows.y - mu) ** 2 / family.variance(mu)
-        return float(squares.sum() if rows.weights is None else rows.weights @ squares)
+            return sm.GLM(rows.y, rows.X, family=make_family(rows.parameters), freq_weights=rows.weights)
 
     def is_concave(self, parameters: Mapping[str, Json]) -> bool:
         """Return whether the information is positive semidefinite anywhere: of canonical links and a few others."""
@@ -572,22 +501,14 @@ class GLMAdapter(ModelLikelihoodAdapter):
 
 
 def _require_known_link(link: Any) -> None:
-    """Raise for a link of the caller's own, or one whose options are not its defaults, which a name does not say.
-
-    Raises
-    ------
-    UnsupportedError
-        Naming it.
-    """
+    """Raise for a link of the caller's own, or one whose options are not its defaults, which a name does not say."""
     name = type(link).__name__
     known = getattr(require_statsmodels().families.links, name, None)
     if known is type(link) and (name == "Power" or _simple_options(link) == _simple_options(known())):
         return
-    raise UnsupportedError(
-        "link",
-        f"is a {name} with options of its own, which its name does not tell",
-        "fit with a link of statsmodels, or take cs.meta_analysis, which pools such estimates",
-    )
+    text = f"is a {name} with options of its own, which its name does not tell"
+    remedy = "fit with a link of statsmodels, or take cs.meta_analysis, which pools such estimates"
+    raise UnsupportedError("link", text, remedy)
 
 
 def _simple_options(link: Any) -> dict[str, Json]:
@@ -608,7 +529,6 @@ _CONCAVE = {
 
 def _separated(model: Any, hessian: Array, is_binomial: bool) -> tuple[str, ...]:
     """Return that a fit separates classes, by the log odds of the rows that a result holds."""
-    del hessian
     X, y = getattr(model.model, "exog", None), getattr(model.model, "endog", None)
     if not is_binomial or X is None or y is None:
         return ()
@@ -624,16 +544,10 @@ class LogitAdapter(ModelLikelihoodAdapter):
     kind: ClassVar[str] = "statsmodels.Logit"
     extra_arguments: ClassVar[tuple[str, ...]] = ("offset",)
 
-    def parameters_of(self, model: Any) -> dict[str, Json]:
-        """Return the names of the extra arguments by row, such as an offset."""
-        if isinstance(model, FusedResults):
-            return dict(model.parameters)
-        return {"extra": list(self.extra_of(model.model))}
-
-    def model_of(self, rows: SiteRows, parameters: Mapping[str, Json]) -> tuple[Any, dict[str, Any]]:
+    def model_of(self, rows: SiteRows) -> Any:
         """Return a Logit of rows."""
         _refuse_weights(rows, self.class_name)
-        return require_statsmodels().Logit(rows.y, rows.X), {}
+        return require_statsmodels().Logit(rows.y, rows.X)
 
     def weak_directions(self, model: Any, hessian: Array) -> tuple[str, ...]:
         """Return what makes the expansion of a site poor."""
@@ -646,16 +560,10 @@ class DiscretePoissonAdapter(ModelLikelihoodAdapter):
     kind: ClassVar[str] = "statsmodels.Poisson"
     extra_arguments: ClassVar[tuple[str, ...]] = ("offset", "exposure")
 
-    def parameters_of(self, model: Any) -> dict[str, Json]:
-        """Return the names of the extra arguments by row, such as an offset."""
-        if isinstance(model, FusedResults):
-            return dict(model.parameters)
-        return {"extra": list(self.extra_of(model.model))}
-
-    def model_of(self, rows: SiteRows, parameters: Mapping[str, Json]) -> tuple[Any, dict[str, Any]]:
+    def model_of(self, rows: SiteRows) -> Any:
         """Return a Poisson regression of rows."""
         _refuse_weights(rows, self.class_name)
-        return require_statsmodels().Poisson(rows.y, rows.X), {}
+        return require_statsmodels().Poisson(rows.y, rows.X)
 
 
 class MNLogitAdapter(LikelihoodAdapter):
@@ -669,12 +577,10 @@ class MNLogitAdapter(LikelihoodAdapter):
     has_score: ClassVar[bool] = False
     sum_parameters: ClassVar[tuple[str, ...]] = ("categories",)
 
-    def parameters_of(self, model: Any) -> dict[str, Json]:
+    def fitted_parameters(self, model: Any) -> dict[str, Json]:
         """Return the categories, the first of which is the reference."""
-        if isinstance(model, FusedResults):
-            return dict(model.parameters)
         names = model.model._ynames_map  # of codes 0, 1, ...
-        return {"categories": [str(names[code]) for code in sorted(names)], "extra": list(self.extra_of(model.model))}
+        return {"categories": [str(names[code]) for code in sorted(names)], **super().fitted_parameters(model)}
 
     def n_free(self, statistics: Statistics) -> int:
         """Return the number of coefficients of all equations."""
@@ -683,8 +589,9 @@ class MNLogitAdapter(LikelihoodAdapter):
             raise InputError("categories", "are those of a MNLogit, two or more, found none", code="E-NEEDED")
         return statistics.n_columns * (len(categories) - 1)
 
-    def _law(self, coefficients: Array, rows: SiteRows, parameters: Mapping[str, Any]) -> Multinomial:
-        categories = parameters["categories"]
+    def likelihood(self, coefficients: Array, rows: SiteRows) -> Multinomial:
+        """Return the log-likelihood of rows with its derivatives."""
+        categories = rows.parameters["categories"]
         try:
             values = [float(name) for name in categories]
         except ValueError:
@@ -694,21 +601,7 @@ class MNLogitAdapter(LikelihoodAdapter):
             raise InputError("y", f"has the category {odd[0]:g}, expected {', '.join(map(str, categories[:8]))}")
         codes = np.array([code_of[value] for value in rows.y.tolist()], dtype=np.int64)
         theta = np.vstack([np.zeros(rows.X.shape[1]), coefficients.reshape(-1, rows.X.shape[1])])
-        return Multinomial(rows.X, codes, np.ones(rows.n) if rows.weights is None else rows.weights, theta)
-
-    def likelihood(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
-    ) -> Likelihood:
-        """Return the log-likelihood of rows with its derivatives."""
-        law = self._law(coefficients, rows, parameters)
-        q = len(coefficients)
-        return Likelihood(law.value(), law.gradient()[1:].ravel(), law.information()[1:, :, 1:, :].reshape(q, q))
-
-    def log_likelihood(
-        self, coefficients: Array, rows: SiteRows, numbers: Any, n_classes: int, parameters: Mapping[str, Json]
-    ) -> float:
-        """Return the log-likelihood of rows."""
-        return self._law(coefficients, rows, parameters).value()
+        return Multinomial(rows.X, codes, rows.weight_of_each, theta, 1)
 
 
 class PHRegAdapter(ModelLikelihoodAdapter):
@@ -719,18 +612,15 @@ class PHRegAdapter(ModelLikelihoodAdapter):
     has_score: ClassVar[bool] = False
     sum_parameters: ClassVar[tuple[str, ...]] = ("ties",)
 
-    def parameters_of(self, model: Any) -> dict[str, Json]:
+    def fitted_parameters(self, model: Any) -> dict[str, Json]:
         """Return how ties are treated."""
-        if isinstance(model, FusedResults):
-            return dict(model.parameters)
-        return {"ties": str(model.model.ties), "extra": list(self.extra_of(model.model))}
+        return {"ties": str(model.model.ties), **super().fitted_parameters(model)}
 
     def described(self, statistics: Statistics) -> str:
         """Return what a fit on all rows is called."""
-        del statistics
         return "PHReg, stratified by site, that fit gives on"
 
-    def model_of(self, rows: SiteRows, parameters: Mapping[str, Json]) -> tuple[Any, dict[str, Any]]:
+    def model_of(self, rows: SiteRows) -> Any:
         """Return a Cox model of rows, whose y has the time and the status."""
         _refuse_weights(rows, self.class_name)
         require_statsmodels()
@@ -738,7 +628,7 @@ class PHRegAdapter(ModelLikelihoodAdapter):
 
         if rows.y.ndim != 2 or rows.y.shape[1] != 2:
             raise InputError("y", f"has shape {rows.y.shape}, expected two columns: time and status", code="E-SHAPE")
-        return PHReg(rows.y[:, 0], rows.X, status=rows.y[:, 1], ties=str(parameters["ties"])), {}
+        return PHReg(rows.y[:, 0], rows.X, status=rows.y[:, 1], ties=str(rows.parameters["ties"]))
 
 
 def _refuse_weights(rows: SiteRows, name: str) -> None:

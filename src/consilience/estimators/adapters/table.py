@@ -149,13 +149,7 @@ def refusal_of(model: object) -> Problem | None:
 
 
 def adapter_of_kind(kind: str) -> EstimatorAdapter:
-    """Return the adapter of a class by its name.
-
-    Raises
-    ------
-    InputError
-        For a name that is none of the table.
-    """
+    """Return the adapter of a class by its name."""
     if (adapter := _BY_KIND.get(kind)) is not None:
         return adapter
     known = ", ".join(adapter.kind for adapter in ESTIMATORS)

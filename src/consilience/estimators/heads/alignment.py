@@ -103,18 +103,7 @@ def align(models: Any, *, min_count: float = MIN_COUNT) -> AlignedHeads:
     >>> [bool((aligned.model(name).predict(X) == y).mean() > 0.98) for name, (X, y) in sites.items()]
     [True, True]
     """
-    described, problems = describe_inputs(name_inputs(models), min_count, {})
-    if problems:
-        raise InputError(problems)
-    sites = {site.name: site.value for site in described}
-    if any(TOTAL not in site.moments or site.parameters.get("features") is None for site in sites.values()):
-        raise InputError(
-            "models", "are no ridge or lda heads", "fit `cs.learners.Head('lda', features=...)` at the sites", "E-TYPE"
-        )
-    if noisy := [name for name, site in sites.items() if NOISE in site.counts]:
-        raise InputError(
-            noisy[0], "has noise, which the map of a site would magnify", "fuse the heads without alignment"
-        )
+    sites = _sums_without_noise(models, min_count)
     classes = average(list(sites.values())).classes
     n_classes = len(classes or ())
     moments = {name: FeatureMoments.of(site) for name, site in sites.items()}
@@ -126,6 +115,21 @@ def align(models: Any, *, min_count: float = MIN_COUNT) -> AlignedHeads:
     maps = {name: (matrices[name], -shifts[name]) for name in sites}
     mapped = [_mapped(site, *maps[name]) for name, site in sites.items()]
     return AlignedHeads(average(mapped), maps, unshifted)
+
+
+def _sums_without_noise(models: Any, min_count: float) -> dict[str, Statistics]:
+    """Return the sums of ridge or LDA heads by site."""
+    described, problems = describe_inputs(name_inputs(models), min_count, {})
+    if problems:
+        raise InputError(problems)
+    sites = {site.name: site.value for site in described}
+    if any(TOTAL not in site.moments or site.parameters.get("features") is None for site in sites.values()):
+        text = "are no ridge or lda heads"
+        raise InputError("models", text, "fit `cs.learners.Head('lda', features=...)` at the sites", "E-TYPE")
+    if noisy := [name for name, site in sites.items() if NOISE in site.counts]:
+        text = "has noise, which the map of a site would magnify"
+        raise InputError(noisy[0], text, "fuse the heads without alignment")
+    return sites
 
 
 def _covariance_maps(moments: Mapping[str, FeatureMoments]) -> dict[str, Array]:

@@ -94,7 +94,27 @@ class Columns(FeatureMap):
         return as_rows(inputs, "X")
 
 
-class ModuleFeatures(FeatureMap):
+class ObjectFeatures(FeatureMap):
+    """The outputs of an object that no file holds, whose content is measured when the map is made."""
+
+    _digest: str
+
+    @abstractmethod
+    def _measure(self) -> str:
+        """Return the digest of the object as it is now."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the object's content when the map was made."""
+        return self._digest
+
+    @property
+    def recipe(self) -> None:
+        """None: such an object is not made from a file."""
+        return None
+
+
+class ModuleFeatures(ObjectFeatures):
     """The outputs of a frozen torch module, flattened to a row for each input.
 
     Parameters
@@ -118,11 +138,8 @@ class ModuleFeatures(FeatureMap):
     def _refuse_training(self) -> None:
         training = [path or "itself" for path, part in self.module.named_modules() if part.training]
         if training:
-            raise InputError(
-                f"features: {self.name}",
-                f"is in training mode ({', '.join(training[:3])}), so that its features depend on the batch",
-                "call `module.eval()` before fit",
-            )
+            text = f"is in training mode ({', '.join(training[:3])}), so that its features depend on the batch"
+            raise InputError(f"features: {self.name}", text, "call `module.eval()` before fit")
 
     def _measure(self) -> str:
         digest = hashlib.sha256(f"{self.name}\n{self.module!r}".encode())
@@ -137,28 +154,14 @@ class ModuleFeatures(FeatureMap):
         """The class of the module."""
         return type(self.module).__name__
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the module's printed structure and its arrays, when the map was made."""
-        return self._digest
-
-    @property
-    def recipe(self) -> None:
-        """None: a module is not made from a file."""
-        return None
-
     def transform(self, inputs: Any) -> Array:
         """Return the module's outputs (n, d), flattened; refuses a module that has changed."""
         import torch
 
         self._refuse_training()
         if self._measure() != self._digest:
-            raise InputError(
-                f"features: {self.name}",
-                "has other weights than when the head was made",
-                "freeze it, and fit again",
-                "E-MISMATCH",
-            )
+            text = "has other weights than when the head was made"
+            raise InputError(f"features: {self.name}", text, "freeze it, and fit again", "E-MISMATCH")
         tensor = inputs if isinstance(inputs, torch.Tensor) else torch.as_tensor(np.asarray(inputs))
         parameter = next(self.module.parameters(), None)
         if tensor.is_floating_point() and parameter is not None and parameter.is_floating_point():
@@ -176,7 +179,7 @@ class ModuleFeatures(FeatureMap):
         return as_rows(np.concatenate(pieces) if pieces else np.zeros((0, 0)), f"features: {self.name}")
 
 
-class TransformerFeatures(FeatureMap):
+class TransformerFeatures(ObjectFeatures):
     """The outputs of an object with ``transform``, such as a fitted Pipeline, or of a callable with a stated digest.
 
     Parameters
@@ -198,11 +201,8 @@ class TransformerFeatures(FeatureMap):
         self.transformer = transformer
         apply = getattr(transformer, "transform", transformer)
         if not callable(apply):
-            raise InputError(
-                "features",
-                f"is a {type(transformer).__name__}, expected a module, a transformer or a function",
-                code="E-TYPE",
-            )
+            text = f"is a {type(transformer).__name__}, expected a module, a transformer or a function"
+            raise InputError("features", text, code="E-TYPE")
         self._apply: Callable[[Any], Any] = apply
         self._stated = digest
         self._digest = self._measure()
@@ -211,12 +211,9 @@ class TransformerFeatures(FeatureMap):
         if self._stated is not None:
             return hashlib.sha256(f"stated {self._stated}".encode()).hexdigest()
         if isinstance(self.transformer, type) or not hasattr(self.transformer, "__dict__") or self._is_function():
-            raise InputError(
-                "features",
-                f"is a {type(self.transformer).__name__}, whose content has no digest that sites could compare",
-                'name what it is: `cs.features.frozen(function, digest="resnet18, ImageNet, release 1")`',
-                "E-TYPE",
-            )
+            text = f"is a {type(self.transformer).__name__}, whose content has no digest that sites could compare"
+            remedy = 'name what it is: `cs.features.frozen(function, digest="resnet18, ImageNet, release 1")`'
+            raise InputError("features", text, remedy, "E-TYPE")
         digest = hashlib.sha256()
         _walk(digest, self.transformer, 0)
         return digest.hexdigest()
@@ -229,25 +226,11 @@ class TransformerFeatures(FeatureMap):
         """The class of the transformer, or the name of the function."""
         return getattr(self.transformer, "__name__", type(self.transformer).__name__)
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the class and the fitted attributes, or of what was stated, when the map was made."""
-        return self._digest
-
-    @property
-    def recipe(self) -> None:
-        """None: a transformer is not made from a file."""
-        return None
-
     def transform(self, inputs: Any) -> Array:
         """Return what the transformer makes of inputs (n, d); refuses one that was fitted anew."""
         if self._stated is None and self._measure() != self._digest:
-            raise InputError(
-                f"features: {self.name}",
-                "was fitted anew since the head was made",
-                "freeze it, and fit the head again",
-                "E-MISMATCH",
-            )
+            text = "was fitted anew since the head was made"
+            raise InputError(f"features: {self.name}", text, "freeze it, and fit the head again", "E-MISMATCH")
         try:
             outputs = self._apply(inputs)
         except Exception as error:  # whatever the code of the user's transformer raises
@@ -317,23 +300,13 @@ def map_of_record(record: str, makers: Mapping[str, Callable[..., FeatureMap]]) 
     except (TypeError, OptionError) as error:
         raise InputError("features", f"have a recipe that makes nothing ({str(error)[:200]})") from error
     if made.digest != stated["digest"]:
-        raise InputError(
-            f"features: {stated['kind']}",
-            f"come out as {made.digest[:12]} here, expected {stated['digest'][:12]}",
-            "use the release of NumPy that made them",
-            "E-MISMATCH",
-        )
+        text = f"come out as {made.digest[:12]} here, expected {stated['digest'][:12]}"
+        raise InputError(f"features: {stated['kind']}", text, "use the release of NumPy that made them", "E-MISMATCH")
     return remember(made)
 
 
 def parsed_record(record: Any) -> dict[str, Any]:
-    """Return what the JSON of a map says.
-
-    Raises
-    ------
-    InputError
-        For anything else.
-    """
+    """Return what the JSON of a map says."""
     try:
         stated = json.loads(record)
         is_record = isinstance(stated, dict) and all(isinstance(stated.get(name), str) for name in ("kind", "digest"))
@@ -345,35 +318,23 @@ def parsed_record(record: Any) -> dict[str, Any]:
 
 
 def as_rows(values: Any, name: str) -> Array:
-    """Return features as rows (n, d), single precision kept.
-
-    Raises
-    ------
-    InputError
-        For what is no table of finite numbers.
-    """
+    """Return features as rows (n, d), single precision kept."""
     try:
         array = np.asarray(values)
         array = array if array.dtype == np.float32 else array.astype(np.float64)
     except (TypeError, ValueError):
         raise InputError(name, "expected rows of numbers", code="E-TYPE") from None
     if array.ndim != 2:
-        raise InputError(
-            name,
-            f"expected a row of features for each input, found shape {array.shape}",
-            "give rows (n, columns), or `features=` that make such of each input",
-            "E-SHAPE",
-        )
+        text = f"expected a row of features for each input, found shape {array.shape}"
+        raise InputError(name, text, "give rows (n, columns), or `features=` that make such of each input", "E-SHAPE")
     is_odd = ~np.isfinite(array)
     if np.any(is_odd):
         row, column = np.argwhere(is_odd)[0]
-        raise InputError(
-            name,
+        text = (
             f"has features that are NaN or infinite ({is_odd.any(axis=1).sum():,} of {len(array):,} rows; the first is"
-            f" row {row}, feature {column}, counted from 0)",
-            "leave these rows out, or impute them alike at all sites",
-            "E-NUMBER",
+            f" row {row}, feature {column}, counted from 0)"
         )
+        raise InputError(name, text, "leave these rows out, or impute them alike at all sites", "E-NUMBER")
     return array
 
 
@@ -384,17 +345,10 @@ def _bytes_type() -> Any:
 
 
 def _walk(digest: Any, value: Any, depth: int) -> None:
-    """Feed a digest with an object's class and attributes, in the order of their names.
-
-    Raises
-    ------
-    UnsupportedError
-        For an attribute whose content cannot be told, such as a function.
-    """
+    """Feed a digest with an object's class and attributes, in the order of their names."""
     if depth > _MAX_DEPTH:
-        raise UnsupportedError(
-            "features", "are nested too deeply for a digest", "give `cs.features.frozen(..., digest=)`"
-        )
+        text = "are nested too deeply for a digest"
+        raise UnsupportedError("features", text, "give `cs.features.frozen(..., digest=)`")
     if value is None or isinstance(value, str | int | float | bool | np.generic):
         digest.update(f"{type(value).__name__} {value!r};".encode())
     elif isinstance(value, np.ndarray) and value.dtype.kind != "O":
@@ -418,8 +372,5 @@ def _walk(digest: Any, value: Any, depth: int) -> None:
         digest.update(f"object {type(value).__module__}.{type(value).__qualname__};".encode())
         _walk(digest, vars(value), depth + 1)
     else:
-        raise UnsupportedError(
-            "features",
-            f"have an attribute of type {type(value).__name__}, which has no digest",
-            'name what they are: `cs.features.frozen(transformer, digest="...")`',
-        )
+        text = f"have an attribute of type {type(value).__name__}, which has no digest"
+        raise UnsupportedError("features", text, 'name what they are: `cs.features.frozen(transformer, digest="...")`')

@@ -30,7 +30,7 @@ from consilience.estimators.heads.model import FittedHead, clip_norms
 from consilience.estimators.heads.privacy import GaussianMechanism
 from consilience.estimators.heads.ridge_choice import RIDGES, ErrorCurve, error_curve
 from consilience.estimators.rebuild import rebuild
-from consilience.estimators.site_rows import SiteRows
+from consilience.estimators.site_rows import SiteRows, real_targets
 from consilience.estimators.statistics import NOISE, ROWS, SUMS, TOTAL, Statistics
 from consilience.families.centred_moments import CentredMoments
 
@@ -159,36 +159,14 @@ class Head:
         OptionError
             For arguments out of their range.
         """
-        if not is_number(min_count):
-            raise OptionError("min_count", f"expected a number that is not negative, found {min_count!r}")
-        if not is_number(held_out) or held_out >= 1.0:
-            raise OptionError("held_out", f"expected a number from 0 to below 1, found {held_out!r}")
-        if noise is not None and not self._adapter.pools_classes:
-            raise OptionError(
-                "noise",
-                f"is for ridge, lda and bayesian heads, not for {self.kind}"
-                + (": its targets have no bound" if self._adapter.needs == "targets" else ""),
-            )
-        if noise is not None and classes is None:
-            raise OptionError("classes", "of all sites are needed with noise, since those in y would disclose rows")
+        self._refuse_options(classes, min_count, noise, held_out)
         targets = np.asarray(y.detach().cpu() if hasattr(y, "detach") else y)
         generator = np.random.default_rng(0 if rng is None and noise is None else rng)
         if self._adapter.needs == "targets":
-            if classes is not None:
-                raise OptionError("classes", f"a {self.kind} head has none; leave it out")
             return self._fit_regression(self.features(X), targets, min_count, held_out, generator)
         labels = _labels(classes, targets)
         rows = self.features(X)
-        targets = targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
-        if targets.shape != (len(rows),):
-            raise InputError(
-                "y",
-                f"expected one class for each of the {len(rows)} rows, found shape {targets.shape}",
-                "real targets, one or several, take `Head('ridge_regression')`" if targets.ndim == 2 else "",
-                "E-SHAPE",
-            )
-        if len(rows) == 0:
-            raise InputError("X", "has no rows", code="E-SHAPE")
+        targets = one_label_each(targets, len(rows))
         numbers = labels.numbers_of(targets)
         rows = clip_norms(rows, None if noise is None else noise.norm_bound)
         is_held = self._hold_out(rows, targets, held_out, generator)
@@ -196,7 +174,9 @@ class Head:
         n_withheld = 0
         if noise is None:
             rows, numbers, labels, n_withheld = _without_thin_classes(rows, numbers, labels, min_count)
-        sums = self._adapter.sums_of_rows(SiteRows(rows), numbers, len(labels), self.parameters, products=False)
+        sums = self._adapter.sums_of_rows(
+            SiteRows(rows, numbers=numbers, n_classes=len(labels), parameters=self.parameters)
+        )
         statistics = Statistics(
             self.head_kind,
             {
@@ -214,6 +194,23 @@ class Head:
         self.statistics = statistics if noise is None else _disturbed(statistics, noise, generator, min_count)
         return self
 
+    def _refuse_options(self, classes: Any, min_count: Any, noise: GaussianMechanism | None, held_out: Any) -> None:
+        """Raise OptionError for arguments of `fit` out of their range, or that such a head does not take."""
+        if not is_number(min_count):
+            raise OptionError("min_count", f"expected a number that is not negative, found {min_count!r}")
+        if not is_number(held_out) or held_out >= 1.0:
+            raise OptionError("held_out", f"expected a number from 0 to below 1, found {held_out!r}")
+        if noise is not None and not self._adapter.pools_classes:
+            raise OptionError(
+                "noise",
+                f"is for ridge, lda and bayesian heads, not for {self.kind}"
+                + (": its targets have no bound" if self._adapter.needs == "targets" else ""),
+            )
+        if noise is not None and classes is None:
+            raise OptionError("classes", "of all sites are needed with noise, since those in y would disclose rows")
+        if classes is not None and self._adapter.needs == "targets":
+            raise OptionError("classes", f"a {self.kind} head has none; leave it out")
+
     def _hold_out(self, rows: Array, targets: Any, part: float, rng: np.random.Generator) -> Any:
         """Keep a part of the rows for `error_curve`; return which (n,)."""
         self._held_out = None
@@ -227,14 +224,15 @@ class Head:
         self, rows: Array, targets: Any, min_count: float, held_out: float, rng: np.random.Generator
     ) -> Head:
         """Take the sums of features and real targets."""
-        y = real_targets(targets, len(rows))
+        text, remedy = "expected a number for every row, found texts", "classes take `Head('ridge')`"
+        y = real_targets(targets, len(rows), text, remedy)
         is_held = self._hold_out(rows, y, held_out, rng)
         rows, y = rows[~is_held], y[~is_held]
         if len(rows) < max(min_count, 1.0):
             text = f"has {len(rows)} rows, fewer than {max(min_count, 1):g}: nothing may leave"
             remedy = "take more rows, or a lower `min_count=`" if len(rows) else "take more rows"
             raise InputError("y", text, remedy, "E-FEW")
-        sums = self._adapter.sums_of_rows(SiteRows(rows, y), None, 0, self.parameters, products=False)
+        sums = self._adapter.sums_of_rows(SiteRows(rows, y, parameters=self.parameters))
         self.statistics = Statistics(
             self.head_kind,
             {**self.parameters, FEATURES: self.features.record, NORM_BOUND: None},
@@ -285,36 +283,23 @@ class Head:
         if not isinstance(statistics, Statistics) or statistics.kind not in ridge_kinds:
             raise InputError("fused", "is no fusion of ridge heads", code="E-TYPE")
         if statistics.kind != self.head_kind and KINDS["ridge_regression"].kind in (statistics.kind, self.head_kind):
-            raise InputError(
-                "fused", f"is of {statistics.kind}, and this head is a {self.head_kind}", code="E-MISMATCH"
-            )
+            text = f"is of {statistics.kind}, and this head is a {self.head_kind}"
+            raise InputError("fused", text, code="E-MISMATCH")
         if statistics.parameters[FEATURES] != self.features.record:
             raise InputError("fused", "is of other features than this head", code="E-MISMATCH")
         return error_curve(statistics, *self._held_out, ridges=ridges)
 
 
-def real_targets(y: Any, n: int) -> Array:
-    """Return targets (n,) or (n, q) in double precision.
-
-    Raises
-    ------
-    InputError
-        For targets that are no numbers, not finite, or not one row for each of n rows.
-    """
-    try:
-        targets: Array = np.asarray(y, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(
-            "y", "expected a number for every row, found texts", "classes take `Head('ridge')`", "E-TYPE"
-        ) from None
-    if targets.ndim not in (1, 2) or len(targets) != n or 0 in targets.shape[1:]:
-        raise InputError(
-            "y", f"expected a number, or a row of them, for each of the {n} rows, found {targets.shape}", code="E-SHAPE"
-        )
-    if not np.all(np.isfinite(targets)):
-        row = int(np.argwhere(~np.isfinite(targets))[0][0])
-        raise InputError("y", f"row {row}, counted from 0, is not finite", code="E-NUMBER")
-    return targets
+def one_label_each(y: Any, n: int) -> Any:
+    """Return the classes (n,) of n rows."""
+    labels = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    if labels.shape != (n,):
+        text = f"expected one class for each of the {n} rows, found shape {labels.shape}"
+        remedy = "real targets, one or several, take `Head('ridge_regression')`" if labels.ndim == 2 else ""
+        raise InputError("y", text, remedy, "E-SHAPE")
+    if n == 0:
+        raise InputError("X", "has no rows", code="E-SHAPE")
+    return labels
 
 
 def _labels(classes: Any, y: Any) -> ClassLabels:
@@ -368,7 +353,7 @@ def _disturbed(
         raise InputError("noise", "leaves no class with enough rows", "take a larger epsilon, or join sites", "E-FEW")
     n = counts[kept].sum()
     mean = sums[kept].sum(axis=0) / n
-    scatter = products - n * np.outer(mean, mean)
+    scatter = products - n * np.outer(mean, mean)  # which noise may leave indefinite
     record = CentredMoments(np.array(n), np.array(n), np.array(0.0), mean, scatter)
     labels = statistics.classes
     values = tuple(labels.values[number] for number in kept.tolist()) if labels else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from copy import copy
 from typing import Any, ClassVar
 
 import numpy as np
@@ -70,9 +71,12 @@ class FittedHead(ABC):
         return self.head_kind
 
     def __repr__(self) -> str:
-        """Return the class of the head, its features and its classes."""
+        """Return the class of the head, its features, and its classes or targets."""
         name, kind = parsed_record(self.features_record_)["name"], self.head_kind.rpartition(".")[2]
-        return f"{kind}({self.n_features_in_} features of {name}, {len(self.classes_)} classes)"
+        return f"{kind}({self.n_features_in_} features of {name}, {self._judges()})"
+
+    def _judges(self) -> str:
+        return f"{len(self.classes_)} classes"
 
     def with_features(self, features: Any) -> FittedHead:
         """Return the head with what computes its features.
@@ -90,21 +94,19 @@ class FittedHead(ABC):
         made = frozen(features)
         stated = parsed_record(self.features_record_)
         if made.digest != stated["digest"]:
-            raise InputError(
-                f"features: {made.name}",
-                f"have the digest {made.digest[:12]}, expected {stated['digest'][:12]} of {stated['name']}",
-                "give the module or transformer that the sites used, with its weights",
-                "E-MISMATCH",
-            )
-        copy = object.__new__(type(self))
-        copy.__dict__ = {**self.__dict__, "features": made}
-        return copy
+            text = f"have the digest {made.digest[:12]}, expected {stated['digest'][:12]} of {stated['name']}"
+            remedy = "give the module or transformer that the sites used, with its weights"
+            raise InputError(f"features: {made.name}", text, remedy, "E-MISMATCH")
+        return self._with_map(made)
 
     def on_features(self) -> FittedHead:
         """Return the head as a classifier of rows of features."""
-        copy = object.__new__(type(self))
-        copy.__dict__ = {**self.__dict__, "features": frozen(None)}
-        return copy
+        return self._with_map(frozen(None))
+
+    def _with_map(self, features: FeatureMap) -> FittedHead:
+        head = copy(self)
+        head.features = features
+        return head
 
     def features_of(self, X: Any) -> Array:
         """Return the features (n, d) of inputs (n, ...), clipped where the sums were.
@@ -176,9 +178,8 @@ class LinearHead(FittedHead):
         from torch import nn
 
         if self.norm_bound_ is not None:
-            raise UnsupportedError(
-                "a head with noise", "clips its features, which a linear layer does not", "use predict"
-            )
+            text = "clips its features, which a linear layer does not"
+            raise UnsupportedError("a head with noise", text, "use predict")
         inner = getattr(self.features, "module", None)
         if inner is None:
             name = parsed_record(self.features_record_)["name"]
@@ -223,13 +224,16 @@ class BayesianLinearHead(LinearHead):
 
         sigma_c sqrt(1 + 1 / n + phi^T V phi), phi centred.
         """
+        return self._scales(X)
+
+    def _scales(self, X: Any) -> Array:
         centred = self.features_of(X) - self.mean_
         spread = 1.0 + 1.0 / self.n_rows_ + np.einsum("nd,de,ne->n", centred, self.covariance_, centred)
         return np.sqrt(spread)[:, None] * np.sqrt(self.noise_variance_)
 
     def interval(self, X: Any, level: float = LEVEL) -> Array:
         """Return the central intervals (n, C, 2) of the scores at a level."""
-        scores, scale = self.decision_function(X), self.deviations(X)
+        scores, scale = self.decision_function(X), self._scales(X)
         width = student_t.ppf(0.5 + level / 2.0, self.degrees_of_freedom_) * scale
         return np.stack([scores - width, scores + width], axis=-1)
 
@@ -239,12 +243,9 @@ class RealTargets(FittedHead):
 
     target_shape_: tuple[int, ...] = ()
 
-    def __repr__(self) -> str:
-        """Return the class of the head, its features and its targets."""
-        name, kind = parsed_record(self.features_record_)["name"], self.head_kind.rpartition(".")[2]
+    def _judges(self) -> str:
         n_targets = self.target_shape_[0] if self.target_shape_ else 1
-        targets = f"{n_targets} target{'s' if n_targets > 1 else ''}"
-        return f"{kind}({self.n_features_in_} features of {name}, {targets})"
+        return f"{n_targets} target{'s' if n_targets > 1 else ''}"
 
     def predict(self, X: Any) -> Array:
         """Return the targets (n,) or (n, q) of inputs."""
@@ -268,9 +269,7 @@ class BayesianRegressionHead(RealTargets, BayesianLinearHead):
 
     def interval(self, X: Any, level: float = LEVEL) -> Array:
         """Return the central predictive intervals (n, 2) or (n, q, 2) of the targets at a level."""
-        scores, scale = self.decision_function(X), super().deviations(X)
-        width = student_t.ppf(0.5 + level / 2.0, self.degrees_of_freedom_) * scale
-        return self._as_targets(np.stack([scores - width, scores + width], axis=-1))
+        return self._as_targets(super().interval(X, level))
 
 
 class DelegatedHead(FittedHead):

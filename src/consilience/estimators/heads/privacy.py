@@ -71,9 +71,8 @@ def gaussian_scale(epsilon: float, delta: float, sensitivity: float = 1.0) -> fl
         ("sensitivity", sensitivity, np.inf),
     ):
         if not is_number(value) or not 0.0 < value < most:
-            raise OptionError(
-                name, f"expected a number above 0{'' if most == np.inf else ' and below 1'}, found {value!r}"
-            )
+            text = f"expected a number above 0{'' if most == np.inf else ' and below 1'}, found {value!r}"
+            raise OptionError(name, text)
 
     def excess(log_scale: float) -> float:
         return gaussian_delta(exp(log_scale), epsilon) - delta
@@ -134,7 +133,6 @@ class GaussianMechanism:
         triangle = np.triu(rng.standard_normal(products.shape), 1) * (s / sqrt(2.0))
         noisy_products = products + triangle + triangle.T + np.diag(s * rng.standard_normal(len(products)))
         if not np.any(noisy_counts > 0):
-            raise InputError(
-                "noise", "is larger than every count of this site", "take a larger epsilon, or join sites", "E-FEW"
-            )
+            text = "is larger than every count of this site"
+            raise InputError("noise", text, "take a larger epsilon, or join sites", "E-FEW")
         return noisy_counts, noisy_sums, noisy_products

@@ -65,9 +65,8 @@ def error_curve(statistics: Statistics, features: Array, labels: Any, ridges: tu
     if is_regression:
         targets = np.asarray(labels, dtype=np.float64).reshape(len(rows), -1)  # (n, q)
         if targets.shape[1] != len(moments.target_means):
-            raise InputError(
-                "y", f"has {targets.shape[1]} targets, and the sums {len(moments.target_means)}", code="E-SHAPE"
-            )
+            text = f"has {targets.shape[1]} targets, and the sums {len(moments.target_means)}"
+            raise InputError("y", text, code="E-SHAPE")
         variances = np.maximum(moments.target_squares / moments.n, moments.target_rounding)
     # A class that no site's sums have cannot be right.
     names = classes.array()

@@ -15,7 +15,6 @@ together, as any regression has.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,16 +29,9 @@ _BLOCK_ROWS = 1_024
 
 
 def sums_of_features(features: Array, numbers: Labels, n_classes: int) -> tuple[Array, Array, CentredMoments]:
-    """Return counts (C,) and sums of features (C, d) by class, and the record of all rows.
+    """Return counts (C,) and sums (C, d) of features (n, d) by class, and the record of all rows.
 
-    Parameters
-    ----------
-    features : ndarray of shape (n, d)
-        Features in single or double precision; sums are taken in double precision.
-    numbers : ndarray of int of shape (n,)
-        The class of each row.
-    n_classes : int
-        Number C of classes.
+    Features in single precision are summed in double precision.
     """
     counts = np.bincount(numbers, minlength=n_classes).astype(np.float64)
     sums = np.zeros((n_classes, features.shape[1]))
@@ -51,68 +43,16 @@ def sums_of_features(features: Array, numbers: Labels, n_classes: int) -> tuple[
     return counts, sums, CentredMoments.of_rows(features)
 
 
-class HeadMoments(Protocol):
-    """What a linear head is solved from: moments of d features, and their products with q targets."""
-
-    @property
-    def n(self) -> float:
-        """Number of rows."""
-
-    @property
-    def mean(self) -> Array:
-        """Mean features (d,)."""
-
-    @property
-    def scatter(self) -> Array:
-        """Scatter of the features about their mean (d, d)."""
-
-    @property
-    def cross(self) -> Array:
-        """Products of centred features and targets (d, q)."""
-
-    @property
-    def target_means(self) -> Array:
-        """Mean targets (q,)."""
-
-    @property
-    def target_squares(self) -> Array:
-        """Sums of squares of centred targets (q,)."""
-
-    @property
-    def target_rounding(self) -> Any:
-        """Variance of a target that is rounding, of all or of each (q,)."""
-
-    @property
-    def noise_variance(self) -> float:
-        """Variance of what was added to each sum for privacy, over all sites; 0 without."""
-
-    @property
-    def noise_ridge(self) -> float:
-        """Ridge of the size of the noise."""
-
-
 @dataclass(frozen=True, eq=False)
 class TargetMoments:
-    """Moments of features and real targets, as regression heads are solved from them.
+    """Moments of features and real targets, as regression heads are solved from them."""
 
-    Parameters
-    ----------
-    n : float
-        Number of rows.
-    mean, target_means : ndarray of shape (d,) and (q,)
-        Means.
-    scatter, cross : ndarray of shape (d, d) and (d, q)
-        Products of centred features, and of these with centred targets.
-    target_squares : ndarray of shape (q,)
-        Sums of squares of centred targets.
-    """
-
-    n: float
-    mean: Array
-    target_means: Array
-    scatter: Array
-    cross: Array
-    target_squares: Array
+    n: float  # number of rows
+    mean: Array  # (d,)
+    target_means: Array  # (q,)
+    scatter: Array  # (d, d), products of centred features
+    cross: Array  # (d, q), products of centred features and centred targets
+    target_squares: Array  # (q,), sums of squares of centred targets
     noise_variance: float = 0.0
     noise_ridge: float = 0.0
 
@@ -133,27 +73,13 @@ class TargetMoments:
 
 @dataclass(frozen=True, eq=False)
 class FeatureMoments:
-    """Moments of features by class, as heads are solved from them.
+    """Moments of features by class, as heads are solved from them."""
 
-    Parameters
-    ----------
-    n_by_class : ndarray of shape (C,)
-        Rows of each class.
-    means : ndarray of shape (C, d)
-        Mean features of each class; that of all rows for a class without rows.
-    mean : ndarray of shape (d,)
-        Of all rows.
-    scatter : ndarray of shape (d, d)
-        Of all rows about their mean.
-    noise_variance : float
-        Variance of what was added to each sum for privacy, over all sites; 0 without.
-    """
-
-    n_by_class: Array
-    means: Array
-    mean: Array
-    scatter: Array
-    noise_variance: float = 0.0
+    n_by_class: Array  # (C,), rows of each class
+    means: Array  # (C, d), mean features of each class; that of all rows for a class without rows
+    mean: Array  # (d,), of all rows
+    scatter: Array  # (d, d), of all rows about their mean
+    noise_variance: float = 0.0  # variance of what was added to each sum for privacy, over all sites; 0 without
 
     @classmethod
     def of(cls, statistics: Statistics) -> FeatureMoments:
@@ -210,22 +136,18 @@ class FeatureMoments:
         """Ridge of the size of the noise, 2 s sqrt(d / 2): the norm of a symmetric matrix of that noise."""
         return 2.0 * float(np.sqrt(self.noise_variance * len(self.mean) / 2.0))
 
-    def squared_error(self, coefficients: Array, intercepts: Any) -> float:
-        """Return the mean squared error of indicators of classes, summed over classes, of a linear head.
-
-        Parameters
-        ----------
-        coefficients : ndarray of shape (C, d)
-            Rows W_c.
-        intercepts : ndarray of shape (C,)
-            b_c.
-        """
+    def squared_error(self, coefficients: Array, intercepts: Array) -> float:
+        """Return the mean squared error of indicators of classes, summed over classes, of rows W (C, d) and b (C,)."""
         shares = self.shares
         offset = shares - (coefficients @ self.mean + intercepts)  # (C,) mean residual
         fitted = np.einsum("cd,de,ce->c", coefficients, self.scatter, coefficients)
         agreement = np.einsum("cd,dc->c", coefficients, self.cross)
         centred = self.n * shares * (1.0 - shares) - 2.0 * agreement + fitted  # (C,)
         return float((centred / self.n + offset**2).sum())
+
+
+HeadMoments = FeatureMoments | TargetMoments
+"""What a linear head is solved from: moments of d features, and their products with q targets."""
 
 
 def clipped(matrix: Array) -> Array:

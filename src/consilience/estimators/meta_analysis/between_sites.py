@@ -36,21 +36,11 @@ Method = Literal["reml", "dersimonian_laird", "paule_mandel", "fixed"]
 
 @dataclass(frozen=True, eq=False)
 class SiteEstimates:
-    """Estimates of J sites with their covariances; 0 where a site lacks a coefficient.
+    """Estimates of J sites with their covariances; 0 where a site lacks a coefficient."""
 
-    Parameters
-    ----------
-    estimates : ndarray of shape (J, p)
-        Estimates.
-    covariances : ndarray of shape (J, p, p)
-        Their covariances.
-    known : ndarray of bool of shape (J, p)
-        Which site has which coefficient.
-    """
-
-    estimates: Array
-    covariances: Array
-    known: np.ndarray
+    estimates: Array  # (J, p), estimates
+    covariances: Array  # (J, p, p), their covariances
+    known: np.ndarray  # (J, p), which site has which coefficient
 
     @property
     def n_free(self) -> int:
@@ -72,27 +62,13 @@ class SiteEstimates:
 
 @dataclass(frozen=True, eq=False)
 class Pooled:
-    """Weighted mean of estimates.
+    """Weighted mean of estimates."""
 
-    Parameters
-    ----------
-    mean : ndarray of shape (p,)
-        mu.
-    covariance : ndarray of shape (p, p)
-        C.
-    weights : ndarray of shape (J, p, p)
-        W_k.
-    squares : float
-        sum_k (y_k - mu)^T W_k (y_k - mu).
-    log_likelihood : float
-        Restricted log-likelihood of T, without its constant.
-    """
-
-    mean: Array
-    covariance: Array
-    weights: Array
-    squares: float
-    log_likelihood: float
+    mean: Array  # (p,), mu
+    covariance: Array  # (p, p), C
+    weights: Array  # (J, p, p), W_k
+    squares: float  # sum_k (y_k - mu)^T W_k (y_k - mu)
+    log_likelihood: float  # restricted log-likelihood of T, without its constant
 
 
 def pool(sites: SiteEstimates, between: Array) -> Pooled:

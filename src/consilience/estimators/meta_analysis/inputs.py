@@ -25,13 +25,7 @@ _ASYMMETRY = 1e-8
 def read_estimates(
     estimates: Mapping[str, Any] | str | Path, names: Sequence[str] | None
 ) -> tuple[tuple[str, ...], tuple[str, ...], SiteEstimates]:
-    """Return the names of sites, those of coefficients, and the estimates with their covariances.
-
-    Raises
-    ------
-    InputError
-        Listing what is wrong with them, by site.
-    """
+    """Return the names of sites, those of coefficients, and the estimates with their covariances."""
     by_site: dict[str, Site] = {}
     problems: list[Problem] = []
     if isinstance(estimates, str | Path):
@@ -43,12 +37,11 @@ def read_estimates(
             except InputError as error:
                 problems += [problem.about(site) for problem in error.problems]
     else:
-        raise InputError(
-            "estimates",
+        text = (
             f"expected a mapping from sites to (estimate, covariance), or the path of a CSV table, found"
-            f" {type(estimates).__name__}",
-            code="E-TYPE",
+            f" {type(estimates).__name__}"
         )
+        raise InputError("estimates", text, code="E-TYPE")
     if not problems and len(by_site) < 2:
         problems = [Problem("estimates", f"of {len(by_site)} sites, expected two or more", code="E-FEW")]
     if not problems:
@@ -92,28 +85,17 @@ def _joined(by_site: Mapping[str, Site]) -> tuple[tuple[str, ...], tuple[str, ..
 
 def _site(value: Any, names: Sequence[str] | None) -> Site:
     """Return the estimates of one site: of a pair, or of a fitted result with ``params`` and ``cov_params()``."""
-    if isinstance(value, Statistics):
-        value = site_estimate(value)
-    elif callable(getattr(value, "cov_params", None)) and hasattr(value, "params"):
-        value = (value.params, value.cov_params())
-        if np.ndim(value[0]) != 1:
-            raise InputError(
-                "params", f"have shape {np.shape(value[0])}; give (estimate, covariance) of one vector", code="E-SHAPE"
-            )
-    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
-        raise InputError("", f"expected (estimate, covariance), found {type(value).__name__}", code="E-TYPE")
-    estimate, covariance = value
+    estimate, covariance = _pair(value)
     labels: list[Any] | None = None if names is None else list(names)
     if isinstance(estimate, Mapping):
         labels, estimate = [str(name) for name in estimate], list(estimate.values())
     elif hasattr(estimate, "index") and hasattr(estimate, "to_numpy"):  # a pandas Series
-        labels = [str(name) for name in estimate.index]
+        labels = list(map(str, estimate.index))
         if hasattr(covariance, "index"):
-            told = [str(name) for name in covariance.index]
-            if told != labels or [str(name) for name in covariance.columns] != labels:
-                raise InputError(
-                    "covariance", f"is of {_said(told)}, and the estimates are of {_said(labels)}", code="E-MISMATCH"
-                )
+            told = list(map(str, covariance.index))
+            if told != labels or list(map(str, covariance.columns)) != labels:
+                text = f"is of {_said(told)}, and the estimates are of {_said(labels)}"
+                raise InputError("covariance", text, code="E-MISMATCH")
     try:
         mean = np.atleast_1d(np.asarray(estimate, dtype=np.float64))
         matrix = np.asarray(covariance, dtype=np.float64)
@@ -122,39 +104,41 @@ def _site(value: Any, names: Sequence[str] | None) -> Site:
     return _checked(labels, mean, matrix)
 
 
-def _checked(labels: list[Any] | None, mean: Array, matrix: Array) -> Site:
-    """Return an estimate (p,) with its covariance (p, p) under names, where these go together.
+def _pair(value: Any) -> Any:
+    """Return the estimate and the covariance of one site, as they were given."""
+    if isinstance(value, Statistics):
+        return site_estimate(value)
+    if callable(getattr(value, "cov_params", None)) and hasattr(value, "params"):
+        if np.ndim(value.params) != 1:
+            text = f"have shape {np.shape(value.params)}; give (estimate, covariance) of one vector"
+            raise InputError("params", text, code="E-SHAPE")
+        return value.params, value.cov_params()
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
+        raise InputError("", f"expected (estimate, covariance), found {type(value).__name__}", code="E-TYPE")
+    return value
 
-    Raises
-    ------
-    InputError
-        For shapes, names and numbers that an estimate cannot have.
-    """
+
+def _checked(labels: list[Any] | None, mean: Array, matrix: Array) -> Site:
+    """Return an estimate (p,) with its covariance (p, p) under names, where these go together."""
     p = len(mean)
-    if matrix.ndim < 2 and p == 1 and matrix.size == 1:
+    if matrix.ndim < 2 and p == 1 == matrix.size:
         matrix = matrix.reshape(1, 1)
     if mean.ndim != 1 or p == 0 or matrix.shape != (p, p):
-        raise InputError(
-            "covariance",
-            f"has shape {matrix.shape}, expected {(p, p)}",
-            "of standard errors se: `np.diag(se ** 2)`",
-            "E-SHAPE",
-        )
+        text = f"has shape {matrix.shape}, expected {(p, p)}"
+        raise InputError("covariance", text, "of standard errors se: `np.diag(se ** 2)`", "E-SHAPE")
     if labels is not None and (len(labels) != p or len(set(labels)) != p):
         raise InputError("names", f"expected {p} different ones, found {', '.join(labels[:8])}", code="E-SHAPE")
-    if not (np.isfinite(mean).all() and np.isfinite(matrix).all()):
-        raise InputError(
-            "", "has values that are not finite", "leave out what could not be estimated, by name", "E-NUMBER"
-        )
+    if not np.isfinite(np.append(mean, matrix)).all():
+        text = "has values that are not finite"
+        raise InputError("", text, "leave out what could not be estimated, by name", "E-NUMBER")
     if np.abs(matrix - matrix.T).max() > _ASYMMETRY * np.abs(matrix).max():
         raise InputError("covariance", "is not symmetric", code="E-NUMBER")
     matrix = (matrix + matrix.T) / 2.0
-    deviations = np.sqrt(np.maximum(np.diag(matrix), 0.0))
+    deviations = np.sqrt(np.maximum(np.diag(matrix), 0.0))  # in units of which one rounding holds for all
     correlation = matrix / np.outer(deviations, deviations) if np.all(deviations > 0) else None
     if correlation is None or np.linalg.eigvalsh(correlation)[0] < p * np.finfo(np.float64).eps:
-        raise InputError(
-            "covariance", "is not positive definite", "leave out coefficients that others determine", "E-NUMBER"
-        )
+        text = "is not positive definite"
+        raise InputError("covariance", text, "leave out coefficients that others determine", "E-NUMBER")
     return [None] * p if labels is None else labels, mean, matrix
 
 
@@ -163,13 +147,12 @@ def _read_table(path: Path) -> dict[str, Site]:
     table = read_csv(path, ("site", "estimate", "coefficient", *SPREADS))
     header = [name.lower() for name in table.header or ()]
     spreads = [name for name in SPREADS if name in header]
-    if "site" not in header or "estimate" not in header or len(spreads) != 1:
-        raise InputError(
-            path,
+    if {"site", "estimate"} - set(header) or len(spreads) != 1:
+        text = (
             f"has columns {', '.join(header[:8]) or 'without names'}, expected site, estimate, one of"
-            f" {', '.join(SPREADS)}, and coefficient where there are several",
-            code="E-SHAPE",
+            f" {', '.join(SPREADS)}, and coefficient where there are several"
         )
+        raise InputError(path, text, code="E-SHAPE")
     numbers = table.numbers([header.index("estimate"), header.index(spreads[0])])
     variances = numbers[:, 1] if spreads[0] == "variance" else numbers[:, 1] ** 2
     rows: dict[str, dict[str, tuple[float, float]]] = {}
@@ -181,11 +164,5 @@ def _read_table(path: Path) -> dict[str, Site]:
         if not variance > 0:
             raise InputError(path, f"line {line}: expected a positive {spreads[0]}", code="E-NUMBER")
         rows[site][name] = (float(mean), float(variance))
-    return {
-        site: (
-            list(of_site),
-            np.array([mean for mean, _ in of_site.values()]),
-            np.diag([variance for _, variance in of_site.values()]),
-        )
-        for site, of_site in rows.items()
-    }
+    columns = {site: np.array(list(of_site.values())).T for site, of_site in rows.items()}  # (2, p)
+    return {site: (list(rows[site]), mean, np.diag(variance)) for site, (mean, variance) in columns.items()}

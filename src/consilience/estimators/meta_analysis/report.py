@@ -27,13 +27,7 @@ _STEP = 24.0
 
 
 def write_page(path: Path, analysis: MetaAnalysis) -> None:
-    """Write the report to `path`, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        When the path cannot be written.
-    """
+    """Write the report to `path`, whole or not at all."""
     write_bytes(path, render(analysis).encode("utf-8"))
 
 

@@ -1,7 +1,8 @@
-"""Random convolutional features: filters like patches of natural images, at three scales, which need no data.
+"""Random features, which need no data: convolutional ones of images, and Fourier features of rows.
 
-A made-up patch p = L xi has the covariance K_ab = exp(-|a - b| / k) of pixels at a and b, L = chol(K + 1e-4 I). A
-filter is its whitened form: with Wh = (K + 0.02 I)^(-1/2), the mean of each channel taken off before,
+Convolutions have filters like patches of natural images, at three scales. A made-up patch p = L xi has the covariance
+K_ab = exp(-|a - b| / k) of pixels at a and b, L = chol(K + 1e-4 I). A filter is its whitened form: with
+Wh = (K + 0.02 I)^(-1/2), the mean of each channel taken off before,
 
     w = normalised(Wh normalised(Wh p)),   less its mean, normalised.
 
@@ -12,13 +13,21 @@ The response is that of a valid convolution, normalised by the contrast of the p
 so that the threshold 0.3 is one of standard deviations and no data set it. Features are relu(r - 0.3) and
 relu(-r - 0.3), averaged over the cells of a 3 x 3 grid: 18 for each filter. Patches have sides of 4, 6 and 9 pixels:
 two, two and one of five filters. (Coates and Ng 2012 whiten patches of data; here no patch is one.)
+
+Fourier features are those on which a ridge is kernel ridge regression with a Gaussian kernel (Rahimi and Recht 2007),
+
+    phi(x) = sqrt(2 / d) cos(Omega x / length + b),
+
+Omega (d, D) standard normal, b uniform on [0, 2 pi): the mean of phi(x) . phi(y) over the draws is
+exp(-|x - y|^2 / (2 length^2)), by their equation (4) and Algorithm 1.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -51,10 +60,40 @@ _BLOCK_BYTES = 2**25
 """Bytes of patches that are multiplied at a time, 32 MiB. Chosen by hand."""
 
 
-class RandomConvolutions(FeatureMap):
+class RandomFeatures(FeatureMap):
+    """A map of random numbers, known by its recipe and these numbers, which releases of NumPy may draw otherwise."""
+
+    constants: ClassVar[Sequence[Any] | None] = None
+    """Constants of the recipe that nobody states."""
+
+    @cached_property
+    @abstractmethod
+    def _draws(self) -> Sequence[Array]:
+        """Random numbers, from PCG64."""
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the recipe, its constants and the random numbers."""
+        recipe = dict(self.recipe or {})
+        stated = recipe if self.constants is None else [recipe, list(self.constants)]
+        digest = hashlib.sha256(json.dumps(stated, sort_keys=True).encode())
+        for draws in self._draws:
+            digest.update(draws.tobytes())
+        return digest.hexdigest()
+
+
+def _require_seed(seed: object) -> None:
+    if not is_count(seed) and seed != 0:
+        raise OptionError("seed", f"expected a whole number that is not negative, found {seed!r}")
+
+
+class RandomConvolutions(RandomFeatures):
     """Random convolutional features of images; see `random_convolutions`."""
 
     kind: ClassVar[str] = "random_convolutions"
+    constants: ClassVar[Sequence[Any] | None] = (
+        SIDES, SHARES, THRESHOLD, CONTRAST_NOISE, PATCH_NOISE, WHITENING_NOISE, COLOUR_CORRELATION, GRID,
+    )  # fmt: skip
 
     def __init__(self, shape: tuple[int, int, int], count: int, seed: int, stride: int, scale: float) -> None:
         self.shape, self.count, self.seed, self.stride, self.scale = shape, count, seed, stride, scale
@@ -87,15 +126,6 @@ class RandomConvolutions(FeatureMap):
             np.random.Generator(np.random.PCG64([self.seed, side])).standard_normal((n, channels * side * side))
             for side, n in zip(SIDES, self.filter_counts, strict=True)
         ]
-
-    @cached_property
-    def digest(self) -> str:
-        """SHA-256 of the recipe, its constants and its random numbers, which releases of NumPy may draw otherwise."""
-        constants = [SIDES, SHARES, THRESHOLD, CONTRAST_NOISE, PATCH_NOISE, WHITENING_NOISE, COLOUR_CORRELATION, GRID]
-        digest = hashlib.sha256(json.dumps([dict(self.recipe), constants], sort_keys=True).encode())
-        for draws in self._draws:
-            digest.update(draws.tobytes())
-        return digest.hexdigest()
 
     @cached_property
     def _filters(self) -> list[AnyArray]:
@@ -209,8 +239,7 @@ def random_convolutions(
         raise OptionError("stride", f"expected a positive whole number, found {stride!r}")
     if not is_count(count) or count % FEATURES_PER_FILTER:
         raise OptionError("count", f"expected a multiple of {FEATURES_PER_FILTER}, found {count!r}")
-    if not is_count(seed) and seed != 0:
-        raise OptionError("seed", f"expected a whole number that is not negative, found {seed!r}")
+    _require_seed(seed)
     if not is_number(scale) or scale <= 0:
         raise OptionError("scale", f"expected a positive number, found {scale!r}")
     least = max(SIDES) + (GRID - 1) * stride
@@ -251,3 +280,81 @@ def _pooled(values: AnyArray, axis: int) -> AnyArray:
     cells = [(i * n // GRID, -(-(i + 1) * n // GRID)) for i in range(GRID)]
     parts = [values.take(range(*cell), axis=axis).mean(axis=axis) for cell in cells]
     return np.stack(parts, axis=axis)
+
+
+class RandomFourier(RandomFeatures):
+    """Random Fourier features of rows; see `random_fourier`."""
+
+    kind: ClassVar[str] = "random_fourier"
+
+    def __init__(self, n_columns: int, count: int, length: float, seed: int) -> None:
+        self.n_columns, self.count, self.length, self.seed = n_columns, count, length, seed
+
+    @property
+    def recipe(self) -> Mapping[str, Json]:
+        """The arguments of `random_fourier`."""
+        return {"n_columns": self.n_columns, "count": self.count, "length": self.length, "seed": self.seed}
+
+    @property
+    def name(self) -> str:
+        """Kind and number of features."""
+        return f"{self.count} random Fourier features"
+
+    @cached_property
+    def _draws(self) -> tuple[Array, Array]:
+        """Frequencies (d, D) and phases (d,), from PCG64."""
+        rng = np.random.Generator(np.random.PCG64(self.seed))
+        return rng.standard_normal((self.count, self.n_columns)), rng.uniform(0.0, 2.0 * np.pi, self.count)
+
+    def transform(self, inputs: Any) -> Array:
+        """Return features (n, d) of rows (n, ...), which are flattened to D columns each."""
+        try:
+            rows = np.asarray(inputs, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise InputError("X", "expected rows of numbers", code="E-TYPE") from None
+        rows = rows.reshape(len(rows), -1) if rows.ndim > 1 else rows
+        if rows.ndim != 2 or rows.shape[1] != self.n_columns:
+            text = f"has shape {np.shape(inputs)}, expected rows of {self.n_columns} columns"
+            raise InputError("X", text, code="E-SHAPE")
+        if not np.all(np.isfinite(rows)):
+            raise InputError("X", "has values that are NaN or infinite", code="E-NUMBER")
+        frequencies, phases = self._draws
+        angles = rows @ (frequencies / self.length).T + phases
+        return np.sqrt(2.0 / self.count) * np.cos(angles)
+
+
+def random_fourier(n_columns: int, count: int = 1000, *, length: float = 1.0, seed: int = 0) -> RandomFourier:
+    """Return random Fourier features of rows, on which a ridge is kernel ridge regression with a Gaussian kernel.
+
+    Parameters
+    ----------
+    n_columns : int
+        Number D of columns of the rows; inputs with further axes are flattened.
+    count : int, optional
+        Number d of features. Default: 1000.
+    length : float, optional
+        Length scale of the kernel, in units of the columns: standardise them alike at all sites. Default: 1.
+    seed : int, optional
+        Of the frequencies. Default: 0.
+
+    Raises
+    ------
+    OptionError
+        For numbers that are none of these.
+
+    Examples
+    --------
+    >>> features = random_fourier(2, count=4000, length=2.0)
+    >>> a, b = features([[0.0, 0.0], [1.0, 1.0]])
+    >>> round(float(a @ b), 1), round(float(np.exp(-2.0 / 8.0)), 1)
+    (0.8, 0.8)
+    """
+    for name, value in (("n_columns", n_columns), ("count", count)):
+        if not is_count(value):
+            raise OptionError(name, f"expected a positive whole number, found {value!r}")
+    if not is_number(length) or length <= 0:
+        raise OptionError("length", f"expected a positive number, found {length!r}")
+    _require_seed(seed)
+    made = RandomFourier(int(n_columns), int(count), float(length), int(seed))
+    remember(made)
+    return made
