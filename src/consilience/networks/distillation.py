@@ -282,7 +282,7 @@ class _Examples:
         return tuple(argument[:n] for argument in self.arguments)
 
     def refuse_unfit(self, name: str, module: nn.Module, loss: Loss) -> None:
-        """Raise for targets that a network cannot be trained to answer.
+        """Raise for inputs that a network does not take, and targets that it cannot be trained to answer.
 
         Raises
         ------
@@ -297,6 +297,9 @@ class _Examples:
                 name, f"expected one for each of {len(self)} inputs, found {len(self.targets)}", code="E-SHAPE"
             )
         refuse_unfit(module, self.first(), inputs_name)
+        self._refuse_targets(name, module, loss)
+
+    def _refuse_targets(self, name: str, module: nn.Module, loss: Loss) -> None:
         with torch.no_grad():
             answer = module(*self.first())
         if isinstance(answer, Tensor) and answer.ndim == 1 and self.targets.ndim == 2 and self.targets.shape[1] == 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,53 +135,51 @@ def module_of(
     ):
         plain = module_of(plain_arrays(arrays, name, known, state)[0], plain_module(template), name, aliases)
         return module_with(template, arrays_of_module(plain), Symmetry({}, ())).eval()
-    first_name: dict[int, str] = {}  # of each parameter, by identity
-    main_names = {
-        key: first_name.setdefault(id(parameter), key)
-        for key, parameter in template.named_parameters(remove_duplicate=False)
-    }
-    # A tied array under any of its names is known under all of them.
-    # Bookkeeping that not every version of a library saves is the template's, or left out.
-    complete = {k: v for k, v in arrays.items() if k in state or not is_bookkeeping(k, tuple(v.shape))}
-    complete |= {k: v for k, v in state.items() if k not in complete and is_bookkeeping(k, tuple(v.shape))}
-    for key, main_name in (*main_names.items(), *(aliases or {}).items()):
-        if main_name not in complete and key in complete:
-            complete[main_name] = complete[key]
-    complete |= {key: complete[main] for key, main in main_names.items() if key not in complete and main in complete}
-    _refuse_arrays(complete, state, type(template).__name__, name)
+    complete = _completed(arrays, state, template, aliases or {})
+    kind = type(template).__name__
+    if state and complete and not any(key in state for key in complete):
+        listed, wanted = (", ".join(list(keys)[:2]) for keys in (complete, state))
+        text = f"has no array of {kind}: its own are {listed}, ..., those of {kind} {wanted}, ..."
+        raise InputError(name, text, "give the module it was saved from", "E-MISMATCH")
+    if problems := list(_array_problems(complete, state, kind, name)):
+        raise InputError(problems)
     layouts = {key: Layout(fixed_axes(tuple(values.shape))) for key, values in complete.items()}
     network = Network(complete, Symmetry(layouts, ()), name, module=template)  # which refuses what is not finite
     return module_with(template, network.arrays, network.symmetry).eval()
 
 
-def _refuse_arrays(complete: Mapping[str, AnyArray], state: Mapping[str, AnyArray], kind: str, name: str) -> None:
-    """Raise InputError for arrays that are not those of a module, or have other numbers of axes."""
-    if state and complete and not any(key in state for key in complete):
-        listed, wanted = (", ".join(list(keys)[:2]) for keys in (complete, state))
-        text = f"has no array of {kind}: its own are {listed}, ..., those of {kind} {wanted}, ..."
-        raise InputError(name, text, "give the module it was saved from", "E-MISMATCH")
-    missing = [key for key in state if key not in complete]
-    unknown = [key for key in complete if key not in state]
-    problems = [
-        Problem(name, f"array {key} is missing, which {kind} has", code="E-NEEDED")
-        for key in missing[:_MAX_ARRAYS_NAMED]
-    ]
-    problems += [
-        Problem(name, f"array {key} is not one of {kind}", "give the module it was saved from", "E-MISMATCH")
-        for key in unknown[:_MAX_ARRAYS_NAMED]
-    ]
+def _completed(
+    arrays: Mapping[str, AnyArray], state: Mapping[str, AnyArray], template: nn.Module, aliases: Mapping[str, str]
+) -> dict[str, AnyArray]:
+    """Return arrays under all their names in a module, those of tied ones too, with the module's bookkeeping."""
+    first_name: dict[int, str] = {}  # of each parameter, by identity
+    main_names = {
+        key: first_name.setdefault(id(parameter), key)
+        for key, parameter in template.named_parameters(remove_duplicate=False)
+    }
+    # Bookkeeping that not every version of a library saves is the template's, or left out.
+    complete = {k: v for k, v in arrays.items() if k in state or not is_bookkeeping(k, tuple(v.shape))}
+    complete |= {k: v for k, v in state.items() if k not in complete and is_bookkeeping(k, tuple(v.shape))}
+    # A tied array under any of its names is known under all of them.
+    for key, main_name in (*main_names.items(), *aliases.items()):
+        if main_name not in complete and key in complete:
+            complete[main_name] = complete[key]
+    return complete | {k: complete[main] for k, main in main_names.items() if k not in complete and main in complete}
+
+
+def _array_problems(
+    complete: Mapping[str, AnyArray], state: Mapping[str, AnyArray], kind: str, name: str
+) -> Iterator[Problem]:
+    """Yield the first arrays that are not those of a module of a kind, or have other numbers of axes."""
+    for key in [key for key in state if key not in complete][:_MAX_ARRAYS_NAMED]:
+        yield Problem(name, f"array {key} is missing, which {kind} has", code="E-NEEDED")
+    for key in [key for key in complete if key not in state][:_MAX_ARRAYS_NAMED]:
+        yield Problem(name, f"array {key} is not one of {kind}", "give the module it was saved from", "E-MISMATCH")
     # Widths may differ, since layers are resized; the number of axes may not.
     mismatched = [key for key in state if key in complete and state[key].ndim != complete[key].ndim]
-    problems += [
-        Problem(
-            name,
-            f"array {key} has shape {tuple(complete[key].shape)}, but {tuple(state[key].shape)} in {kind}",
-            code="E-SHAPE",
-        )
-        for key in mismatched[:_MAX_ARRAYS_NAMED]
-    ]
-    if problems:
-        raise InputError(problems)
+    for key in mismatched[:_MAX_ARRAYS_NAMED]:
+        text = f"array {key} has shape {tuple(complete[key].shape)}, but {tuple(state[key].shape)} in {kind}"
+        yield Problem(name, text, code="E-SHAPE")
 
 
 def labeled_inputs(data: Any, labels: Any, module: nn.Module) -> LabeledInputs:

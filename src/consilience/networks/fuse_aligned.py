@@ -87,6 +87,7 @@ def split_arguments(options: Mapping[str, Any]) -> tuple[NetworkArguments, dict[
 
 
 _FusionType = TypeVar("_FusionType", bound=NetworkFusion)
+_Value = TypeVar("_Value")
 
 
 def fuse_aligned(
@@ -124,6 +125,10 @@ def fuse_aligned(
     inputs = models.inputs
     order = canonical_order(inputs)
     reference = order[0] if arguments.reference_number is None else arguments.reference_number
+
+    def arranged(values: Sequence[_Value] | None) -> tuple[_Value, ...] | None:
+        return None if values is None else tuple(values[i] for i in order)
+
     needs_activations = method.wants_activations and arguments.inputs is not None
     ensemble = NetworkEnsemble(
         tuple(models.networks[i] for i in order),
@@ -132,8 +137,8 @@ def fuse_aligned(
         order.index(reference),
         _activations(models, order, arguments.inputs) if needs_activations else None,
         tuple(order),
-        information=None if information is None else tuple(information[i] for i in order),
-        priors=None if priors is None else tuple(priors[i] for i in order),
+        information=arranged(information),
+        priors=arranged(priors),
     )
     outcome = method.fuse(ensemble, rng, progress)
     alignment = outcome.alignment

@@ -161,14 +161,10 @@ class Networks(Kind):
         from consilience.networks.descriptions.description import Description
         from consilience.networks.descriptions.files import description_path, write_description
         from consilience.networks.ensemble_files import is_ensemble, write_ensemble
-        from consilience.networks.files import write_network
         from consilience.networks.fisher.files import write_fisher
         from consilience.networks.fisher.information import FisherInformation
         from consilience.networks.fusion import NetworkFusion
-        from consilience.networks.inputs import describe_object
         from consilience.networks.network import Network
-        from consilience.networks.state_entries import dense_arrays, is_state_dict
-        from consilience.networks.torch_modules import arrays_of_module, unwrapped
 
         if features is not None:
             raise OptionError("features", "are columns of statistical models; leave them out")
@@ -191,19 +187,7 @@ class Networks(Kind):
         if stated:
             model = self.describe(model, **{"data": None, **stated}, symmetry=symmetry)
         description = model.description if isinstance(model, Network) else None
-        if isinstance(model, Network) and model.is_untraced:
-            model = model.module  # nothing says which axes move, and under the module's names tied weights stay
-        if isinstance(model, Network):
-            write_network(path, model.arrays, model.symmetry, sent=model.sent_arrays)
-        elif symmetry is None:
-            is_state = is_state_dict(model)
-            write_network(path, dense_arrays(model, "state dict") if is_state else arrays_of_module(unwrapped(model)))
-        else:
-            label = "state dict" if is_state_dict(model) else type(model).__name__
-            described = describe_object(model, "", label)
-            network = Network(described.arrays, symmetry, label)  # which refuses arrays that it does not fit
-            sent = None if described.parametrised is None else described.sent_arrays
-            write_network(path, network.arrays, symmetry, sent=sent)
+        _write(model, path, symmetry)
         if description is not None:  # after the weights, which remove that of others
             write_description(description_path(path), description)
 
@@ -249,6 +233,28 @@ class Networks(Kind):
 
         curves = load_curves(**shown)
         write_network_content(page, content_of(shown_networks_of_files(fused, sites), **curves))
+
+
+def _write(model: Any, path: Path, symmetry: Symmetry | None) -> None:
+    """Write a network, or a module or state dict with a symmetry or without."""
+    from consilience.networks.files import write_network
+    from consilience.networks.inputs import describe_object
+    from consilience.networks.network import Network
+    from consilience.networks.state_entries import dense_arrays, is_state_dict
+    from consilience.networks.torch_modules import arrays_of_module, unwrapped
+
+    if isinstance(model, Network) and model.is_untraced:
+        model = model.module  # nothing says which axes move, and under the module's names tied weights stay
+    is_state = is_state_dict(model)
+    if isinstance(model, Network):
+        write_network(path, model.arrays, model.symmetry, sent=model.sent_arrays)
+    elif symmetry is None:
+        write_network(path, dense_arrays(model, "state dict") if is_state else arrays_of_module(unwrapped(model)))
+    else:
+        described = describe_object(model, "", "state dict" if is_state else type(model).__name__)
+        network = Network(described.arrays, symmetry, described.label)  # which refuses arrays that it does not fit
+        sent = None if described.parametrised is None else described.sent_arrays
+        write_network(path, network.arrays, symmetry, sent=sent)
 
 
 def load_curves(

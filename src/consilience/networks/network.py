@@ -8,7 +8,7 @@ keep the precision of their files; methods compute with `Network.working`, in at
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from math import isfinite, prod
@@ -90,32 +90,29 @@ class Network(Displayed):
             if key not in arrays and alias in self.arrays:  # the file has a tied weight under its other name only
                 arrays[key] = self.arrays[alias]
                 shapes[key] = shapes[alias]
-        problems = [
-            Problem(
-                self.name,
-                f"arrays {alias} and {key} are one array in this network (tied weights), but differ here",
-                "give them the same values",
-                "E-MISMATCH",
-            )
-            for alias, key in self.symmetry.aliases.items()
-            if alias in self.arrays and key in self.arrays and not same_values(self.arrays[alias], self.arrays[key])
-        ]
         object.__setattr__(self, "units", self.symmetry.units(shapes, self.name))
-        problems += [
-            Problem(
-                self.name, f"array {key} holds {_kind(arrays[key])}, but its units move", "convert it to floating-point"
-            )
-            for key, layout in self.symmetry.layouts.items()
-            if not is_averaged(arrays[key]) and _kind(arrays[key]) != "bool" and layout.moving_axes
-        ]
         moving = {key for key, layout in self.symmetry.layouts.items() if layout.moving_axes}
         infinite = {key: values for key, values in arrays.items() if not is_finite(values)}
         constants = (self.constants | untrained_infinities(infinite, self.module)) & (infinite.keys() - moving)
-        problems += non_finite_problems(infinite, self.name, constants)
-        if problems:
+        problems = [*self._tied_problems(), *self._type_problems(arrays, moving)]
+        if problems := problems + non_finite_problems(infinite, self.name, constants):
             raise InputError(problems)
         object.__setattr__(self, "arrays", arrays)
         object.__setattr__(self, "constants", constants)
+
+    def _tied_problems(self) -> Iterator[Problem]:
+        """Yield which names of one array have different values."""
+        for alias, key in self.symmetry.aliases.items():
+            if alias in self.arrays and key in self.arrays and not same_values(self.arrays[alias], self.arrays[key]):
+                text = f"arrays {alias} and {key} are one array in this network (tied weights), but differ here"
+                yield Problem(self.name, text, "give them the same values", "E-MISMATCH")
+
+    def _type_problems(self, arrays: Mapping[str, AnyArray], moving: Container[str]) -> Iterator[Problem]:
+        """Yield which arrays whose units move hold neither numbers that have a mean nor truth values."""
+        for key in self.symmetry.layouts:
+            if key in moving and not is_averaged(arrays[key]) and _kind(arrays[key]) != "bool":
+                text = f"array {key} holds {_kind(arrays[key])}, but its units move"
+                yield Problem(self.name, text, "convert it to floating-point")
 
     def _headline(self) -> str:
         size = sum(math.prod(values.shape) for values in self.arrays.values())

@@ -275,9 +275,7 @@ def _prove(
     proved = [prove(proved_module, symmetry, example, rng) for proved_module in list(modules.values()) or [template]]
     common = with_common_actions(proved)
     assert common is not None  # noqa: S101  (narrows the type; all are proofs of one symmetry)
-    proofs = [by_module.proof for by_module in proved if by_module.proof is not None]
-    deviation, trials = max(proof.deviation for proof in proofs), max(proof.trials for proof in proofs)
-    return replace(common, proof=Proof(common.digest, deviation, trials))
+    return _with_joint_proof(common, proved)
 
 
 def _unit_problems(network: DescribedNetwork, symmetry: Symmetry) -> list[Problem]:
@@ -311,6 +309,11 @@ def with_common_actions(symmetries: Sequence[Symmetry]) -> Symmetry | None:
             for group in first.all_groups
         ],
     )
+    return _with_joint_proof(common, symmetries)
+
+
+def _with_joint_proof(common: Symmetry, symmetries: Sequence[Symmetry]) -> Symmetry:
+    """Return a symmetry with the proof of these, which are the same but for actions; without where one is unproved."""
     proofs = [symmetry.proof for symmetry in symmetries if symmetry.proof is not None and symmetry.proved]
     if len(proofs) < len(symmetries):
         return replace(common, proof=None)

@@ -226,13 +226,7 @@ def module_with(template: nn.Module, arrays: Mapping[str, AnyArray], symmetry: S
         )
     if is_scripted(template):  # whose copies are made outside of Python
         return _scripted_with(template, state)
-    memo: dict[int, Any] = {}  # a deep copy takes what stands here instead of copying it
-    for key, template_values in template_state.items():
-        values = state[key].detach().to(device=template_values.device, dtype=template_values.dtype, copy=True)
-        parameter = torch.nn.Parameter(values, requires_grad=template_values.requires_grad)
-        # The first name of a tied parameter wins, so that it stays tied in the copy.
-        memo.setdefault(id(template_values), parameter if isinstance(template_values, torch.nn.Parameter) else values)
-    module: nn.Module = copy_of_module(template, memo)
+    module = _copy_with(template, template_state, state)
     if parametrised is not None:
         parts = parts_of_module(template)
         template_state, state = with_weights(template_state, parts), with_weights(state, parts)
@@ -240,6 +234,21 @@ def module_with(template: nn.Module, arrays: Mapping[str, AnyArray], symmetry: S
     for key, template_values in template_state.items():
         if state[key].shape != template_values.shape:
             _resize_layer(module, key, tuple(template_values.shape), tuple(state[key].shape))
+    return module
+
+
+def _copy_with(template: nn.Module, template_state: Mapping[str, Any], state: Mapping[str, Any]) -> nn.Module:
+    """Return a copy of a module with other values of its state, on its devices and in its precision."""
+    import torch
+
+    memo: dict[int, Any] = {}  # a deep copy takes what stands here instead of copying it
+    for key, template_values in template_state.items():
+        values = state[key].detach().to(device=template_values.device, dtype=template_values.dtype, copy=True)
+        if isinstance(template_values, torch.nn.Parameter):
+            values = torch.nn.Parameter(values, requires_grad=template_values.requires_grad)
+        # The first name of a tied parameter wins, so that it stays tied in the copy.
+        memo.setdefault(id(template_values), values)
+    module: nn.Module = copy_of_module(template, memo)
     return module
 
 

@@ -158,24 +158,13 @@ class Symmetry(Displayed):
     def _solve_units(self, shapes: Mapping[str, tuple[int, ...]], name: str) -> dict[str, int]:
         """Return the number of units of every group, as `units` does."""
         missing = [key for key in self.layouts if key not in shapes]
-        expected = set(self.layouts) | set(self.aliases)
-        unexpected = [key for key in shapes if key not in expected]
-        problems = [Problem(name, f"{_describe_arrays(missing)} missing", _REMEDY, "E-NEEDED")] if missing else []
-        problems += (
-            [Problem(name, f"{_describe_arrays(unexpected)} not in the symmetry", _REMEDY, "E-MISMATCH")]
-            if unexpected
-            else []
-        )
-        units = {g.name: self._sizes[g.name] for g in self.all_groups if not g.resizable or g.parent is not None}
-        # Axes with one group come first, so that what they determine is known where several groups are concatenated.
-        for axis, length in self._lengths(shapes):
-            undetermined = {s.group for s in axis.segments if s.group is not None} - set(units)
-            if len(undetermined) == 1:
-                group_name = next(iter(undetermined))
-                remaining = length - sum(s.length(units) for s in axis.segments if s.group != group_name)
-                entries_per_unit = sum(s.outer * s.inner for s in axis.segments if s.group == group_name)
-                if remaining > 0 and remaining % entries_per_unit == 0:
-                    units[group_name] = remaining // entries_per_unit
+        unexpected = [key for key in shapes if key not in self.layouts and key not in self.aliases]
+        problems = []
+        if missing:
+            problems.append(Problem(name, f"{_describe_arrays(missing)} missing", _REMEDY, "E-NEEDED"))
+        if unexpected:
+            problems.append(Problem(name, f"{_describe_arrays(unexpected)} not in the symmetry", _REMEDY, "E-MISMATCH"))
+        units = self._determined_units(shapes)
         for group in self.all_groups:
             if group.name not in units:
                 if not missing:
@@ -183,16 +172,26 @@ class Symmetry(Displayed):
                 units[group.name] = self._sizes[group.name]
         for key, layout in self.layouts.items():
             if key in shapes and tuple(shapes[key]) != layout.shape(units):
-                problems.append(
-                    Problem(
-                        name,
-                        f"array {key} has shape {tuple(shapes[key])}; by its groups "
-                        f"({_describe_units(layout, units)}) it should have {layout.shape(units)}",
-                        code="E-SHAPE",
-                    )
+                text = (
+                    f"array {key} has shape {tuple(shapes[key])}; by its groups ({_describe_units(layout, units)}) it "
                 )
+                problems.append(Problem(name, f"{text}should have {layout.shape(units)}", code="E-SHAPE"))
         if problems:
             raise InputError(problems)
+        return units
+
+    def _determined_units(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+        """Return the number of units of the groups that are not resizable, and of those that the axes determine."""
+        units = {g.name: self._sizes[g.name] for g in self.all_groups if not g.resizable or g.parent is not None}
+        # Axes with one group come first, so that what they determine is known where several groups are concatenated.
+        for axis, length in self._lengths(shapes):
+            undetermined = {s.group for s in axis.segments if s.group is not None} - set(units)
+            if len(undetermined) == 1:
+                (group_name,) = undetermined
+                remaining = length - sum(s.length(units) for s in axis.segments if s.group != group_name)
+                entries_per_unit = sum(s.outer * s.inner for s in axis.segments if s.group == group_name)
+                if remaining > 0 and remaining % entries_per_unit == 0:
+                    units[group_name] = remaining // entries_per_unit
         return units
 
     def _lengths(self, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[Axis, int]]:

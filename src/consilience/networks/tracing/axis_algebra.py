@@ -117,17 +117,9 @@ class AxisAlgebra(AxisReshaping):
         if first is second:
             return False
         if first.expansion is not None or second.expansion is not None:
-            self.join(((first,),), ((second,),))
-            a, b = representative(first), representative(second)
-            if a is not b and a.expansion is not None and b.expansion is not None:
-                a.merged_into = b  # their expansions were joined, so that either may stand for both
+            self._join_expanded(first, second)
         elif first.is_family and second.is_family:
-            if host_of(first) is host_of(second):
-                for member_a, member_b in zip(first.members, second.members, strict=True):
-                    self.join(((member_a,),), ((member_b,),))
-                unite(first, second)
-            else:
-                self._join_factors(self.merge_members(first), self.merge_members(second))
+            self._join_families(first, second)
         elif first.fixed or second.fixed:
             self._fix_part(first)
             self._fix_part(second)
@@ -135,6 +127,22 @@ class AxisAlgebra(AxisReshaping):
         else:
             unite(*((first, second) if second.is_family else (second, first)))  # a family represents both
         return True
+
+    def _join_expanded(self, first: AxisPart, second: AxisPart) -> None:
+        """Join parts of which one at least is an axis by now."""
+        self.join(((first,),), ((second,),))
+        a, b = representative(first), representative(second)
+        if a is not b and a.expansion is not None and b.expansion is not None:
+            a.merged_into = b  # their expansions were joined, so that either may stand for both
+
+    def _join_families(self, first: AxisPart, second: AxisPart) -> None:
+        """Join families member by member; those of different hosts as the parts that their members become."""
+        if host_of(first) is host_of(second):
+            for member_a, member_b in zip(first.members, second.members, strict=True):
+                self.join(((member_a,),), ((member_b,),))
+            unite(first, second)
+        else:
+            self._join_factors(self.merge_members(first), self.merge_members(second))
 
     def merge_members(self, family: AxisPart) -> AxisPart:
         """Join the members of a family, and return the part that they become."""

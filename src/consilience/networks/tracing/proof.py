@@ -260,13 +260,7 @@ def _groups_that_allow(
         return all(trial.leaves_outputs(arrays) for trial, arrays in attempts)
 
     allowed: set[str] = set()
-    statistics = {name for name, _ in module_trials[0].module.named_buffers()}
-    kinds: dict[object, list[str]] = {}
-    for group in symmetry.by_name.values():
-        if _is_worth_trying(statistics, symmetry, group) and action.may_hold(symmetry, group):
-            sides = tuple(place.side for place in symmetry.places(group.name))
-            kinds.setdefault((sides, group.parent is None), []).append(group.name)
-    pending = list(kinds.values())
+    pending = _groups_by_kind(symmetry, action, {name for name, _ in module_trials[0].module.named_buffers()})
     while pending:
         names = pending.pop()
         if holds(names):
@@ -276,6 +270,16 @@ def _groups_that_allow(
         elif len(names) > 1:
             pending += [names[: len(names) // 2], names[len(names) // 2 :]]
     return allowed
+
+
+def _groups_by_kind(symmetry: Symmetry, action: UnitAction, statistics: set[str]) -> list[list[str]]:
+    """Return the groups on which an action may hold, those with the same sides of their places together."""
+    kinds: dict[object, list[str]] = {}
+    for group in symmetry.by_name.values():
+        if _is_worth_trying(statistics, symmetry, group) and action.may_hold(symmetry, group):
+            sides = tuple(place.side for place in symmetry.places(group.name))
+            kinds.setdefault((sides, group.parent is None), []).append(group.name)
+    return list(kinds.values())
 
 
 def _is_worth_trying(statistics: set[str], symmetry: Symmetry, group: Group) -> bool:

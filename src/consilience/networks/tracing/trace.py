@@ -196,10 +196,7 @@ class _GraphWalk:
             defaults = {argument.name: argument.default_value for argument in node.target._schema.arguments}
             arguments = {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}
             call = OperatorCall(self.record, plain_name, arguments, shapes)
-            rule = _RULES.get(name) or _RULES.get(plain_name)
-            if rule is None and torch.Tag.pointwise in node.target.tags:
-                rule = rules_pointwise.pointwise
-            if rule is not None:
+            if (rule := _rule_of(node.target, name, plain_name)) is not None:
                 outputs = rule(call)
                 # A rule that is wrong about shapes knows another variant of the operation: trust the graph instead.
                 if _shapes(outputs) == shapes:
@@ -216,6 +213,12 @@ class _GraphWalk:
         if isinstance(output, TracedTensor) and output is not tensor and output.shape == tensor.shape:
             for old_axis, new_axis in zip(tensor.axes, output.axes, strict=True):
                 self.record.algebra.join(old_axis, new_axis)
+
+
+def _rule_of(operation: torch._ops.OpOverload, name: str, plain_name: str) -> OperatorRule | None:
+    """Return the rule of an operation by its name, also without the underscore of one in place; None without any."""
+    is_pointwise = torch.Tag.pointwise in operation.tags
+    return _RULES.get(name) or _RULES.get(plain_name) or (rules_pointwise.pointwise if is_pointwise else None)
 
 
 def _trace_constant(array: Tensor) -> TracedTensor:
