@@ -27,7 +27,6 @@ from consilience.networks.common_entries import (
     under_common_names,
     with_common_bookkeeping,
 )
-from consilience.networks.companions import split_companions
 from consilience.networks.descriptions.compare import given_scale_problems
 from consilience.networks.descriptions.inputs import example_of, with_descriptions
 from consilience.networks.fisher.information import FisherInformation
@@ -41,7 +40,7 @@ from consilience.networks.fuse_aligned import (
 )
 from consilience.networks.fuse_distilled import distillation_problems, fuse_distilled
 from consilience.networks.fusion import NetworkFusion, NetworkInput
-from consilience.networks.inputs import DescribedNetwork, describe_networks
+from consilience.networks.inputs import DescribedNetwork, describe_networks, split_companions
 from consilience.networks.method import NetworkEnsemble, NetworkMethod, Road
 from consilience.networks.methods import make_network_method
 from consilience.networks.methods.baselines import NetworkEnsembleMethod

@@ -35,10 +35,16 @@ from consilience.networks.details import NetworkDetails
 from consilience.networks.files import with_tied_arrays, write_network
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.match_quality import GroupQuality, match_quality
-from consilience.networks.network import Network, to_numpy, total_size, working_precision
+from consilience.networks.network import (
+    Network,
+    never_saw_data,
+    to_numpy,
+    total_size,
+    untrained_norms,
+    working_precision,
+)
 from consilience.networks.parametrised_layers import Parametrised, StoredArrays
 from consilience.networks.symmetry.transport import Transport
-from consilience.networks.untrained_norms import never_saw_data, untrained_norms
 
 if TYPE_CHECKING:
     from consilience.networks.report.content import ShownNetworks
@@ -389,9 +395,9 @@ class NetworkFusion(Fusion):
         InputError
             When the path cannot be written.
         """
-        from consilience.networks.report.write import write_network_page  # here, so that fusing needs no pages
+        from consilience.networks.report import page  # here, so that fusing needs no pages
 
-        write_network_page(Path(path), self._shown(), **shown)
+        page.write_network_content(Path(path), page.checked_content_of(self._shown(), **shown))
 
     def _shown(self) -> ShownNetworks:
         """Return the fusion as its page takes it."""

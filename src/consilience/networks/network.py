@@ -23,6 +23,7 @@ from consilience.checks import AnyArray, Array, Labels
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count, shorten
 from consilience.errors import InputError, OptionError, Problem
+from consilience.networks.descriptions.disclosure import named
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection, Transport, move, permutation
 
@@ -353,6 +354,33 @@ def negative_variance_problems(arrays: Mapping[str, AnyArray], name: str) -> lis
         for key, value in least.items()
         if value < 0
     ]
+
+
+def untrained_norms(arrays: Mapping[str, AnyArray]) -> list[str]:
+    """Return the paths of batch normalisation with mean 0 and variance 1 in all channels, the values before training.
+
+    Such statistics, left by training in ``eval()`` mode or by a reset, normalise nothing in evaluation mode.
+
+    Examples
+    --------
+    >>> untrained_norms({"bn.running_mean": np.zeros(3), "bn.running_var": np.ones(3)})
+    ['bn']
+    >>> untrained_norms({"bn.running_mean": np.zeros(3), "bn.running_var": np.array([1.0, 1.0, 0.9])})
+    []
+    """
+    keys = {key.removesuffix("running_var"): key for key in arrays if key.endswith("running_var")}
+    return [
+        path.removesuffix(".")
+        for path, key in keys.items()
+        if (mean := f"{path}running_mean") in arrays
+        and not to_numpy(arrays[mean]).any()
+        and (to_numpy(arrays[key]) == 1).all()
+    ]
+
+
+def never_saw_data(paths: list[str]) -> str:
+    """Return the note on batch normalisation layers that have never seen data."""
+    return f"batch normalisation {named(paths)} has never seen data (mean 0, variance 1)"
 
 
 def is_finite(values: AnyArray) -> bool:

@@ -12,7 +12,7 @@ from consilience.bayesian.report.page import write_bayesian_content
 from consilience.bayesian.report.predictions import Predictive
 from consilience.errors import InputError, Problem
 from consilience.networks.report.content import ShownNetworks
-from consilience.networks.report.write import checked_content_of
+from consilience.networks.report.page import checked_content_of
 
 if TYPE_CHECKING:
     from consilience.networks.landscape.barrier import Barrier
@@ -38,7 +38,7 @@ def write_bayesian_page(
     shown : ShownNetworks
         The fused networks, of a mean and a deviation for every weight.
     barriers, planes, scores
-        As for `write_network_page`.
+        As for `checked_content_of` of networks.
     predictions : mapping of str to Predictive, optional
         By model, in the order to show, what ``consilience.predictive_scores`` gave. Default: none.
     images : mapping of str to array_like of shape (n, h, w), optional

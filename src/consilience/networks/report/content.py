@@ -21,8 +21,7 @@ from consilience.networks.method import NetworkMethod
 from consilience.networks.methods import NETWORK_METHODS
 from consilience.networks.network import Network, identity_transports, total_size
 from consilience.networks.report.couplings import Coupling, couplings_of
-from consilience.networks.report.layers import LayerSummary, layers_of
-from consilience.networks.report.quality import GroupSummary
+from consilience.networks.report.quality import GroupSummary, LayerSummary, layers_of
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Transport
 

@@ -1,20 +1,27 @@
-"""The report of a fusion of networks as one HTML file."""
+"""The report of a fusion of networks as one HTML file, and checks of what is shown with it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from consilience.core.fusion import SIDE_BY_SIDE
 from consilience.core.page_blocks import how_it_was_made, in_short, status, verdict
 from consilience.drawing.blocks import Section
 from consilience.drawing.html import Page
 from consilience.drawing.words import format_count
+from consilience.errors import InputError, Problem
 from consilience.files.atomic import write_bytes
 from consilience.networks.report import sections
-from consilience.networks.report.content import NetworkContent
+from consilience.networks.report.content import NetworkContent, ShownNetworks, content_of
 from consilience.networks.report.landscape_sections import around_networks, between_networks
+
+if TYPE_CHECKING:
+    from consilience.networks.landscape.barrier import Barrier
+    from consilience.networks.landscape.plane import Plane
+
+Comparison = TypeVar("Comparison")
 
 SECTIONS = (
     sections.what_was_chosen,
@@ -74,3 +81,81 @@ def render_network(
         f"One file: no scripts, nothing fetched, parameters{content.beside} only.",
         styles,
     ).render()
+
+
+def checked_content_of(
+    shown: ShownNetworks,
+    barriers: Mapping[str, Barrier] | None = None,
+    planes: Mapping[str, Plane] | None = None,
+    scores: Mapping[str, Mapping[str, float]] | None = None,
+) -> NetworkContent:
+    """Return the content of the page, what is shown with it checked.
+
+    Parameters
+    ----------
+    shown : ShownNetworks
+        The fused networks.
+    barriers : mapping of str to Barrier, optional
+        By name, such as "as they are" and "aligned": drawn on common axes. Default: none.
+    planes : mapping of str to Plane, optional
+        By name. Default: none.
+    scores : mapping of str to mapping of str to float, optional
+        By model, in the order to show: its numbers by name, such as ``{"model 0": {"accuracy": 0.98}}``.
+        Default: none.
+
+    Raises
+    ------
+    InputError
+        For barriers, planes or scores that are something else.
+    """
+    return content_of(shown, _barriers(barriers), _planes(planes), _scores(scores))
+
+
+def _barriers(barriers: Mapping[str, Barrier] | None) -> dict[str, Barrier]:
+    if not barriers:
+        return {}
+    from consilience.networks.landscape.barrier import Barrier  # here, since it needs torch
+
+    return _check_comparisons(barriers, Barrier, "barriers", "barriers by name, as consilience.barrier returns them")
+
+
+def _planes(planes: Mapping[str, Plane] | None) -> dict[str, Plane]:
+    if not planes:
+        return {}
+    from consilience.networks.landscape.plane import Plane  # here, since it needs torch
+
+    return _check_comparisons(planes, Plane, "planes", "planes by name, as consilience.plane returns them")
+
+
+def _check_comparisons(
+    comparisons: Mapping[str, Comparison], kind: type[Comparison], argument: str, expected: str
+) -> dict[str, Comparison]:
+    if not isinstance(comparisons, Mapping):
+        raise InputError(
+            argument, f"expected {expected}, found {type(comparisons).__name__}", "write {'aligned': ...}", "E-NUMBER"
+        )
+    if wrong_names := [name for name, comparison in comparisons.items() if not isinstance(comparison, kind)]:
+        name = wrong_names[0]
+        raise InputError(
+            argument, f"expected {expected}, found {type(comparisons[name]).__name__} under {name!r}", code="E-NUMBER"
+        )
+    return {str(name): comparison for name, comparison in comparisons.items()}
+
+
+def _scores(scores: Mapping[str, Mapping[str, float]] | None) -> dict[str, dict[str, float]]:
+    if not scores:
+        return {}
+    expected = Problem(
+        "scores", "expected numbers by name for every model, such as {'fused': {'accuracy': 0.98}}", code="E-TYPE"
+    )
+    if not isinstance(scores, Mapping):
+        raise InputError("", f"{expected}, found {type(scores).__name__}", code="E-TYPE")
+    scores_by_model: dict[str, dict[str, float]] = {}
+    for model, model_scores in scores.items():
+        if not isinstance(model_scores, Mapping):
+            raise InputError("", f"{expected}, found {type(model_scores).__name__} under {model!r}", code="E-TYPE")
+        try:
+            scores_by_model[str(model)] = {str(name): float(value) for name, value in model_scores.items()}
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{expected}; under {model!r}: {error}") from error
+    return scores_by_model

@@ -158,7 +158,7 @@ def _terms_of(factor: Factor) -> AxisTerms:
 
 
 def _expand_hosts(factors: Sequence[Factor]) -> list[Term]:
-    """Return a term for every unit of a host that stands beside its families, with their members there."""
+    """Return a term for every unit of a host that occurs with its families, with their members there."""
     for number, factor in enumerate(factors):
         following = tuple(factors[number + 1 :])
         if isinstance(factor, AxisPart) and any(host_of(inner) is factor for inner in following):

@@ -74,7 +74,7 @@ def _moving(term: Term) -> list[AxisPart]:
 
 
 def _is_nested_pair(term: Term, parts: Sequence[AxisPart]) -> bool:
-    """Return whether parts of a term are two, the second beside the first and inside it."""
+    """Return whether parts of a term are two, the second directly after the first and inside it."""
     return len(parts) == 2 and term.index(parts[1]) == term.index(parts[0]) + 1 and outer_part(parts[1]) is parts[0]
 
 

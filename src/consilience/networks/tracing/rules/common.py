@@ -191,6 +191,11 @@ OperatorRule: TypeAlias = Callable[[OperatorCall], Any]
 """Joins the axes of an operation, and returns the tensor or the list of tensors that come out."""
 
 
+def under_names(rule: OperatorRule, names: str) -> dict[str, OperatorRule]:
+    """Return one rule under the names of several operations, which are separated by spaces."""
+    return dict.fromkeys(names.split(), rule)
+
+
 def _tensors_in(argument: Any) -> list[TracedTensor]:
     """Return the traced tensors of an argument, lists looked into."""
     if isinstance(argument, TracedTensor):

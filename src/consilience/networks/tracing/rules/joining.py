@@ -28,6 +28,7 @@ from consilience.networks.tracing.rules.common import (
     broadcast,
     constant_tensor,
     fixed_tensor,
+    under_names,
 )
 
 
@@ -243,18 +244,18 @@ def _expand(call: OperatorCall) -> TracedTensor:
 
 
 RULES: dict[str, OperatorRule] = {
-    **dict.fromkeys(["cat", "concat", "concatenate"], _cat),
+    **under_names(_cat, "cat concat concatenate"),
     "stack": _stack,
     "select": _select,
     "unbind": _unbind,
     "slice": _slice,
     "narrow": _narrow,
-    **dict.fromkeys(["split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split", "unsafe_chunk"], _split),
-    **dict.fromkeys(["pad", "constant_pad_nd"], _pad),
-    **dict.fromkeys(["flip", "roll"], _reorder),
+    **under_names(_split, "split split_with_sizes chunk tensor_split unsafe_split unsafe_chunk"),
+    **under_names(_pad, "pad constant_pad_nd"),
+    **under_names(_reorder, "flip roll"),
     "index": _index,
     "index_select": _index_select,
-    **dict.fromkeys(["repeat", "tile"], _repeat),
+    **under_names(_repeat, "repeat tile"),
     "repeat_interleave": _repeat_interleave,
-    **dict.fromkeys(["expand", "expand_as", "broadcast_to"], _expand),
+    **under_names(_expand, "expand expand_as broadcast_to"),
 }

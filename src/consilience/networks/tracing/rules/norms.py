@@ -13,6 +13,7 @@ from consilience.networks.tracing.rules.common import (
     TracedTensor,
     fixed_tensor,
     record_reduction,
+    under_names,
 )
 
 
@@ -103,57 +104,19 @@ def _order_dependent(call: OperatorCall) -> TracedTensor | list[TracedTensor]:
 
 
 RULES: dict[str, OperatorRule] = {
-    **dict.fromkeys(
-        [
-            "batch_norm",
-            "instance_norm",
-            "_native_batch_norm_legit_no_training",
-            "native_batch_norm",
-            "cudnn_batch_norm",
-        ],
+    **under_names(
         _channel_norm,
+        "batch_norm instance_norm _native_batch_norm_legit_no_training native_batch_norm cudnn_batch_norm",
     ),
-    **dict.fromkeys(["layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm"], _last_norm),
+    **under_names(_last_norm, "layer_norm native_layer_norm rms_norm _fused_rms_norm"),
     "group_norm": _group_norm,
-    **dict.fromkeys(["softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax"], _softmax),
-    **dict.fromkeys(
-        [
-            "sum",
-            "mean",
-            "amax",
-            "amin",
-            "prod",
-            "var",
-            "std",
-            "var_mean",
-            "std_mean",
-            "norm",
-            "linalg_vector_norm",
-            "logsumexp",
-            "any",
-            "all",
-            "nansum",
-        ],
+    **under_names(_softmax, "softmax _softmax log_softmax _log_softmax _safe_softmax"),
+    **under_names(
         _reduce,
+        "sum mean amax amin prod var std var_mean std_mean norm linalg_vector_norm logsumexp any all nansum",
     ),
-    **dict.fromkeys(
-        [
-            "max",
-            "min",
-            "argmax",
-            "argmin",
-            "cumsum",
-            "cumprod",
-            "cummax",
-            "cummin",
-            "logcumsumexp",
-            "sort",
-            "topk",
-            "argsort",
-            "kthvalue",
-            "median",
-            "mode",
-        ],
+    **under_names(
         _order_dependent,
+        "max min argmax argmin cumsum cumprod cummax cummin logcumsumexp sort topk argsort kthvalue median mode",
     ),
 }

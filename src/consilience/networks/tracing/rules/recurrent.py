@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from consilience.networks.tracing.axis_parts import AxisPart, AxisTerms, as_factor, axis_size, fixed_axis, free_axis
-from consilience.networks.tracing.rules.common import OperatorCall, OperatorRule, TracedTensor, TraceRecord
+from consilience.networks.tracing.rules.common import OperatorCall, OperatorRule, TracedTensor, TraceRecord, under_names
 from consilience.networks.tracing.rules.joining import single_part
 
 _N_GATES = {"lstm": 4, "gru": 3, "rnn": 1}
@@ -125,6 +125,6 @@ def _step(call: OperatorCall) -> TracedTensor | list[TracedTensor]:
 
 
 RULES: dict[str, OperatorRule] = {
-    **dict.fromkeys(["lstm", "gru", "rnn_tanh", "rnn_relu"], _layers),
-    **dict.fromkeys(["lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"], _step),
+    **under_names(_layers, "lstm gru rnn_tanh rnn_relu"),
+    **under_names(_step, "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"),
 }

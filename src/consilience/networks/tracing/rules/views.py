@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consilience.networks.tracing.rules.common import OperatorCall, OperatorRule, TracedTensor, reshape
+from consilience.networks.tracing.rules.common import OperatorCall, OperatorRule, TracedTensor, reshape, under_names
 from consilience.networks.tracing.rules.joining import insert_axis
 
 
@@ -56,14 +56,10 @@ def _movedim(call: OperatorCall) -> TracedTensor:
 
 
 RULES: dict[str, OperatorRule] = {
-    **dict.fromkeys(
-        ["view", "reshape", "_unsafe_view", "view_as", "reshape_as", "flatten", "unflatten", "ravel"], _reshape
-    ),
+    **under_names(_reshape, "view reshape _unsafe_view view_as reshape_as flatten unflatten ravel"),
     "unsqueeze": _unsqueeze,
     "squeeze": _squeeze,
-    **dict.fromkeys(
-        ["transpose", "swapaxes", "swapdims", "t", "mT", "matrix_H", "adjoint", "mH", "numpy_T"], _transpose
-    ),
+    **under_names(_transpose, "transpose swapaxes swapdims t mT matrix_H adjoint mH numpy_T"),
     "permute": _permute,
-    **dict.fromkeys(["movedim", "moveaxis"], _movedim),
+    **under_names(_movedim, "movedim moveaxis"),
 }
