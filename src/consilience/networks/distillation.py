@@ -306,11 +306,8 @@ class _Examples:
             self.targets = self.targets[:, 0]  # of networks that answer one number, and no axis for it
         if not isinstance(answer, Tensor) or answer.shape[1:] != self.targets.shape[1:]:
             found = tuple(answer.shape[1:]) if isinstance(answer, Tensor) else type(answer).__name__
-            raise InputError(
-                name,
-                f"have shape {tuple(self.targets.shape[1:])} by input, and the network answers {found}",
-                code="E-SHAPE",
-            )
+            text = f"have shape {tuple(self.targets.shape[1:])} by input, and the network answers {found}"
+            raise InputError(name, text, code="E-SHAPE")
         if not bool(torch.isfinite(self.targets).all()):
             raise InputError(name, "have NaN or infinite values", code="E-NUMBER")
         # A probability in half precision is 1 to three digits.

@@ -146,11 +146,8 @@ class ModuleEnsemble(nn.Module):
         """Return the logarithms of the pooled posterior (..., C) of the members' logits (..., C, J)."""
         n_classes = self.shares.shape[1]
         if logits.shape[-2] != n_classes:
-            raise InputError(
-                "class_counts",
-                f"there are counts of {n_classes} classes, and the members answer {logits.shape[-2]}",
-                code="E-SHAPE",
-            )
+            text = f"there are counts of {n_classes} classes, and the members answer {logits.shape[-2]}"
+            raise InputError("class_counts", text, code="E-SHAPE")
         restored = logits.double() + self.restored.T  # (..., C, J)
         answers = torch.log_softmax(restored, dim=-2).reshape(-1, n_classes, len(self.members)).permute(2, 0, 1)
         sites = site_posterior(answers.exp(), self.shares, self.prior, MIXING)  # (n, J)

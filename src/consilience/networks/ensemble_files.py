@@ -246,12 +246,11 @@ def _read_member(path: Path, sha256: str, template: nn.Module) -> nn.Module:
     file = as_file(path)
     network = read_network(file)
     if file.digest != sha256:
-        raise FileFormatError(
-            path,
+        text = (
             f"is not the file that the ensemble was written with: its SHA-256 is {file.digest[:12]}…, expected "
-            f"{sha256[:12]}…",
-            "copy the folder again",
+            f"{sha256[:12]}…"
         )
+        raise FileFormatError(path, text, "copy the folder again")
     try:
         return module_with(_in_precision_of(template, network.arrays), network.arrays, Symmetry({}, ()))
     except InputError as error:

@@ -251,11 +251,8 @@ def _as_labels(labels: Any, count: int, what: str) -> Labels:
         raise InputError(what, f"expected one for each of {count} inputs, found shape {as_float.shape}", code="E-SHAPE")
     bad = np.flatnonzero(~(np.isfinite(as_float) & (as_float >= 0) & (as_float == np.floor(as_float))))
     if len(bad):
-        raise InputError(
-            what,
-            f"row {bad[0]}, counted from 0: expected the number of a class, from 0, found {numbers[bad[0]]}",
-            code="E-NUMBER",
-        )
+        text = f"row {bad[0]}, counted from 0: expected the number of a class, from 0, found {numbers[bad[0]]}"
+        raise InputError(what, text, code="E-NUMBER")
     return as_float.astype(np.int64)
 
 

@@ -463,12 +463,8 @@ def _keep_all(
 ) -> NetworkFusion:
     """Return the ensemble of all modules, which need not be of one architecture, as a fusion."""
     if without_module := [network.label for network in described if network.module is None]:
-        raise InputError(
-            ", ".join(without_module),
-            "an ensemble asks modules, and these are none",
-            "load them into modules",
-            "E-NEEDED",
-        )
+        text = "an ensemble asks modules, and these are none"
+        raise InputError(", ".join(without_module), text, "load them into modules", "E-NEEDED")
     members = [network.network() for network in described]
     fusion = NetworkFusion(
         network=members[0],

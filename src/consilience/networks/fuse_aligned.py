@@ -72,10 +72,8 @@ class NetworkArguments:
         if not isinstance(self.reference, str):
             return self
         if self.reference not in names:
-            raise OptionError(
-                "reference",
-                f"expected one of {', '.join(names)}, found {self.reference!r}{suggestion(self.reference, names)}",
-            )
+            text = f"expected one of {', '.join(names)}, found {self.reference!r}{suggestion(self.reference, names)}"
+            raise OptionError("reference", text)
         return replace(self, reference=list(names).index(self.reference))
 
 

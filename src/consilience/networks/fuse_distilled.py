@@ -232,11 +232,8 @@ def _remaining(method: Distill, started: float) -> float | None:
 
 
 def _too_short(method: Distill) -> OptionError:
-    return OptionError(
-        "max_seconds",
-        f"{method.max_seconds:g} s were over before the first step: inputs and the start took them",
-        "give more time",
-    )
+    text = f"{method.max_seconds:g} s were over before the first step: inputs and the start took them"
+    return OptionError("max_seconds", text, "give more time")
 
 
 def _record(distilled: Distilled[nn.Module]) -> Distillation:

@@ -360,13 +360,7 @@ def assign_by_digest(
         # Equal networks have equal digests, so that one file may be of several.
         for number in numbers:
             if number in by_network:
-                problems.append(
-                    Problem(
-                        companion.name,
-                        f"is of {networks[number].label}, as {by_network[number].name} is",
-                        "leave one out",
-                        "E-TWICE",
-                    )
-                )
+                text = f"is of {networks[number].label}, as {by_network[number].name} is"
+                problems.append(Problem(companion.name, text, "leave one out", "E-TWICE"))
             by_network.setdefault(number, companion)
     return by_network, problems

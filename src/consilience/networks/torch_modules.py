@@ -219,11 +219,8 @@ def module_with(template: nn.Module, arrays: Mapping[str, AnyArray], symmetry: S
         key: values for key, values in template.state_dict(keep_vars=True).items() if not is_extra_state(key)
     }
     if differing := sorted(set(template_state) ^ set(state)):
-        raise InputError(
-            type(template).__name__,
-            f"arrays {', '.join(differing[:5])} are in the module or in the network only",
-            code="E-MISMATCH",
-        )
+        text = f"arrays {', '.join(differing[:5])} are in the module or in the network only"
+        raise InputError(type(template).__name__, text, code="E-MISMATCH")
     if is_scripted(template):  # whose copies are made outside of Python
         return _scripted_with(template, state)
     module = _copy_with(template, template_state, state)
@@ -330,11 +327,8 @@ def _resize_recurrent(layer: Any, path: str) -> None:
     output_widths = {values.shape[1] for name, values in parameters.items() if name.startswith("weight_hh")}
     if len(hidden_widths) > 1 or len(output_widths) > 1:
         widths = ", ".join(map(str, sorted(hidden_widths | output_widths)))
-        raise UnsupportedError(
-            path,
-            f"the layers and directions of a {type(layer).__name__} must have one width, found {widths}",
-            "give all of its groups the same in target_widths",
-        )
+        text = f"the layers and directions of a {type(layer).__name__} must have one width, found {widths}"
+        raise UnsupportedError(path, text, "give all of its groups the same in target_widths")
     layer.hidden_size = hidden_widths.pop()
     layer.input_size = next(values for name, values in parameters.items() if name.startswith("weight_ih")).shape[1]
     if getattr(layer, "proj_size", 0):

@@ -153,11 +153,8 @@ def class_heads(networks: Sequence[Mapping[str, AnyArray]], head: str, shares: A
         for arrays in networks
     ]
     if w.shape != (len(networks), heads[0][0].shape[0]):
-        raise InputError(
-            "shares",
-            f"expected {len(networks)} networks by {heads[0][0].shape[0]} classes, found {w.shape}",
-            code="E-SHAPE",
-        )
+        text = f"expected {len(networks)} networks by {heads[0][0].shape[0]} classes, found {w.shape}"
+        raise InputError("shares", text, code="E-SHAPE")
     rows = [_beside(of_site, weight) for of_site, (weight, _) in zip(w, heads, strict=True)]  # (C,) each
     weights = [row[:, None] * weight for row, (weight, _) in zip(rows, heads, strict=True)]
     fused = {weight_name: sum(weights[1:], start=weights[0])}
@@ -207,22 +204,15 @@ def refit_head(
     require_ridge(ridge)
     path = find_head(module, next(_batches(inputs, _PROBE_ROWS))) if head is None else head
     if path is None:
-        raise InputError(
-            type(module).__name__,
-            "has no last linear layer whose outputs are its logits",
-            "leave its head as it is",
-            "E-NEEDED",
-        )
+        text = "has no last linear layer whose outputs are its logits"
+        raise InputError(type(module).__name__, text, "leave its head as it is", "E-NEEDED")
     network = copy.deepcopy(module)
     layer: Any = network.get_submodule(path)
     features = _last_features(network, layer, inputs)  # (rows, d)
     n_classes = layer.weight.shape[0]
     if targets.shape[-1] != n_classes or targets.numel() != len(features) * n_classes:
-        raise InputError(
-            "targets",
-            f"expected {len(features)} rows of {n_classes} logits, as the network has, found {tuple(targets.shape)}",
-            code="E-SHAPE",
-        )
+        text = f"expected {len(features)} rows of {n_classes} logits, as the network has, found {tuple(targets.shape)}"
+        raise InputError("targets", text, code="E-SHAPE")
     wanted = targets.detach().to("cpu", torch.float64).reshape(-1, n_classes)
     if not bool(torch.isfinite(wanted).all()):
         raise InputError("targets", "have NaN or infinite values", "give logits, not logarithms of zero", "E-NUMBER")

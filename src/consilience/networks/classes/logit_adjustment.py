@@ -127,11 +127,8 @@ def _log_counts(logits: Tensor, class_counts: ArrayLike) -> Tensor:
     except (TypeError, ValueError):
         raise InputError("class_counts", "expected a number for each class") from None
     if counts.shape != tuple(logits.shape[-1:]):
-        raise InputError(
-            "class_counts",
-            f"expected a count for each of {logits.shape[-1]} classes, found shape {counts.shape}",
-            code="E-SHAPE",
-        )
+        text = f"expected a count for each of {logits.shape[-1]} classes, found shape {counts.shape}"
+        raise InputError("class_counts", text, code="E-SHAPE")
     if not np.isfinite(counts).all() or (counts < 0).any() or not counts.any():
         raise InputError(
             "class_counts", "expected finite numbers that are not negative, and not all zero", code="E-NUMBER"

@@ -148,12 +148,11 @@ def _checked_shape(probabilities: Tensor, shares: Tensor, prior: Tensor) -> tupl
         )
     n_sites, _, n_classes = probabilities.shape
     if tuple(shares.shape) != (n_sites, n_classes) or tuple(prior.shape) != (n_classes,):
-        raise InputError(
-            "shares, prior",
+        text = (
             f"expected shapes {(n_sites, n_classes)} and {(n_classes,)}, found {tuple(shares.shape)} and "
-            f"{tuple(prior.shape)}",
-            code="E-SHAPE",
+            f"{tuple(prior.shape)}"
         )
+        raise InputError("shares, prior", text, code="E-SHAPE")
     return n_sites, n_classes
 
 

@@ -118,11 +118,8 @@ def prove(
     # A network whose outputs do not depend on its weights passes with any symmetry.
     changed = {name: _change_all_entries(array) for name, array in module_trials[0].arrays.items()}
     if all(trial.leaves_outputs(changed) for trial in module_trials):
-        raise InputError(
-            "example",
-            f"what {type(module).__name__} makes of it does not depend on the weights, so that nothing can be proved",
-            "give inputs like those that the network is for",
-        )
+        text = f"what {type(module).__name__} makes of it does not depend on the weights, so that nothing can be proved"
+        raise InputError("example", text, "give inputs like those that the network is for")
     # Far from zero GELU is the identity or nothing, so that raw inputs of a thousand would prove the scales of ReLU.
     action_trials = [*module_trials, *module_trials[0].at_unit_scale()]
     allowed = {action.name: _groups_that_allow(action_trials, symmetry, units, action, rng) for action in ACTIONS}
