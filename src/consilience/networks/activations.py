@@ -16,6 +16,7 @@ from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.networks.symmetry.axes import Place
 from consilience.networks.symmetry.symmetry import Symmetry
+from consilience.networks.torch_modules import evaluating
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -75,17 +76,13 @@ def activations(module: nn.Module, symmetry: Symmetry, inputs: Any, max_samples:
             recorded[group].append(entries.reshape(length // inner, -1).cpu())  # (k, samples)
 
         handles.append(layer.register_forward_pre_hook(record_input))
-    training = {submodule: submodule.training for submodule in module.modules()}
-    module.eval()
     try:
-        with torch.no_grad():
+        with evaluating(module):
             for batch in batches_of(inputs):
                 module(*batch)
     finally:
         for handle in handles:
             handle.remove()
-        for submodule, mode in training.items():
-            submodule.training = mode
     return {
         group: _thin_columns(torch.cat(batches, dim=1).double().numpy(), max_samples)
         for group, batches in recorded.items()

@@ -26,8 +26,7 @@ from consilience.networks.fusion import NetworkFusion
 from consilience.networks.module_inputs import as_tensor, refuse_unfit
 from consilience.networks.network import Network, to_numpy
 from consilience.networks.parametrised_layers import parts_of_module, plain_module
-from consilience.networks.symmetry.axes import Layout, fixed_axes
-from consilience.networks.symmetry.symmetry import Symmetry
+from consilience.networks.symmetry.symmetry import Symmetry, trivial_symmetry
 from consilience.networks.torch_modules import (
     arrays_of_module,
     is_module,
@@ -143,8 +142,7 @@ def module_of(
         raise InputError(name, text, "give the module it was saved from", "E-MISMATCH")
     if problems := list(_array_problems(complete, state, kind, name)):
         raise InputError(problems)
-    layouts = {key: Layout(fixed_axes(tuple(values.shape))) for key, values in complete.items()}
-    network = Network(complete, Symmetry(layouts, ()), name, module=template)  # which refuses what is not finite
+    network = Network(complete, trivial_symmetry(complete), name, module=template)  # which refuses what is not finite
     return module_with(template, network.arrays, network.symmetry).eval()
 
 

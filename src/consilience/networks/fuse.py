@@ -102,14 +102,14 @@ def _prepare(
     proof_rng, fusion_rng, refit_rng, verdict_rng = request.rng.spawn(4)
     template = make_template(arguments.module)
     has_module = template is not None or any(network.module is not None for network in inputs.networks)
-    described, notes = with_common_bookkeeping(inputs.networks, inputs.gathered.own)
+    described, notes = with_common_bookkeeping(inputs.networks, inputs.own)
     models = _with_symmetry(described, information, method, arguments, inputs.example, proof_rng)
     case = _Case(method, models, sites, method.site_weights(sites), arguments, inputs.example, information,
                  fusion_rng, refit_rng, verdict_rng, request.progress)  # fmt: skip
     if request.only_check:
         return Prepared.checked(_ROADS[method.road].refusals(case))
-    notes = [*inputs.gathered.notes, *notes, *extra_state_notes(described, has_module)]
-    return Prepared((), partial(_fuse, case, notes, inputs.gathered.parametrised, request.seed))
+    notes = [*inputs.notes, *notes, *extra_state_notes(described, has_module)]
+    return Prepared((), partial(_fuse, case, notes, inputs.parametrised, request.seed))
 
 
 def _fuse(case: _Case, notes: Sequence[str], parametrised: Parametrised | None, seed: int | None) -> NetworkFusion:
@@ -237,14 +237,20 @@ class _Inputs:
         Of the call, with plain modules.
     example : Tensor or None
         Inputs that they take.
-    gathered
-        What was found of names and parametrised layers.
+    parametrised : Parametrised or None
+        The parametrised layers that the fused network has.
+    own : mapping of str to array, or None
+        What says by which names a network knows its arrays; see `own_arrays`.
+    notes : tuple of str
+        What was left out of names.
     """
 
     networks: list[DescribedNetwork]
     arguments: NetworkArguments
     example: Any
-    gathered: _Gathered
+    parametrised: Parametrised | None
+    own: Mapping[str, AnyArray | None] | None
+    notes: tuple[str, ...]
 
 
 def _describe(
@@ -256,7 +262,8 @@ def _describe(
     only_check: bool,
 ) -> _Inputs:
     """Return the networks with their descriptions, under names in common."""
-    described, arguments, gathered = _gather(networks, arguments, method, only_check=only_check)
+    inputs = _gather(networks, arguments, method, only_check=only_check)
+    described, arguments = inputs.networks, inputs.arguments
     if arguments.classes not in (None, "union"):
         raise OptionError("classes", f"expected 'union', found {arguments.classes!r}")
     unites = arguments.classes == "union"
@@ -270,7 +277,8 @@ def _describe(
     if unites:
         described = unite_classes([_as_module(network, arguments.module) for network in described], example)
         arguments = replace(arguments, module=None)  # which has not the head of all classes
-    return _Inputs(described, arguments.with_reference_number([named.name for named in networks]), example, gathered)
+    arguments = arguments.with_reference_number([named.name for named in networks])
+    return replace(inputs, networks=described, arguments=arguments, example=example)
 
 
 def _sites_of(
@@ -295,29 +303,10 @@ def _prepare_ensemble(inputs: _Inputs, request: Request, method: NetworkMethod, 
     return Prepared((), partial(_keep_all, inputs.networks, ensemble, sites.weights, counts, request.seed))
 
 
-@dataclass(frozen=True)
-class _Gathered:
-    """What the gathering of inputs found.
-
-    Parameters
-    ----------
-    parametrised : Parametrised or None
-        The parametrised layers that the fused network has.
-    own : mapping of str to array, or None
-        What says by which names a network knows its arrays; see `own_arrays`.
-    notes : tuple of str
-        What was left out of names.
-    """
-
-    parametrised: Parametrised | None
-    own: Mapping[str, AnyArray | None] | None
-    notes: tuple[str, ...]
-
-
 def _gather(
     networks: Sequence[NamedInput], arguments: NetworkArguments, method: NetworkMethod, *, only_check: bool
-) -> tuple[list[DescribedNetwork], NetworkArguments, _Gathered]:
-    """Return the networks under names in common, the arguments with plain modules, and what was found."""
+) -> _Inputs:
+    """Return the networks under names in common, and the arguments with plain modules."""
     first_input = _first_input(arguments.inputs) if arguments.example is None else arguments.example
     template = make_template(arguments.module)
     if template is not None:
@@ -337,7 +326,7 @@ def _gather(
         own = own_arrays(described, make_template(plain.module), plain.symmetry)
         described, notes = under_common_names(described, own)
     parametrised = _parametrised_result(described, arguments.target, template)
-    return described, plain, _Gathered(parametrised, own, tuple(notes))
+    return _Inputs(list(described), plain, plain.example, parametrised, own, tuple(notes))
 
 
 def _parametrised_result(

@@ -40,8 +40,7 @@ from consilience.networks.fusion import NetworkFusion, NetworkInput
 from consilience.networks.methods.distill import Distill, is_narrower_than_some
 from consilience.networks.network import Network
 from consilience.networks.shared_symmetry import NetworksWithSymmetry
-from consilience.networks.symmetry.axes import Layout, fixed_axes
-from consilience.networks.symmetry.symmetry import Symmetry
+from consilience.networks.symmetry.symmetry import Symmetry, trivial_symmetry
 from consilience.networks.torch_modules import (
     aliases_of_module,
     arrays_of_module,
@@ -278,9 +277,7 @@ def _start_of_other(target: nn.Module, comparison: NetworkComparison) -> Candida
     module = _with_own_statistics(module, comparison)
     aliases = aliases_of_module(module)
     arrays = arrays_of_module(module)
-    symmetry = Symmetry(
-        {key: Layout(fixed_axes(tuple(v.shape))) for key, v in arrays.items() if key not in aliases}, (), aliases
-    )
+    symmetry = trivial_symmetry(arrays, aliases)
     network = Network({key: v for key, v in arrays.items() if key not in aliases}, symmetry, "target")
 
     fusion = NetworkFusion(

@@ -34,8 +34,7 @@ from consilience.networks.files import read_network
 from consilience.networks.network import Network, as_buffer, has_nan, to_bytes
 from consilience.networks.parametrised_layers import Parametrised, parts_of_module, plain_module
 from consilience.networks.state_entries import dense_arrays, extra_state, is_state_dict
-from consilience.networks.symmetry.axes import Layout, fixed_axes
-from consilience.networks.symmetry.symmetry import Symmetry
+from consilience.networks.symmetry.symmetry import Symmetry, trivial_symmetry
 from consilience.networks.torch_modules import (
     arrays_of_module,
     initialised,
@@ -101,8 +100,7 @@ class DescribedNetwork:
 
     def network(self) -> Network:
         """Return the network under the trivial symmetry, under which nothing moves."""
-        layouts = {key: Layout(fixed_axes(tuple(values.shape))) for key, values in self.arrays.items()}
-        return Network(self.arrays, Symmetry(layouts, ()), self.label)
+        return Network(self.arrays, trivial_symmetry(self.arrays), self.label)
 
     def invariant_key(self) -> Iterator[int]:
         """Yield the parts of a sorting key of the network's values that no renumbering of units changes.

@@ -136,25 +136,21 @@ class Networks(Kind):
             raise InputError(file, f"is {called}, expected a model", "send it with its network's file", "E-TYPE")
         network = describe_network_file(file, file.label, file.label)
         refuse_not_finite(file, network.arrays, untrained_infinities(network.arrays))
-        is_informed = companion is not None and companion.format != DESCRIPTION
-        if companion is not None and not is_informed:
-            of_file = NamedInput(file.label, file.label, file=file)
-            with_descriptions(
-                [network], [of_file], None, [NamedInput(companion.label, companion.label, file=companion)]
-            )
-        elif companion is not None:
-            information = read_fisher(companion)
-            refuse_not_finite(companion, {**information.residual, **information.factors})
-            gather_information([network], None, [NamedInput(companion.label, companion.label, file=companion)])
         scales = array_scales(network.arrays)
-        bounded = frozenset(scales)
-        if companion is not None and is_informed:
-            traces = {
-                f"Fisher information of {name}": size for name, size in array_scales(information.residual).items()
-            }
-            scales, bounded = {**scales, **traces}, bounded | set(traces)
+        is_informed = False
+        if companion is not None:
+            beside = [NamedInput(companion.label, companion.label, file=companion)]
+            is_informed = companion.format != DESCRIPTION
+            if is_informed:
+                information = read_fisher(companion)
+                refuse_not_finite(companion, {**information.residual, **information.factors})
+                gather_information([network], None, beside)
+                traces = array_scales(information.residual)
+                scales |= {f"Fisher information of {name}": size for name, size in traces.items()}
+            else:
+                with_descriptions([network], [NamedInput(file.label, file.label, file=file)], None, beside)
         facets = network_facets("network", network.arrays, network.symmetry, is_informed)
-        return SiteFacts(facets, scales=scales, bounded_scales=bounded)
+        return SiteFacts(facets, scales=scales, bounded_scales=frozenset(scales))
 
     def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
         """Write a network with its symmetry and description, a companion of one, or an ensemble as a folder."""
@@ -228,8 +224,7 @@ class Networks(Kind):
     def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
         """Write a page about a fused network's file; `shown` has files of barriers and planes by name."""
         from consilience.networks.report.content import content_of  # here, so that fusing needs no pages
-        from consilience.networks.report.files import shown_networks_of_files
-        from consilience.networks.report.page import write_network_content
+        from consilience.networks.report.page import shown_networks_of_files, write_network_content
 
         curves = load_curves(**shown)
         write_network_content(page, content_of(shown_networks_of_files(fused, sites), **curves))

@@ -26,8 +26,8 @@ from consilience.networks.network import (
     non_finite_problems,
     untrained_infinities,
 )
-from consilience.networks.symmetry.axes import Action, Layout, Proof, fixed_axes
-from consilience.networks.symmetry.symmetry import Symmetry
+from consilience.networks.symmetry.axes import Action, Proof
+from consilience.networks.symmetry.symmetry import Symmetry, trivial_symmetry
 from consilience.networks.torch_modules import (
     aliases_of_module,
     arrays_of_module,
@@ -151,8 +151,7 @@ def without_symmetry(
         tied |= aliases_of_module(template)
     arrays = inputs[0].arrays
     tied = {alias: name for alias, name in tied.items() if alias in arrays and name in arrays}
-    layouts = {key: Layout(fixed_axes(tuple(v.shape))) for key, v in arrays.items() if key not in tied}
-    symmetry = Symmetry(layouts, (), tied)
+    symmetry = trivial_symmetry(arrays, tied)
     networks = _networks(inputs, symmetry, _layer_type_problems(inputs))
     return NetworksWithSymmetry(tuple(inputs), networks, symmetry, template)
 

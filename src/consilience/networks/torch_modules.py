@@ -70,6 +70,21 @@ def seeded_torch(seed: int = 0) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Put a module into evaluation mode, without gradients, for a while; then all its layers have their modes back."""
+    import torch
+
+    modes = [(layer, layer.training) for layer in module.modules()]
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for layer, training in modes:
+            layer.training = training
+
+
 def make_template(module: nn.Module | Callable[[], nn.Module] | None) -> nn.Module | None:
     """Return the network that was handed in, or that a function makes, its initial weights drawn with seed 0.
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -28,7 +27,7 @@ from consilience.errors import InputError
 from consilience.networks.classes.shares import as_class_counts
 from consilience.networks.repair.channel_statistics import write_parameter
 from consilience.networks.repair.regression import ActivationMoments, require_ridge
-from consilience.networks.torch_modules import seeded_torch
+from consilience.networks.torch_modules import evaluating, seeded_torch
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -69,7 +68,7 @@ def find_head(module: nn.Module, inputs: Any) -> str | None:
         if isinstance(layer, nn.Linear) and isinstance(layer._parameters.get("weight"), nn.Parameter)
     }
     outputs: dict[str, list[Tensor]] = {path: [] for path in layers}
-    with _evaluating(module), seeded_torch():
+    with evaluating(module), seeded_torch():
         hooks = [layer.register_forward_hook(_recorder(outputs[path])) for path, layer in layers.items()]
         try:
             logits = _call(module, inputs)
@@ -240,7 +239,7 @@ def _last_features(network: nn.Module, layer: nn.Module, inputs: Any) -> Tensor:
 
     hook = layer.register_forward_pre_hook(record)
     try:
-        with _evaluating(network), seeded_torch():
+        with evaluating(network), seeded_torch():
             for batch in _batches(inputs, _BATCH_ROWS):
                 _call(network, batch)
     finally:
@@ -261,19 +260,6 @@ def _batches(inputs: Any, n_rows: int) -> Iterator[Any]:
     for start in range(0, lengths.pop(), n_rows):
         rows = {name: inputs[name][start : start + n_rows] for name in names}
         yield rows if isinstance(inputs, Mapping) else tuple(rows.values())
-
-
-@contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Ask a module in evaluation mode without gradients, and put the mode of each of its layers back."""
-    training = [(layer, layer.training) for layer in module.modules()]
-    module.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for layer, was_training in training:
-            layer.training = was_training
 
 
 def _call(module: nn.Module, inputs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The report of a fusion of networks as one HTML file, and checks of what is shown with it."""
+"""The report of a fusion of networks as one HTML file, from the fusion or from files."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from consilience.core.fusion import SIDE_BY_SIDE
 from consilience.core.page_blocks import how_it_was_made, in_short, status, verdict
+from consilience.core.provenance import read_inputs_of
 from consilience.drawing.blocks import Section
 from consilience.drawing.html import Page
 from consilience.drawing.words import format_count
-from consilience.errors import InputError, Problem
+from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.atomic import write_bytes
+from consilience.files.safetensors_file import SafetensorsFile, as_file
+from consilience.networks.files import NetworkFile, read_weights
+from consilience.networks.network import Network
 from consilience.networks.report import sections
-from consilience.networks.report.content import NetworkContent, ShownNetworks, content_of
+from consilience.networks.report.content import NetworkContent, ShownNetworks, content_of, provenance_of
 from consilience.networks.report.landscape_sections import around_networks, between_networks
 
 if TYPE_CHECKING:
@@ -159,3 +163,56 @@ def _scores(scores: Mapping[str, Mapping[str, float]] | None) -> dict[str, dict[
         except (TypeError, ValueError) as error:
             raise InputError(f"{expected}; under {model!r}: {error}") from error
     return scores_by_model
+
+
+def shown_networks_of_files(
+    fused: Path | SafetensorsFile,
+    sites: Sequence[Path | SafetensorsFile] = (),
+    read: Callable[[SafetensorsFile], NetworkFile] = read_weights,
+) -> ShownNetworks:
+    """Return a fused network file, and those of its sites, as its page takes them.
+
+    A fused file has the provenance, not the matching: distances after matching and couplings are known to the fusion
+    only.
+
+    Parameters
+    ----------
+    fused : Path or SafetensorsFile
+        The file that a fusion was saved to.
+    sites : sequence of Path or SafetensorsFile, optional
+        Files of networks that it was made from, in any order, not necessarily all; each is known by its SHA-256. With
+        all of them the page also shows how far apart they are as they stand. Default: none.
+    read : callable, optional
+        Function that reads one of these files. Default: `read_weights`.
+
+    Raises
+    ------
+    FileFormatError
+        For files that cannot be read, or a first one that no fusion wrote.
+    InputError
+        Listing the sites that the fused file was not made from.
+    """
+    fused = as_file(fused)
+    file = read(fused)
+    if file.provenance is None:
+        raise FileFormatError(fused, "does not say how it was made, so there is nothing to report", "give a fused file")
+    provenance = provenance_of(fused.label, file.provenance)
+    digests = [record.sha256 for record in provenance.inputs]
+    contents = read_inputs_of(fused, digests, [as_file(site) for site in sites], lambda site: (read(site), str(site)))
+    symmetry = file.symmetry
+    return ShownNetworks(
+        fused.label,
+        file.arrays,
+        symmetry,
+        file.provenance,
+        [
+            None
+            if content is None
+            else content[0]
+            if symmetry is None
+            else Network(content[0].arrays, symmetry, name=content[1])
+            for content in contents
+        ],
+        provenance.result.get("repaired") is None and any(key.endswith("running_var") for key in file.arrays),
+        is_from_file=True,
+    )

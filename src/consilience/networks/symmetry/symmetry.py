@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from consilience.checks import Json
+from consilience.checks import AnyArray, Json
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count
 from consilience.errors import InputError, Problem
-from consilience.networks.symmetry.axes import Axis, Group, Layout, Place, Proof
+from consilience.networks.symmetry.axes import Axis, Group, Layout, Place, Proof, fixed_axes
 
 MAX_LISTED_ARRAYS = 5
 """Arrays that a message names; more are counted. Chosen by hand, for legible messages."""
@@ -226,6 +226,15 @@ class Symmetry(Displayed):
         return self.proof is not None and self.proof.digest == self.digest
 
 
+def trivial_symmetry(
+    arrays: Mapping[str, AnyArray], aliases: Mapping[str, str] | None = None, notes: tuple[str, ...] = ()
+) -> Symmetry:
+    """Return the symmetry under which no array moves; `aliases` are second names of tied ones, to the first."""
+    aliases = aliases or {}
+    layouts = {key: Layout(fixed_axes(tuple(v.shape))) for key, v in arrays.items() if key not in aliases}
+    return Symmetry(layouts, (), aliases, notes)
+
+
 def _describe_arrays(keys: list[str]) -> str:
     """Return the names of arrays as the subject of a sentence."""
     unlisted = f" and {len(keys) - MAX_LISTED_ARRAYS} more" if len(keys) > MAX_LISTED_ARRAYS else ""
@@ -251,30 +260,14 @@ def symmetry_to_json(symmetry: Symmetry) -> dict[str, Any]:
     """Return a symmetry as JSON values; `symmetry_from_json` reads them."""
     return {
         "groups": [
-            {
-                "name": group.name,
-                "size": group.size,
-                "order": group.order,
-                "parent": group.parent,
-                "actions": list(group.actions),
-                "resizable": group.resizable,
-            }
+            {**vars(group), "actions": list(group.actions)}  # JSON knows no tuples
             for group in symmetry.all_groups
         ],
         "arrays": {
-            name: {
-                "blocks": layout.blocks,
-                "axes": [_axis_to_json(axis) for axis in layout.axes],
-            }
+            name: {"blocks": layout.blocks, "axes": [_axis_to_json(axis) for axis in layout.axes]}
             for name, layout in symmetry.layouts.items()
         },
         "aliases": dict(symmetry.aliases),
         "notes": list(symmetry.notes),
-        "proof": None
-        if symmetry.proof is None
-        else {
-            "digest": symmetry.proof.digest,
-            "deviation": symmetry.proof.deviation,
-            "trials": symmetry.proof.trials,
-        },
+        "proof": None if symmetry.proof is None else dict(vars(symmetry.proof)),
     }

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from consilience.errors import InputError, UnsupportedError
-from consilience.networks.torch_modules import is_scripted
+from consilience.networks.torch_modules import evaluating, is_scripted
 
 MAX_QUOTED_CHARACTERS = 200
 """Characters of another library's message that ours quote. Chosen by hand, for legible messages."""
@@ -77,19 +77,6 @@ def as_example(example: Any) -> Example:
     if isinstance(example, Mapping):
         return Example(kwargs=dict(example))
     return Example(tuple(example) if isinstance(example, tuple | list) else (example,))
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put a module into evaluation mode, without gradients, for a while."""
-    modes = [(submodule, submodule.training) for submodule in module.modules()]
-    module.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for submodule, training in modes:
-            submodule.training = training
 
 
 @contextmanager
