@@ -6,12 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from consilience.errors import InputError, OptionError, UnsupportedError, reason_of
 from consilience.networks.fusion import NetworkFusion
-from consilience.networks.network import (
-    Network,
-    negative_variance_problems,
-    non_finite_problems,
-    untrained_infinities,
-)
+from consilience.networks.network import Network, negative_variance_problems, non_finite_problems, untrained_infinities
 from consilience.networks.parametrised_layers import Parametrised, plain_module
 from consilience.networks.symmetry.symmetry import Symmetry, trivial_symmetry
 from consilience.networks.torch_modules import aliases_of_module, arrays_of_module, initialised, is_module, unwrapped

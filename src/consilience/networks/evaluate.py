@@ -29,6 +29,7 @@ from consilience.networks.parametrised_layers import parts_of_module, plain_modu
 from consilience.networks.symmetry.symmetry import Symmetry, trivial_symmetry
 from consilience.networks.torch_modules import (
     arrays_of_module,
+    evaluating,
     is_module,
     make_template,
     module_with,
@@ -209,9 +210,8 @@ def labeled_inputs(data: Any, labels: Any, module: nn.Module) -> LabeledInputs:
         is_real = hasattr(data, "detach") and data.is_floating_point()  # of any precision, bfloat16 too
         values = to_numpy(data) if is_real else data.detach().cpu().numpy() if hasattr(data, "detach") else data
         if labels is None:
-            raise OptionError(
-                "labels", "networks are scored on labeled data", "give the number of the class of every row"
-            )
+            text = "give the number of the class of every row"
+            raise OptionError("labels", "networks are scored on labeled data", text)
     inputs = as_tensor(values, name, module)
     refuse_unfit(module, (inputs[:2],), name)
     if isinstance(class_numbers, str | Path):
@@ -242,9 +242,8 @@ def _as_labels(labels: Any, count: int, what: str) -> Labels:
         numbers = np.asarray(values)
         as_float = numbers.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(
-            what, "expected the numbers of classes, from 0, as the network's outputs", code="E-TYPE"
-        ) from error
+        text = "expected the numbers of classes, from 0, as the network's outputs"
+        raise InputError(what, text, code="E-TYPE") from error
     if as_float.shape != (count,):
         raise InputError(what, f"expected one for each of {count} inputs, found shape {as_float.shape}", code="E-SHAPE")
     bad = np.flatnonzero(~(np.isfinite(as_float) & (as_float >= 0) & (as_float == np.floor(as_float))))
@@ -258,29 +257,25 @@ def _log_probabilities(module: nn.Module, rows: LabeledInputs, name: str) -> Arr
     """Return the logarithms of a network's class probabilities (n, C), in float64."""
     import torch
 
-    from consilience.networks.landscape.evaluation import evaluation_mode
-
     refuse_unfit(module, (rows.inputs[:2],), name)
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     parts = []
-    with torch.no_grad(), evaluation_mode(module):
+    with evaluating(module):
         for start in range(0, len(rows.labels), _BATCH_SIZE):
             batch = rows.inputs[start : start + _BATCH_SIZE]
             logits = module(batch.to(device))
             if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or len(logits) != len(batch):
                 shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-                raise InputError(
-                    name, f"expected logits of shape ({len(batch)}, classes), the network gave {shape}", code="E-SHAPE"
-                )
+                text = f"expected logits of shape ({len(batch)}, classes), the network gave {shape}"
+                raise InputError(name, text, code="E-SHAPE")
             parts.append(torch.log_softmax(logits.to(torch.float64), dim=1).cpu())
     log_p: Array = torch.cat(parts).numpy()  # (n, C)
     if not np.isfinite(log_p).all():
         row = int(np.flatnonzero(~np.isfinite(log_p).all(axis=1))[0])
         raise InputError(name, f"row {row}, counted from 0: the network's answer is not finite", code="E-NUMBER")
     if int(rows.labels.max()) >= log_p.shape[1]:
-        raise InputError(
-            "labels", f"found {int(rows.labels.max())}, but the network has {log_p.shape[1]} classes", code="E-SHAPE"
-        )
+        text = f"found {int(rows.labels.max())}, but the network has {log_p.shape[1]} classes"
+        raise InputError("labels", text, code="E-SHAPE")
     return log_p
 
 
@@ -304,9 +299,8 @@ def compare_networks(fused: Array, own: Array, labels: Labels, kind: ScoreKind =
     log_probabilities = [fused, own]
     if fused.shape != own.shape:
         n_classes = [values.shape[1] for values in log_probabilities]
-        raise InputError(
-            "your own model", f"has {n_classes[1]} classes, expected {n_classes[0]} as the fused model", code="E-SHAPE"
-        )
+        text = f"has {n_classes[1]} classes, expected {n_classes[0]} as the fused model"
+        raise InputError("your own model", text, code="E-SHAPE")
     correct = [100.0 * (values.argmax(axis=1) == labels) for values in log_probabilities]  # (N,) each, in percent
     losses = [-values[np.arange(len(labels)), labels] for values in log_probabilities]  # (N,) each, in nats
     ones = np.ones(len(labels))

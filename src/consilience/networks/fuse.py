@@ -53,9 +53,7 @@ from consilience.networks.torch_modules import initialised, is_module, make_temp
 if TYPE_CHECKING:
     from torch import nn
 
-    from consilience.networks.methods.auto import Auto
     from consilience.networks.methods.distill import Distill
-    from consilience.networks.methods.fisher.kronecker import KFAC
 
 
 def prepare_networks(request: Request) -> Prepared:
@@ -127,18 +125,8 @@ def _fuse(case: _Case, notes: Sequence[str], parametrised: Parametrised | None, 
 class _Case:
     """Networks that were described and checked, with all that fusing them takes.
 
-    Parameters
-    ----------
-    method, models, sites, weights, information
-        How, what, what its sites say, their weights in the average, and what is known of parameters.
-    arguments : NetworkArguments
-        Of the call.
-    example : Tensor or None
-        Inputs that the networks take: those given, or such as sites describe.
-    fusion_rng, refit_rng, verdict_rng
-        Sources of random choices.
-    progress : callable
-        Called with (steps done, steps in all).
+    The example are inputs that the networks take: those given, or such as sites describe. The weights are those of the
+    sites in the average.
     """
 
     method: NetworkMethod
@@ -178,19 +166,10 @@ def _fuse_matched(case: _Case) -> NetworkFusion:
     return with_verdict(fusion, case.models, case.sites, case.stated, case.method, case.verdict_rng)
 
 
-def _fuse_by_choice(case: _Case) -> NetworkFusion:
-    """Return the candidate that is chosen."""
-    method = cast("Auto", case.method)
-    return fuse_by_default(
-        case.models, case.sites, case.stated, case.information, method, case.fusion_rng, case.progress
-    )
-
-
-def _fuse_damped(case: _Case) -> NetworkFusion:
-    """Return the merge at the damping that is best on what the sites describe."""
-    method = cast("KFAC", case.method)
-    return fuse_with_chosen_damping(
-        case.models, case.sites, case.stated, case.information, method, case.fusion_rng, case.progress
+def _among_sites(fuse: Callable[..., NetworkFusion]) -> Callable[[_Case], NetworkFusion]:
+    """Return what fuses by trying networks on what the sites describe: a choice, or the best damping."""
+    return lambda case: fuse(
+        case.models, case.sites, case.stated, case.information, case.method, case.fusion_rng, case.progress
     )
 
 
@@ -219,8 +198,8 @@ def _distillation_refusals(case: _Case) -> list[Problem]:
 
 _ROADS: Mapping[Road, _Road] = {
     "matched": _Road(_fuse_matched, _refusals),
-    "chosen": _Road(_fuse_by_choice, _refusals),
-    "damped": _Road(_fuse_damped, _refusals),
+    "chosen": _Road(_among_sites(fuse_by_default), _refusals),
+    "damped": _Road(_among_sites(fuse_with_chosen_damping), _refusals),
     "distilled": _Road(_fuse_distilled, _distillation_refusals),
 }
 
@@ -229,20 +208,8 @@ _ROADS: Mapping[Road, _Road] = {
 class _Inputs:
     """Networks under names in common, with what their sites describe.
 
-    Parameters
-    ----------
-    networks : list of DescribedNetwork
-        The networks.
-    arguments : NetworkArguments
-        Of the call, with plain modules.
-    example : Tensor or None
-        Inputs that they take.
-    parametrised : Parametrised or None
-        The parametrised layers that the fused network has.
-    own : mapping of str to array, or None
-        What says by which names a network knows its arrays; see `own_arrays`.
-    notes : tuple of str
-        What was left out of names.
+    The arguments have plain modules, `parametrised` the parametrised layers that the fused network has; `own` is what
+    `own_arrays` returned, and `notes` say what was left out of names.
     """
 
     networks: list[DescribedNetwork]
@@ -368,39 +335,31 @@ def _first_input(inputs: Any) -> Any:
     """Return two unlabelled inputs, since some layers refuse one; None where there are none or they are read once."""
     if inputs is None or hasattr(inputs, "__next__"):
         return None
-    first: Any = inputs if hasattr(inputs, "shape") else next(iter(inputs), None)
-    first = first[0] if isinstance(first, tuple | list) and len(first) else first
+    first = _first_batch(inputs)
     return first[:2] if hasattr(first, "shape") and hasattr(first, "detach") and len(first) else None
 
 
-def _refuse_other_scale(given: Any, networks: Sequence[DescribedNetwork]) -> None:
-    """Raise for unlabelled inputs of another scale than the sites describe; of batches the first counts.
+def _first_batch(inputs: Any) -> Any:
+    """Return inputs themselves, or of batches the first argument of the first."""
+    first: Any = inputs if hasattr(inputs, "shape") else next(iter(inputs), None)
+    return first[0] if isinstance(first, tuple | list) and len(first) else first
 
-    Raises
-    ------
-    InputError
-        Saying how many times as large they are.
-    """
+
+def _refuse_other_scale(given: Any, networks: Sequence[DescribedNetwork]) -> None:
+    """Raise for unlabelled inputs of another scale than the sites describe; of batches the first counts."""
     descriptions = [network.description for network in networks if network.description is not None]
     if given is None or not descriptions or hasattr(given, "__next__"):  # what is read once is read later
         return
     from torch import Tensor, from_numpy  # here, since no network needs torch without inputs
 
-    first: Any = given if hasattr(given, "shape") else next(iter(given), None)
-    first = first[0] if isinstance(first, tuple | list) and len(first) else first
+    first = _first_batch(given)
     first = from_numpy(first) if isinstance(first, np.ndarray) and first.dtype.kind == "f" else first
     if isinstance(first, Tensor) and first.numel() and (problems := given_scale_problems(descriptions, first)):
         raise InputError(problems)
 
 
 def _refuse_unfit_example(template: nn.Module, example: Any, name: str) -> None:
-    """Raise for an example that the networks do not take, or descriptions of inputs of another shape.
-
-    Raises
-    ------
-    InputError
-        Quoting the error of the module.
-    """
+    """Raise for an example that the networks do not take, or descriptions of inputs of another shape."""
     arguments = example if isinstance(example, tuple) else (example,)
     if all(hasattr(argument, "detach") for argument in arguments):
         from consilience.networks.module_inputs import refuse_unfit

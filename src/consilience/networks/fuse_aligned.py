@@ -184,9 +184,8 @@ def target_units(models: NetworksWithSymmetry, method: NetworkMethod, arguments:
     """
     count = len(models.networks)
     if arguments.reference is not None and not _is_index(arguments.reference, count):
-        raise OptionError(
-            "reference", f"expected the number of a model, 0 to {count - 1}, found {arguments.reference!r}"
-        )
+        text = f"expected the number of a model, 0 to {count - 1}, found {arguments.reference!r}"
+        raise OptionError("reference", text)
     if arguments.target is not None and arguments.target_widths is not None:
         raise OptionError("target, target_widths", "give one of them")
     if arguments.target is not None:
@@ -217,13 +216,7 @@ def is_width_change(models: NetworksWithSymmetry, target: nn.Module) -> bool:
 
 
 def _activations(models: NetworksWithSymmetry, order: Sequence[int], inputs: Any) -> tuple[Mapping[str, Array], ...]:
-    """Return the activations of the units of every model on the same inputs, in canonical order.
-
-    Raises
-    ------
-    InputError
-        For a network whose activations overflow.
-    """
+    """Return the activations of the units of every model on the same inputs, in canonical order."""
     from consilience.networks.activations import activations, batches_of
 
     batches = list(batches_of(inputs))

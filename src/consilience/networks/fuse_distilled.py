@@ -41,13 +41,7 @@ from consilience.networks.methods.distill import Distill, is_narrower_than_some
 from consilience.networks.network import Network
 from consilience.networks.shared_symmetry import NetworksWithSymmetry
 from consilience.networks.symmetry.symmetry import Symmetry, trivial_symmetry
-from consilience.networks.torch_modules import (
-    aliases_of_module,
-    arrays_of_module,
-    is_module,
-    layer_kinds,
-    module_with,
-)
+from consilience.networks.torch_modules import aliases_of_module, arrays_of_module, is_module, layer_kinds, module_with
 
 if TYPE_CHECKING:
     from torch import nn
@@ -215,13 +209,7 @@ def _start(
 
 
 def _remaining(method: Distill, started: float) -> float | None:
-    """Return the seconds that are left for training; None without a bound.
-
-    Raises
-    ------
-    OptionError
-        If there are none.
-    """
+    """Return the seconds that are left for training; None without a bound."""
     if method.max_seconds is None:
         return None
     left = method.max_seconds - (time.monotonic() - started)
@@ -271,9 +259,8 @@ def _start_of_other(target: nn.Module, comparison: NetworkComparison) -> Candida
     n_outputs = comparison.on_held.shape[2]
     shape = _answer_shape(module, rows)
     if shape != (n_outputs,):
-        raise InputError(
-            "target", f"answers {shape} for an input where the networks answer ({n_outputs},)", code="E-SHAPE"
-        )
+        text = f"answers {shape} for an input where the networks answer ({n_outputs},)"
+        raise InputError("target", text, code="E-SHAPE")
     module = _with_own_statistics(module, comparison)
     aliases = aliases_of_module(module)
     arrays = arrays_of_module(module)

@@ -31,16 +31,11 @@ from consilience.files.tensor_names import PLAIN_TYPES, unfit_tensors
 from consilience.networks.descriptions.description import Description
 from consilience.networks.entry_names import common_names
 from consilience.networks.files import read_network
-from consilience.networks.network import Network, as_buffer, has_nan, to_bytes
+from consilience.networks.network import Network, as_buffer, dtype_name, has_nan, to_bytes
 from consilience.networks.parametrised_layers import Parametrised, parts_of_module, plain_module
 from consilience.networks.state_entries import dense_arrays, extra_state, is_state_dict
 from consilience.networks.symmetry.symmetry import Symmetry, trivial_symmetry
-from consilience.networks.torch_modules import (
-    arrays_of_module,
-    initialised,
-    is_module,
-    unwrapped,
-)
+from consilience.networks.torch_modules import arrays_of_module, initialised, is_module, unwrapped
 from consilience.networks.weight_parts import plain_arrays
 from consilience.posteriors.adapters.table import has_adapter
 
@@ -217,7 +212,7 @@ class NetworkReading(Reading[DescribedNetwork]):
 
 def _unfit_arrays(network: DescribedNetwork, path: Path | None) -> Iterator[Problem]:
     """Yield that arrays of a network are packed by quantisation, an optimiser's, or those of a part of its file."""
-    dtypes = {name: str(values.dtype).rpartition(".")[2] for name, values in network.arrays.items()}
+    dtypes = {name: dtype_name(values) for name, values in network.arrays.items()}
     stated = None if path is None or PLAIN_TYPES.issuperset(dtypes.values()) else quantisation_beside(path.parent)
     if (unfit := unfit_tensors(dtypes, stated)) is not None:
         yield Problem(network.label, *unfit, "E-TYPE")
@@ -226,12 +221,10 @@ def _unfit_arrays(network: DescribedNetwork, path: Path | None) -> Iterator[Prob
         yield Problem(network.label, text, "merge the folders: consilience.merge", "E-FILE")
 
 
-def describe_network_file(
-    file: SafetensorsFile, name: str, label: str, *, mapped: bool = False, template: nn.Module | None = None
-) -> DescribedNetwork:
+def describe_network_file(file: SafetensorsFile, name: str, label: str) -> DescribedNetwork:
     """Return the network in a file as an input, without its digest; see `describe_networks`."""
-    network = read_network(file, mapped=mapped)
-    return replace(_of_state_dict(network.arrays, name, label, template), symmetry=network.symmetry)
+    network = read_network(file)
+    return replace(_of_state_dict(network.arrays, name, label, None), symmetry=network.symmetry)
 
 
 def describe_object(

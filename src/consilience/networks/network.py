@@ -111,8 +111,8 @@ class Network(Displayed):
     def _type_problems(self, arrays: Mapping[str, AnyArray], moving: Container[str]) -> Iterator[Problem]:
         """Yield which arrays whose units move hold neither numbers that have a mean nor truth values."""
         for key in self.symmetry.layouts:
-            if key in moving and not is_averaged(arrays[key]) and _kind(arrays[key]) != "bool":
-                text = f"array {key} holds {_kind(arrays[key])}, but its units move"
+            if key in moving and not is_averaged(arrays[key]) and dtype_name(arrays[key]) != "bool":
+                text = f"array {key} holds {dtype_name(arrays[key])}, but its units move"
                 yield Problem(self.name, text, "convert it to floating-point")
 
     def _headline(self) -> str:
@@ -232,12 +232,12 @@ def identity_transports(units: Mapping[str, int]) -> dict[str, Transport]:
 
 def is_floating(values: AnyArray) -> bool:
     """Return whether an array holds floating-point numbers."""
-    return _kind(values) in _FLOATS
+    return dtype_name(values) in _FLOATS
 
 
 def is_complex(values: AnyArray) -> bool:
     """Return whether an array holds complex numbers."""
-    return _kind(values) in _COMPLEX
+    return dtype_name(values) in _COMPLEX
 
 
 def is_averaged(values: AnyArray) -> bool:
@@ -245,20 +245,20 @@ def is_averaged(values: AnyArray) -> bool:
     return is_floating(values) or is_complex(values)
 
 
-def _kind(values: AnyArray) -> str:
+def dtype_name(values: AnyArray) -> str:
     """Return the type of an array's entries, as NumPy calls it."""
-    return _dtype_name(values.dtype)
+    return _name_of(values.dtype)
 
 
 @cache
-def _dtype_name(dtype: Hashable) -> str:
+def _name_of(dtype: Hashable) -> str:
     """Return the name of a type of any library: of ``torch.float32`` too it is ``float32``."""
     return str(dtype).rpartition(".")[2]
 
 
 def working_precision(values: AnyArray) -> AnyArray:
     """Return a floating array in at least 32 bits, a complex one in at least twice 32."""
-    kind = _kind(values)
+    kind = dtype_name(values)
     if kind not in _HALVES and kind != "complex32":
         return values
     xp = array_namespace(values)

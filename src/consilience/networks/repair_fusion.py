@@ -94,9 +94,8 @@ def repair(
         module, description = _repair_on_inputs(fused, aligned, weights, batches, kind, options)
     else:
         if len(moments) != len(fusion.inputs):
-            raise InputError(
-                "moments", f"expected those of {len(fusion.inputs)} models, found {len(moments)}", code="E-SHAPE"
-            )
+            text = f"expected those of {len(fusion.inputs)} models, found {len(moments)}"
+            raise InputError("moments", text, code="E-SHAPE")
         module, description = _repair_from_moments(fusion, fused, aligned, weights, moments, kind, options)
     return replace_module(fusion, module, description)
 
@@ -110,22 +109,17 @@ def replace_module(fusion: NetworkFusion, module: nn.Module, description: str) -
     network = replace(fusion.network, arrays={**before, **arrays})
     repaired = description if fusion.repaired is None else f"{fusion.repaired}; {description}"
     result = {**fusion.provenance.get("result", {}), "repaired": repaired}
-    result.pop("chosen", None)  # a choice is of the network that was judged
+    details: NetworkDetails = {**fusion.details}
+    for record in (result, details):
+        record.pop("chosen", None)  # a choice is of the network that was judged
     return replace(
         fusion,
         network=network,
         repaired=repaired,
         provenance={**fusion.provenance, "result": result},
-        details=_without_choice(fusion.details),
+        details=details,
         judgement=None,
     )
-
-
-def _without_choice(details: NetworkDetails) -> NetworkDetails:
-    """Return details that name no chosen candidate."""
-    others: NetworkDetails = {**details}
-    others.pop("chosen", None)
-    return others
 
 
 def _modules(fusion: NetworkFusion, models: Sequence[nn.Module] | None) -> tuple[nn.Module, list[nn.Module]]:
@@ -268,13 +262,7 @@ def _where_average_stays(notes: Sequence[str]) -> str:
 
 
 def _made_up_inputs(aligned: Sequence[nn.Module], weights: Any, example: Any, rng: np.random.Generator) -> Any:
-    """Return synthetic inputs for the models' first layers, in the shape of an example.
-
-    Raises
-    ------
-    UnsupportedError
-        Without an example of one tensor, or for models that have no synthetic inputs.
-    """
+    """Return synthetic inputs for the models' first layers, in the shape of an example."""
     from consilience.networks import repair as repairs
 
     tensor = example[0] if isinstance(example, tuple) and len(example) == 1 else example

@@ -20,12 +20,7 @@ from consilience.errors import InputError, OptionError, Problem, UnprovedSymmetr
 from consilience.networks.carried_arrays import difference_problems, shared_constants, type_problems
 from consilience.networks.files import read_symmetry
 from consilience.networks.inputs import DescribedNetwork
-from consilience.networks.network import (
-    Network,
-    negative_variance_problems,
-    non_finite_problems,
-    untrained_infinities,
-)
+from consilience.networks.network import Network, negative_variance_problems, non_finite_problems, untrained_infinities
 from consilience.networks.symmetry.axes import Action, Proof
 from consilience.networks.symmetry.symmetry import Symmetry, trivial_symmetry
 from consilience.networks.torch_modules import (
@@ -110,9 +105,8 @@ def with_symmetry(
         symmetry = with_common_actions(stated)
         if symmetry is None:
             names = ", ".join(network.label for network in inputs if network.symmetry is not None)
-            raise InputError(
-                names, "come with different symmetries, so they are of different architectures", code="E-MISMATCH"
-            )
+            text = "come with different symmetries, so they are of different architectures"
+            raise InputError(names, text, code="E-MISMATCH")
     if symmetry is None:
         symmetry = _trace(inputs, template, example)
     problems = _layer_type_problems(inputs)

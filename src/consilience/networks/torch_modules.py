@@ -100,9 +100,8 @@ def make_template(module: nn.Module | Callable[[], nn.Module] | None) -> nn.Modu
         with seeded_torch():
             made = module()
     if made is not None and not is_module(made):
-        raise OptionError(
-            "module", f"expected a torch module or a function that makes one, found {type(made).__name__}"
-        )
+        text = f"expected a torch module or a function that makes one, found {type(made).__name__}"
+        raise OptionError("module", text)
     template: nn.Module | None = made
     return None if template is None else unwrapped(template)
 
@@ -289,13 +288,7 @@ def refuse_scripted_parts(module: nn.Module | None, label: str) -> None:
 
 
 def _scripted_with(template: nn.Module, state: Mapping[str, AnyArray]) -> nn.Module:
-    """Return a copy of a TorchScript module with other arrays of the same shapes.
-
-    Raises
-    ------
-    UnsupportedError
-        For arrays of other shapes, which its compiled code does not take.
-    """
+    """Return a copy of a TorchScript module with other arrays of the same shapes."""
     import torch
 
     module = copy.deepcopy(template)
@@ -328,13 +321,7 @@ def _resize_layer(module: nn.Module, key: str, old_shape: tuple[int, ...], new_s
 
 
 def _resize_recurrent(layer: Any, path: str) -> None:
-    """Set the sizes of a recurrent layer or cell from the shapes of its weights.
-
-    Raises
-    ------
-    UnsupportedError
-        When its layers and directions are not of one width, as torch wants them.
-    """
+    """Set the sizes of a recurrent layer or cell from the shapes of its weights."""
     n_gates = _N_GATES[type(layer).__name__.removesuffix("Cell")]
     parameters = dict(layer.named_parameters(recurse=False))
     # weight_hh is (gates * units, outputs); units and outputs differ where an LSTM has a projection.

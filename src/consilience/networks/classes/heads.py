@@ -169,7 +169,6 @@ def refit_head(
     targets: Tensor,
     ridge: float = HEAD_RIDGE,
     *,
-    head: str | None = None,
     is_softmax: bool = True,
 ) -> _Module:
     """Return a copy of a network whose head is the ridge regression of target logits on its own last features.
@@ -187,8 +186,6 @@ def refit_head(
         Logits that it should answer to them.
     ridge : float, optional
         Strength of the shrinkage towards the rows as they were. Default: 0.001.
-    head : str, optional
-        Path of the head. Default: the one that `find_head` finds.
     is_softmax : bool, optional
         Whether a constant added to all outputs of an input changes nothing: not so for regressions and for the log
         odds of two classes. Default: True.
@@ -201,7 +198,7 @@ def refit_head(
         For a ridge that is no number, or negative.
     """
     require_ridge(ridge)
-    path = find_head(module, next(_batches(inputs, _PROBE_ROWS))) if head is None else head
+    path = find_head(module, next(_batches(inputs, _PROBE_ROWS)))
     if path is None:
         text = "has no last linear layer whose outputs are its logits"
         raise InputError(type(module).__name__, text, "leave its head as it is", "E-NEEDED")

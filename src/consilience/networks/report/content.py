@@ -360,6 +360,7 @@ def content_of(
         key=lambda place: (natural_key(provenance.inputs[place].name), str(provenance.inputs[place].sha256)),
     )
     inputs, sites = [provenance.inputs[place] for place in places], [shown.sites[place] for place in places]
+    # Inputs stand in the natural order of their names, whatever that of the record.
     names, weights = short_names([record.name for record in inputs]), [record.weight for record in inputs]
     symmetry, matched = shown.symmetry, shown.matched
     findings, network_findings = findings_of_networks(

@@ -135,14 +135,12 @@ def _check_comparisons(
     comparisons: Mapping[str, Comparison], kind: type[Comparison], argument: str, expected: str
 ) -> dict[str, Comparison]:
     if not isinstance(comparisons, Mapping):
-        raise InputError(
-            argument, f"expected {expected}, found {type(comparisons).__name__}", "write {'aligned': ...}", "E-NUMBER"
-        )
+        text = f"expected {expected}, found {type(comparisons).__name__}"
+        raise InputError(argument, text, "write {'aligned': ...}", "E-NUMBER")
     if wrong_names := [name for name, comparison in comparisons.items() if not isinstance(comparison, kind)]:
         name = wrong_names[0]
-        raise InputError(
-            argument, f"expected {expected}, found {type(comparisons[name]).__name__} under {name!r}", code="E-NUMBER"
-        )
+        text = f"expected {expected}, found {type(comparisons[name]).__name__} under {name!r}"
+        raise InputError(argument, text, code="E-NUMBER")
     return {str(name): comparison for name, comparison in comparisons.items()}
 
 

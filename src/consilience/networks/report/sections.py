@@ -9,16 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from consilience.checks import Array
-from consilience.core.page_blocks import (
-    DIGEST_CAPTION,
-    act,
-    code,
-    descent,
-    digest_column,
-    seed_text,
-    site_name,
-    strong,
-)
+from consilience.core.page_blocks import DIGEST_CAPTION, act, code, descent, digest_column, seed_text, site_name, strong
 from consilience.drawing.blocks import (
     MAX_ROWS,
     Block,
@@ -82,10 +73,7 @@ def what_was_chosen(content: NetworkContent) -> Section | None:
     verdict = content.verdict
     if verdict is None or not verdict.losses:
         return None
-    columns = [
-        text_column("Network", lambda row: shorten(row[0])),
-        Column("Score", lambda row: row[1], digits=4),
-    ]
+    columns = [text_column("Network", lambda row: shorten(row[0])), Column("Score", lambda row: row[1], digits=4)]
     caption = (
         f"The {shorten(verdict.criterion)}: smaller is better. It is computed without labels from what the sites say "
         "of their data, and orders networks better than it tells their accuracy."
@@ -236,6 +224,7 @@ def how_well_units_match(content: NetworkContent) -> Section | None:
         *_distance_columns(layers),
     ]
     by_layer = Table("Table of layers", layers, layer_columns, "layer", "The same by layer.", "narrow")
+    # Layers are known where all networks are, so that these tables need not come together.
     blocks = [figure, Table("Table of groups", groups, columns, "group", caption), by_layer if layers else None]
     return Section("groups", "How well units match", blocks)
 

@@ -114,10 +114,7 @@ def symmetry_from_json(document: Any, where: str) -> Symmetry:
         raise _format_error(problems, where)
     symmetry = Symmetry(
         {
-            name: Layout(
-                tuple(Axis(_segments(axis), axis.side) for axis in layout.axes),
-                layout.blocks,
-            )
+            name: Layout(tuple(Axis(_segments(axis), axis.side) for axis in layout.axes), layout.blocks)
             for name, layout in entry.arrays.items()
         },
         tuple(Group(g.name, g.size, g.order, g.parent, tuple(g.actions), g.resizable) for g in entry.groups),

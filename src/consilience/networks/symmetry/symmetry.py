@@ -76,10 +76,7 @@ class Symmetry(Displayed):
 
     def _facts(self) -> dict[str, object | None]:
         sizes = [f"{name} {size:,}" for name, size in self.groups.items()]
-        return {
-            "units by group": names_in_line(sizes, 40),
-            "not looked through": names_in_line(self.notes, 60),
-        }
+        return {"units by group": names_in_line(sizes, 40), "not looked through": names_in_line(self.notes, 60)}
 
     @property
     def groups(self) -> dict[str, int]:
@@ -165,6 +162,7 @@ class Symmetry(Displayed):
         if unexpected:
             problems.append(Problem(name, f"{_describe_arrays(unexpected)} not in the symmetry", _REMEDY, "E-MISMATCH"))
         units = self._determined_units(shapes)
+        # What nothing determines is as wide as in the network that was traced, so that all that differs is found.
         for group in self.all_groups:
             if group.name not in units:
                 if not missing:

@@ -46,7 +46,7 @@ def odd_columns(shape: tuple[int, ...], layout: Layout, place: Place) -> NDArray
 
 
 def unit_rows(values: AnyArray, layout: Layout, place: Place, units: Mapping[str, int]) -> AnyArray:
-    """Return the entries of each unit at one of its places as the rows of a matrix.
+    """Return the entries of each unit at one of its places as the rows of a matrix (k, F).
 
     Parameters
     ----------
@@ -58,11 +58,6 @@ def unit_rows(values: AnyArray, layout: Layout, place: Place, units: Mapping[str
         Which segment of which axis.
     units : mapping of str to int
         Number of units of every group in this array.
-
-    Returns
-    -------
-    array of shape (k, F)
-        Row u holds all entries of unit u.
     """
     axis = layout.axes[place.axis]
     if place.axis == 0 and values.ndim == 2 and len(axis.segments) == 1:

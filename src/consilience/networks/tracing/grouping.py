@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from consilience.networks.symmetry.axes import Axis, Group, Layout, Segment
 from consilience.networks.tracing.axis_parts import (
@@ -172,14 +173,8 @@ def _moves_within_blocks(axes: Sequence[AxisTerms]) -> bool:
 class _MovingUnits:
     """The axis parts that move, with their names.
 
-    Parameters
-    ----------
-    record : TraceRecord
-        What is known of the axes.
-    arrays : mapping of str to tuple of AxisTerms
-        The axes of every array; those of the block-diagonal weight for grouped convolutions whose channels move.
-    order : sequence of str
-        The arrays in the order of computation, which becomes that of the groups.
+    Arrays are given by the axes of each, those of the block-diagonal weight for grouped convolutions whose channels
+    move, in the order of computation, which becomes that of the groups.
     """
 
     def __init__(self, record: TraceRecord, arrays: Mapping[str, tuple[AxisTerms, ...]], order: Sequence[str]) -> None:
@@ -232,15 +227,7 @@ class _MovingUnits:
         return not set(self._places[key]) <= inner_places
 
     def segments(self, axis: AxisTerms, odd: tuple[int, ...] | None) -> tuple[Segment, ...]:
-        """Return the segments of an axis.
-
-        Parameters
-        ----------
-        axis : AxisTerms
-            The axis.
-        odd : tuple of int or None
-            Which copies of its units change sign with these; None for all.
-        """
+        """Return the segments of an axis; `odd` are the copies that change sign with the units, None for all."""
         segments: list[Segment] = []
         for term in resolve(axis):
             moving = [n for n, factor in enumerate(term) if isinstance(factor, AxisPart) and not factor.fixed]
@@ -255,19 +242,11 @@ class _MovingUnits:
 
     def groups(self) -> tuple[Group, ...]:
         """Return all groups in the order of computation."""
-        groups = []
-        for number, (key, part) in enumerate(self._parts.items()):
-            parent = self._parents[key]
-            groups.append(
-                Group(
-                    self._names[key],
-                    part.size,
-                    number,
-                    parent=None if parent is None else self._names[id(parent)],
-                    resizable=key not in self._rigid,
-                )
-            )
-        return tuple(groups)
+        parents = [None if parent is None else self._names[id(parent)] for parent in self._parents.values()]
+        return tuple(
+            Group(self._names[key], part.size, number, parent, resizable=key not in self._rigid)
+            for number, ((key, part), parent) in enumerate(zip(self._parts.items(), parents, strict=True))
+        )
 
 
 def _group_name(array: str) -> str:
@@ -286,10 +265,5 @@ def _join_path(module: str, name: str) -> str:
 
 def _common_module(names: Sequence[str]) -> str:
     """Return the innermost module that has all these arrays."""
-    paths = [name.split(".")[:-1] for name in names]
-    common = []
-    for components in zip(*paths, strict=False):
-        if len(set(components)) > 1:
-            break
-        common.append(components[0])
-    return ".".join(common)
+    columns = zip(*(name.split(".")[:-1] for name in names), strict=False)
+    return ".".join(parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, columns))

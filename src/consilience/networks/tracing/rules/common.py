@@ -167,7 +167,7 @@ class OperatorCall:
     @property
     def tensors(self) -> list[TracedTensor]:
         """All tensors among the arguments."""
-        return [tensor for argument in self.args.values() for tensor in _tensors_in(argument)]
+        return [tensor for argument in self.args.values() for tensor in tensors_in(argument)]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -196,13 +196,13 @@ def under_names(rule: OperatorRule, names: str) -> dict[str, OperatorRule]:
     return dict.fromkeys(names.split(), rule)
 
 
-def _tensors_in(argument: Any) -> list[TracedTensor]:
-    """Return the traced tensors of an argument, lists looked into."""
+def tensors_in(argument: Any) -> list[TracedTensor]:
+    """Return the traced tensors of an argument, lists and dicts looked into."""
     if isinstance(argument, TracedTensor):
         return [argument]
-    if isinstance(argument, list | tuple):
-        return [tensor for item in argument for tensor in _tensors_in(item)]
-    return []
+    items = argument.values() if isinstance(argument, Mapping) else argument
+    is_container = isinstance(argument, list | tuple | Mapping)
+    return [tensor for item in items for tensor in tensors_in(item)] if is_container else []
 
 
 def fixed_tensor(shape: Sequence[int], data: bool = True) -> TracedTensor:

@@ -17,6 +17,12 @@ from consilience.networks.tracing.rules.common import (
 )
 
 
+def _with_statistics(call: OperatorCall, tensor: TracedTensor) -> TracedTensor | list[TracedTensor]:
+    """Return the normalised tensor, with the statistics that some variants of the operation return too."""
+    output = TracedTensor(tensor.axes, data=True)
+    return output if len(call.shapes) == 1 else [output, *(fixed_tensor(shape) for shape in call.shapes[1:])]
+
+
 def _channel_norm(call: OperatorCall) -> TracedTensor | list[TracedTensor]:
     """Trace batch and instance normalisation: every channel by its own statistics."""
     tensor: TracedTensor = call["input"]
@@ -24,8 +30,7 @@ def _channel_norm(call: OperatorCall) -> TracedTensor | list[TracedTensor]:
         if call[name] is not None:
             call.record.algebra.join(tensor.axes[1], call[name].axes[0])
             call.record.add_side(call[name], 0, "output")
-    output = TracedTensor(tensor.axes, data=True)
-    return output if len(call.shapes) == 1 else [output, *(fixed_tensor(shape) for shape in call.shapes[1:])]
+    return _with_statistics(call, tensor)
 
 
 def _last_norm(call: OperatorCall) -> TracedTensor | list[TracedTensor]:
@@ -39,8 +44,7 @@ def _last_norm(call: OperatorCall) -> TracedTensor | list[TracedTensor]:
                 call.record.algebra.join(tensor.axes[dim], call[name].axes[dim - first])
                 call.record.add_side(call[name], dim - first, "output")
     record_reduction(call.record, tensor, list(dims))
-    output = TracedTensor(tensor.axes, data=True)
-    return output if len(call.shapes) == 1 else [output, *(fixed_tensor(shape) for shape in call.shapes[1:])]
+    return _with_statistics(call, tensor)
 
 
 def _group_norm(call: OperatorCall) -> TracedTensor:
@@ -112,8 +116,7 @@ RULES: dict[str, OperatorRule] = {
     "group_norm": _group_norm,
     **under_names(_softmax, "softmax _softmax log_softmax _log_softmax _safe_softmax"),
     **under_names(
-        _reduce,
-        "sum mean amax amin prod var std var_mean std_mean norm linalg_vector_norm logsumexp any all nansum",
+        _reduce, "sum mean amax amin prod var std var_mean std_mean norm linalg_vector_norm logsumexp any all nansum"
     ),
     **under_names(
         _order_dependent,

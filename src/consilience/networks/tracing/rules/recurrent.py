@@ -29,24 +29,15 @@ def _join_cell(
 ) -> tuple[AxisTerms, AxisTerms]:
     """Join the axes of one cell; return its output and its inner state, the same unless there is a projection.
 
-    Parameters
-    ----------
-    record : TraceRecord
-        Takes up what moves together.
-    inputs : AxisTerms
-        The axis that the cell reads.
-    arrays : sequence of TracedTensor
-        W_ih (gates * units, inputs), W_hh (gates * units, output), then biases, and W_hr (output, units) where there is
-        a projection.
-    kind : {"lstm", "gru", "rnn"}
-        Decides the number of gates.
+    Arrays are W_ih (gates * units, inputs), W_hh (gates * units, output), then biases, and W_hr (output, units) where
+    there is a projection; the kind, "lstm", "gru" or "rnn", decides the number of gates.
     """
     n_gates = _N_GATES[kind]
     input_weight, hidden_weight = arrays[:2]
     biases = [array for array in arrays[2:] if len(array.axes) == 1]
     projections = [array for array in arrays[2:] if len(array.axes) == 2]
     state = free_axis(axis_size(input_weight.axes[0]) // n_gates)
-    stacked_gates = ((n_gates, as_factor(state)),)
+    stacked_gates = ((n_gates, as_factor(state)),)  # rows (gates, units), the same units in every gate
     for array in (input_weight, hidden_weight, *biases):
         record.algebra.join(stacked_gates, array.axes[0])
         record.add_side(array, 0, "output")
