@@ -23,10 +23,13 @@ from consilience.networks.landscape.plane import Marker, Plane
 from consilience.networks.network import Network
 from consilience.networks.report.content import content_of
 from consilience.networks.report.couplings import MAX_MAPS, couplings_of
-from consilience.networks.report.files import shown_networks_of_files
-from consilience.networks.report.page import render_network, write_network_content
+from consilience.networks.report.page import (
+    checked_content_of,
+    render_network,
+    shown_networks_of_files,
+    write_network_content,
+)
 from consilience.networks.report.planes import levels_of, plane_map
-from consilience.networks.report.write import checked_content_of
 from tests.end_to_end.pages import Page, readable, report, safe
 from tests.end_to_end.test_report_page import CHROMIUM, browse, contrast
 from tests.tolerances import ROUNDING, SINGLE_PRECISION

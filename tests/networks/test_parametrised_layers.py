@@ -18,7 +18,7 @@ import consilience as cs
 from consilience.errors import InputError, UnsupportedError
 from consilience.networks.parametrised_layers import Parametrised, parts_of_module, plain_module
 from consilience.networks.report.content import content_of
-from consilience.networks.report.files import shown_networks_of_files
+from consilience.networks.report.page import shown_networks_of_files
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import module_with
 from consilience.networks.weight_parts import find_parts, plain_arrays

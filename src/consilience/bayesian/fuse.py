@@ -23,11 +23,11 @@ from consilience.core.kind import Prepared, Request
 from consilience.errors import InputError, OptionError
 from consilience.files.our_formats import DESCRIPTION
 from consilience.networks.choice.sites import Sites, weigh_sites
-from consilience.networks.companions import split_companions
 from consilience.networks.descriptions.inputs import example_of
 from consilience.networks.fuse import as_ensemble_method
 from consilience.networks.fuse_aligned import NetworkArguments, network_provenance, split_arguments, target_units
 from consilience.networks.fusion import NetworkFusion, NetworkInput
+from consilience.networks.inputs import split_companions
 from consilience.networks.method import NetworkEnsemble, NetworkMethod
 from consilience.networks.network import Network
 

@@ -16,18 +16,20 @@ from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.networks.symmetry.axes import Place
 from consilience.networks.symmetry.symmetry import Symmetry
+from consilience.networks.torch_modules import evaluating
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
 MAX_SAMPLES = 2**18
-"""Most samples per unit of activations. Chosen by hand, to bound memory; nobody has measured other values."""
+"""Most samples per unit of activations; of more, some are taken at even steps. Chosen by hand, to bound memory; nobody
+has measured other values."""
 BATCH_SIZE = 512
 """Rows of a tensor of inputs that a module is called with at once. Chosen by hand, to bound memory."""
 
 
-def activations(module: nn.Module, symmetry: Symmetry, inputs: Any, max_samples: int = MAX_SAMPLES) -> dict[str, Array]:
+def activations(module: nn.Module, symmetry: Symmetry, inputs: Any) -> dict[str, Array]:
     """Return the activations (k, m) of the units of every group that a layer reads, by group.
 
     Parameters
@@ -38,8 +40,6 @@ def activations(module: nn.Module, symmetry: Symmetry, inputs: Any, max_samples:
         Its groups.
     inputs : Tensor, tuple of Tensor, or iterable of either
         Inputs: a tensor of rows, the arguments of one call, or batches.
-    max_samples : int, optional
-        Samples m at most; of more, some are taken at even steps. Default: 2**18.
 
     Raises
     ------
@@ -75,19 +75,15 @@ def activations(module: nn.Module, symmetry: Symmetry, inputs: Any, max_samples:
             recorded[group].append(entries.reshape(length // inner, -1).cpu())  # (k, samples)
 
         handles.append(layer.register_forward_pre_hook(record_input))
-    training = {submodule: submodule.training for submodule in module.modules()}
-    module.eval()
     try:
-        with torch.no_grad():
+        with evaluating(module):
             for batch in batches_of(inputs):
                 module(*batch)
     finally:
         for handle in handles:
             handle.remove()
-        for submodule, mode in training.items():
-            submodule.training = mode
     return {
-        group: _thin_columns(torch.cat(batches, dim=1).double().numpy(), max_samples)
+        group: _thin_columns(torch.cat(batches, dim=1).double().numpy())
         for group, batches in recorded.items()
         if batches  # a layer whose weights are read without a call, such as that of attention, records nothing
     }
@@ -122,9 +118,9 @@ def _readers(module: nn.Module, symmetry: Symmetry) -> dict[str, tuple[nn.Module
     return readers
 
 
-def _thin_columns(values: Array, max_columns: int) -> Array:
-    """Return at most so many columns, at even steps."""
+def _thin_columns(values: Array) -> Array:
+    """Return at most `MAX_SAMPLES` columns, at even steps."""
     n_columns = values.shape[1]
-    if n_columns <= max_columns:
+    if n_columns <= MAX_SAMPLES:
         return values
-    return values[:, np.linspace(0, n_columns - 1, max_columns).astype(np.int64)]
+    return values[:, np.linspace(0, n_columns - 1, MAX_SAMPLES).astype(np.int64)]

@@ -14,7 +14,7 @@ import numpy as np
 from consilience.checks import AnyArray
 from consilience.errors import Problem
 from consilience.networks.entry_names import is_counter
-from consilience.networks.network import Network, as_buffer, is_averaged, is_complex, is_finite, to_numpy
+from consilience.networks.network import Network, as_buffer, dtype_name, is_averaged, is_complex, is_finite, to_numpy
 from consilience.networks.state_entries import is_extra_state
 from consilience.networks.symmetry.transport import Transport, move
 
@@ -39,7 +39,7 @@ def type_problems(network: Network, first: Network) -> list[Problem]:
     return [
         Problem(
             network.name,
-            f"array {key} holds {_dtype(values)}, but {_dtype(first.arrays[key])} in {first.name}",
+            f"array {key} holds {dtype_name(values)}, but {dtype_name(first.arrays[key])} in {first.name}",
             "convert one",
             "E-TYPE",
         )
@@ -69,7 +69,7 @@ def difference_problems(network: Network, first: Network) -> list[Problem]:
             text = f"array {key} has NaN or infinite values, and is not the same as in {first.name}"
             problems.append(Problem(network.name, text, "make it the same in all, or train again", "E-NUMBER"))
         else:
-            text = f"array {key} ({_dtype(values)}) is not the same as in {first.name}, and has no mean"
+            text = f"array {key} ({dtype_name(values)}) is not the same as in {first.name}, and has no mean"
             problems.append(Problem(network.name, text, CARRIED_REMEDY, "E-MISMATCH"))
     return problems
 
@@ -117,11 +117,6 @@ def same_numbers(values: AnyArray, other: AnyArray) -> bool:
         return True
     if tuple(values.shape) != tuple(other.shape):
         return False
-    if _dtype(values) == _dtype(other):
+    if dtype_name(values) == dtype_name(other):
         return np.array_equal(as_buffer(values), as_buffer(other))
     return np.array_equal(to_numpy(values), to_numpy(other), equal_nan=True)
-
-
-def _dtype(values: AnyArray) -> str:
-    """Return the type of an array's entries without its library."""
-    return str(values.dtype).rpartition(".")[2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -94,38 +94,33 @@ def with_common_bookkeeping(
         What `own_arrays` returned. What is not among them is left out; what a network lacks of them is another
         network's or the module's, and a counter that it lacks is zero.
     """
-    pool: list[Mapping[str, AnyArray]] = [
-        {} if own is None else {key: values for key, values in own.items() if values is not None}
-    ]
-    pool += [network.arrays for network in networks]
-    names = {
-        key: values for arrays in pool for key, values in arrays.items() if is_bookkeeping(key, tuple(values.shape))
+    bookkeeping = _bookkeeping(networks, own or {})
+    common = set(bookkeeping).intersection(*(network.arrays for network in networks))
+    kept = common if own is None else own
+    dropped = [key for key in bookkeeping if key not in kept]
+    added = {
+        key: array_namespace(values).zeros_like(values) if is_counter(key) else values
+        for key, values in bookkeeping.items()
+        if key in kept and key not in common
     }
-    added: dict[str, AnyArray] = {}
-    dropped: list[str] = []
-    for key, values in names.items():
-        if all(key in network.arrays for network in networks) and (own is None or key in own):
-            continue
-        if own is not None and key in own:
-            added[key] = array_namespace(values).zeros_like(values) if is_counter(key) else values
-        else:
-            dropped.append(key)
-    if not added and not dropped:
-        return list(networks), []
-    lacked = [key for key in added if any(key not in network.arrays for network in networks)]
     notes = [f"{_listed(dropped)}: bookkeeping that not all networks have, left out"] if dropped else []
-    notes += [f"{_listed(lacked)}: bookkeeping that not all networks have, completed"] if lacked else []
-    completed = [
-        replace(
-            network,
-            arrays={
-                **{key: values for key, values in network.arrays.items() if key not in dropped},
-                **{key: values for key, values in added.items() if key not in network.arrays},
-            },
-        )
-        for network in networks
-    ]
-    return completed, notes
+    notes += [f"{_listed(list(added))}: bookkeeping that not all networks have, completed"] if added else []
+    return [_with_entries(network, added, dropped) for network in networks], notes
+
+
+def _bookkeeping(networks: Sequence[DescribedNetwork], own: Mapping[str, AnyArray | None]) -> dict[str, AnyArray]:
+    """Return the bookkeeping of networks and their module; of several of one name that of the last network."""
+    pool = [own, *(network.arrays for network in networks)]
+    known = ((key, values) for arrays in pool for key, values in arrays.items() if values is not None)
+    return {key: values for key, values in known if is_bookkeeping(key, tuple(values.shape))}
+
+
+def _with_entries(
+    network: DescribedNetwork, added: Mapping[str, AnyArray], dropped: Container[str]
+) -> DescribedNetwork:
+    """Return a network without some entries, and with others that it lacks."""
+    kept = {key: values for key, values in network.arrays.items() if key not in dropped}
+    return replace(network, arrays={**kept, **{key: values for key, values in added.items() if key not in kept}})
 
 
 def extra_state_notes(networks: Sequence[DescribedNetwork], has_module: bool) -> list[str]:

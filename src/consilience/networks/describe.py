@@ -6,15 +6,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from consilience.errors import InputError, OptionError, UnsupportedError, reason_of
 from consilience.networks.fusion import NetworkFusion
-from consilience.networks.network import (
-    Network,
-    negative_variance_problems,
-    non_finite_problems,
-    untrained_infinities,
-)
+from consilience.networks.network import Network, negative_variance_problems, non_finite_problems, untrained_infinities
 from consilience.networks.parametrised_layers import Parametrised, plain_module
-from consilience.networks.symmetry.axes import Layout, fixed_axes
-from consilience.networks.symmetry.symmetry import Symmetry
+from consilience.networks.symmetry.symmetry import Symmetry, trivial_symmetry
 from consilience.networks.torch_modules import aliases_of_module, arrays_of_module, initialised, is_module, unwrapped
 
 if TYPE_CHECKING:
@@ -88,22 +82,15 @@ def describe_model(
 
 def _traced(module: nn.Module, example: Any) -> Symmetry:
     """Return the symmetry of a module, traced and proved; the trivial one with the reason where it cannot be."""
+
+    def untraced(reason: str) -> Symmetry:
+        return trivial_symmetry(arrays_of_module(module), aliases_of_module(module), (f"not traced: {reason}",))
+
     if example is None:
-        return _trivial(module, "no example to trace it with")
+        return untraced("no example to trace it with")
     from consilience.networks.tracing.proof import symmetry
 
     try:
         return symmetry(module, example)
     except (InputError, UnsupportedError) as error:
-        return _trivial(module, reason_of(error))
-
-
-def _trivial(module: nn.Module, reason: str) -> Symmetry:
-    """Return the symmetry under which nothing moves."""
-    aliases = aliases_of_module(module)
-    layouts = {
-        key: Layout(fixed_axes(tuple(values.shape)))
-        for key, values in arrays_of_module(module).items()
-        if key not in aliases
-    }
-    return Symmetry(layouts, (), aliases, (f"not traced: {reason}",))
+        return untraced(reason_of(error))

@@ -175,32 +175,30 @@ def distill(
     return Distilled(best, run.n_steps, run.best_step, np.array(run.history), run.stopped_by)
 
 
+@dataclass(eq=False)
 class _TrainingRun:
     """Training with its best network so far.
 
     The steps of several phases are one history; a phase starts from the best network of the phases before it.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        fit: _Examples,
-        held: _Examples,
-        loss: Loss,
-        batch_size: int,
-        rng: np.random.Generator,
-        deadline: float | None,
-        progress: Progress,
-        total: int,
-        batch_statistics: bool,
-    ) -> None:
-        self.module, self.fit, self.held, self.loss = module, fit, held, loss
-        self.batch_size, self.rng, self.deadline = batch_size, rng, deadline
-        self.progress, self.total = progress, total
-        self.norms = [part for part in module.modules() if _keeps_statistics(part)] if batch_statistics else []
+    module: nn.Module
+    fit: _Examples
+    held: _Examples
+    loss: Loss
+    batch_size: int
+    rng: np.random.Generator
+    deadline: float | None
+    progress: Progress
+    total: int
+    batch_statistics: bool
+
+    def __post_init__(self) -> None:
+        layers = self.module.modules() if self.batch_statistics else ()
+        self.norms = [layer for layer in layers if _keeps_statistics(layer)]
         self.n_steps, self.best_step = 0, 0
         self.stopped_by: StopReason = "steps"
-        self.history = [held.mean_loss(module, loss)]
+        self.history = [self.held.mean_loss(self.module, self.loss)]
         self.best = self._state()
 
     def train(self, parameters: Sequence[nn.Parameter], learning_rate: float, n_steps: int) -> None:
@@ -282,7 +280,7 @@ class _Examples:
         return tuple(argument[:n] for argument in self.arguments)
 
     def refuse_unfit(self, name: str, module: nn.Module, loss: Loss) -> None:
-        """Raise for targets that a network cannot be trained to answer.
+        """Raise for inputs that a network does not take, and targets that it cannot be trained to answer.
 
         Raises
         ------
@@ -293,29 +291,27 @@ class _Examples:
         if not len(self) or any(len(argument) != len(self) for argument in self.arguments):
             raise InputError(inputs_name, "expected one or more, as many of every argument", code="E-MISMATCH")
         if len(self.targets) != len(self):
-            raise InputError(
-                name, f"expected one for each of {len(self)} inputs, found {len(self.targets)}", code="E-SHAPE"
-            )
+            text = f"expected one for each of {len(self)} inputs, found {len(self.targets)}"
+            raise InputError(name, text, code="E-SHAPE")
         refuse_unfit(module, self.first(), inputs_name)
+        self._refuse_targets(name, module, loss)
+
+    def _refuse_targets(self, name: str, module: nn.Module, loss: Loss) -> None:
         with torch.no_grad():
             answer = module(*self.first())
         if isinstance(answer, Tensor) and answer.ndim == 1 and self.targets.ndim == 2 and self.targets.shape[1] == 1:
             self.targets = self.targets[:, 0]  # of networks that answer one number, and no axis for it
         if not isinstance(answer, Tensor) or answer.shape[1:] != self.targets.shape[1:]:
             found = tuple(answer.shape[1:]) if isinstance(answer, Tensor) else type(answer).__name__
-            raise InputError(
-                name,
-                f"have shape {tuple(self.targets.shape[1:])} by input, and the network answers {found}",
-                code="E-SHAPE",
-            )
+            text = f"have shape {tuple(self.targets.shape[1:])} by input, and the network answers {found}"
+            raise InputError(name, text, code="E-SHAPE")
         if not bool(torch.isfinite(self.targets).all()):
             raise InputError(name, "have NaN or infinite values", code="E-NUMBER")
         # A probability in half precision is 1 to three digits.
         sums = self.targets.double().sum(dim=-1)
         if loss == "kl" and (bool((self.targets < 0).any()) or bool(((sums - 1).abs() > 1e-2).any())):
-            raise InputError(
-                name, "expected probabilities, which sum to 1 over the last axis", "give a softmax", "E-NUMBER"
-            )
+            text = "expected probabilities, which sum to 1 over the last axis"
+            raise InputError(name, text, "give a softmax", "E-NUMBER")
 
     def losses(self, module: nn.Module, rows: Sequence[int], loss: Loss) -> Tensor:
         """Return the loss of every input among some, mean over positions: (rows,)."""
@@ -343,13 +339,7 @@ class _Examples:
 def _phases(
     module: nn.Module, inputs: tuple[Tensor, ...], learning_rate: float, steps: int, batch_statistics: bool
 ) -> list[tuple[list[nn.Parameter], float, int]]:
-    """Return which parameters are trained at which rate for how many steps, one phase after the other.
-
-    Raises
-    ------
-    InputError
-        For a network without parameters to train.
-    """
+    """Return which parameters are trained at which rate for how many steps, one phase after the other."""
     everything = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not everything:
         raise InputError(type(module).__name__, "has no parameters to train", "set requires_grad of some", "E-NEEDED")

@@ -109,14 +109,12 @@ class ModuleEnsemble(nn.Module):
             raise InputError("class_prior", f"expected 'own' or 'removed', found {min(map(repr, unknown))}")
         if self.class_counts is None:
             if mean == "stationary":
-                raise InputError(
-                    "class_counts", "the stationary mean needs the sites' counts of classes", code="E-NEEDED"
-                )
+                text = "the stationary mean needs the sites' counts of classes"
+                raise InputError("class_counts", text, code="E-NEEDED")
             return
         if self.classes is not None and len(self.classes) != self.class_counts.shape[1]:
-            raise InputError(
-                "classes", f"{len(self.classes)} names for {self.class_counts.shape[1]} classes", code="E-SHAPE"
-            )
+            text = f"{len(self.classes)} names for {self.class_counts.shape[1]} classes"
+            raise InputError("classes", text, code="E-SHAPE")
         sizes = self.class_counts.sum(axis=1) if n_observations is None else n_observations
         shares = class_shares(self.class_counts, sizes)
         self.n_observations = np.asarray(sizes, dtype=np.float64)
@@ -146,11 +144,8 @@ class ModuleEnsemble(nn.Module):
         """Return the logarithms of the pooled posterior (..., C) of the members' logits (..., C, J)."""
         n_classes = self.shares.shape[1]
         if logits.shape[-2] != n_classes:
-            raise InputError(
-                "class_counts",
-                f"there are counts of {n_classes} classes, and the members answer {logits.shape[-2]}",
-                code="E-SHAPE",
-            )
+            text = f"there are counts of {n_classes} classes, and the members answer {logits.shape[-2]}"
+            raise InputError("class_counts", text, code="E-SHAPE")
         restored = logits.double() + self.restored.T  # (..., C, J)
         answers = torch.log_softmax(restored, dim=-2).reshape(-1, n_classes, len(self.members)).permute(2, 0, 1)
         sites = site_posterior(answers.exp(), self.shares, self.prior, MIXING)  # (n, J)
@@ -159,15 +154,8 @@ class ModuleEnsemble(nn.Module):
 
 
 def _refuse_lengths(n_members: int, **stated: Any) -> None:
-    """Raise for statements that are not one for each member.
-
-    Raises
-    ------
-    InputError
-        Naming the first of them.
-    """
+    """Raise for statements that are not one for each member."""
     for name, values in stated.items():
         if values is not None and len(values) != n_members:
-            raise InputError(
-                name, f"expected one for each of {n_members} networks, found {len(values)}", code="E-SHAPE"
-            )
+            text = f"expected one for each of {n_members} networks, found {len(values)}"
+            raise InputError(name, text, code="E-SHAPE")

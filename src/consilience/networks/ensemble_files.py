@@ -166,13 +166,7 @@ def read_ensemble(
 
 
 def _read_document(folder: Path) -> _EnsembleDocument:
-    """Return the document of a folder, every field checked.
-
-    Raises
-    ------
-    FileFormatError
-        When there is none, it is not valid, or of a newer version.
-    """
+    """Return the document of a folder, every field checked."""
     path = folder / DOCUMENT
     try:
         with path.open("rb") as stream:
@@ -205,13 +199,7 @@ def _not_valid(path: Path, problem: Problem) -> Problem:
 
 
 def _templates(module: Any, names: Sequence[str]) -> list[nn.Module]:
-    """Return a network of the architecture of every member.
-
-    Raises
-    ------
-    OptionError
-        For none, for what is none, and for another number than there are members.
-    """
+    """Return a network of the architecture of every member, or raise where one is missing."""
     if isinstance(module, Mapping):
         if missing := [name for name in names if name not in module]:
             raise OptionError("module", f"there is none for member {missing[0]}; the members are {', '.join(names)}")
@@ -234,24 +222,15 @@ def _templates(module: Any, names: Sequence[str]) -> list[nn.Module]:
 
 
 def _read_member(path: Path, sha256: str, template: nn.Module) -> nn.Module:
-    """Return a member with the arrays of its file, in their precision.
-
-    Raises
-    ------
-    FileFormatError
-        For a file that is missing, broken, or another than was written.
-    InputError
-        For arrays that the module does not have.
-    """
+    """Return a member with the arrays of its file, in their precision."""
     file = as_file(path)
     network = read_network(file)
     if file.digest != sha256:
-        raise FileFormatError(
-            path,
+        text = (
             f"is not the file that the ensemble was written with: its SHA-256 is {file.digest[:12]}…, expected "
-            f"{sha256[:12]}…",
-            "copy the folder again",
+            f"{sha256[:12]}…"
         )
+        raise FileFormatError(path, text, "copy the folder again")
     try:
         return module_with(_in_precision_of(template, network.arrays), network.arrays, Symmetry({}, ()))
     except InputError as error:

@@ -105,30 +105,44 @@ def common_names(
         [frozenset(_core(spelled, shapes)) for spelled in each]
         for shapes, each in zip(checkpoints, spellings, strict=True)
     ]
-    if expected is not None:
-        chosen = [
-            next((number for number, spelled in enumerate(each) if _fits(spelled, shapes, frozenset(expected))), 0)
-            for each, shapes in zip(spellings, checkpoints, strict=True)
-        ]
-    else:
-        agreed = frozenset.intersection(*map(frozenset, cores))
-        # The longest names: of two checkpoints with the same prefix, none loses it.
-        target = max(agreed, key=lambda core: (sum(map(len, core)), sorted(core)), default=None)
-        chosen = [0 if target is None else each.index(target) for each in cores]
+    chosen = _agreeing(cores) if expected is None else _fitting(spellings, checkpoints, frozenset(expected))
     own_names = tuple(each[number] for each, number in zip(spellings, chosen, strict=True))
     left_out = tuple(_left_out(spelled) if number else "" for spelled, number in zip(own_names, chosen, strict=True))
     notes = tuple(f"{label}: names without {what}" for label, what in zip(labels, left_out, strict=True) if what)
     plain = [each[number] for each, number in zip(cores, chosen, strict=True)]
-    against = [
-        (label, core, _prefix_reason(core, expected or plain[0])) for label, core in zip(labels, plain, strict=True)
+    where = labels[0] if expected is None else "the network"
+    problems = _prefix_problems(plain, labels, expected or plain[0], where)
+    return NamesInCommon(own_names, left_out, notes, problems)
+
+
+def _agreeing(cores: Sequence[Sequence[frozenset[str]]]) -> list[int]:
+    """Return the number of the spelling of every checkpoint in which all agree; 0 of all where they never do."""
+    agreed = frozenset.intersection(*map(frozenset, cores))
+    # The longest names: of two checkpoints with the same prefix, none loses it.
+    target = max(agreed, key=lambda core: (sum(map(len, core)), sorted(core)), default=None)
+    return [0 if target is None else each.index(target) for each in cores]
+
+
+def _fitting(
+    spellings: Sequence[Sequence[Mapping[str, str]]], checkpoints: Sequence[Shapes], expected: frozenset[str]
+) -> list[int]:
+    """Return the number of the first spelling of every checkpoint that has expected names; 0 where none has."""
+    return [
+        next((number for number, spelled in enumerate(each) if _fits(spelled, shapes, expected)), 0)
+        for each, shapes in zip(spellings, checkpoints, strict=True)
     ]
-    where = "the network" if expected is not None else labels[0]
-    problems = tuple(
+
+
+def _prefix_problems(
+    names: Sequence[Collection[str]], labels: Sequence[str], others: Collection[str], where: str
+) -> tuple[Problem, ...]:
+    """Return which checkpoints differ in a prefix and in more from other names, which `where` has."""
+    texts = [_prefix_reason(of_checkpoint, others) for of_checkpoint in names]
+    return tuple(
         Problem(label, text.format(where=where), "save both with this prefix, or both without", "E-MISMATCH")
-        for label, _, text in against
+        for label, text in zip(labels, texts, strict=True)
         if text
     )
-    return NamesInCommon(own_names, left_out, notes, problems)
 
 
 def renamed_like(entries: Mapping[str, AnyArray], expected: Collection[str], label: str) -> dict[str, Any]:

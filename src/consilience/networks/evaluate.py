@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,10 +26,10 @@ from consilience.networks.fusion import NetworkFusion
 from consilience.networks.module_inputs import as_tensor, refuse_unfit
 from consilience.networks.network import Network, to_numpy
 from consilience.networks.parametrised_layers import parts_of_module, plain_module
-from consilience.networks.symmetry.axes import Layout, fixed_axes
-from consilience.networks.symmetry.symmetry import Symmetry
+from consilience.networks.symmetry.symmetry import Symmetry, trivial_symmetry
 from consilience.networks.torch_modules import (
     arrays_of_module,
+    evaluating,
     is_module,
     make_template,
     module_with,
@@ -135,53 +135,50 @@ def module_of(
     ):
         plain = module_of(plain_arrays(arrays, name, known, state)[0], plain_module(template), name, aliases)
         return module_with(template, arrays_of_module(plain), Symmetry({}, ())).eval()
+    complete = _completed(arrays, state, template, aliases or {})
+    kind = type(template).__name__
+    if state and complete and not any(key in state for key in complete):
+        listed, wanted = (", ".join(list(keys)[:2]) for keys in (complete, state))
+        text = f"has no array of {kind}: its own are {listed}, ..., those of {kind} {wanted}, ..."
+        raise InputError(name, text, "give the module it was saved from", "E-MISMATCH")
+    if problems := list(_array_problems(complete, state, kind, name)):
+        raise InputError(problems)
+    network = Network(complete, trivial_symmetry(complete), name, module=template)  # which refuses what is not finite
+    return module_with(template, network.arrays, network.symmetry).eval()
+
+
+def _completed(
+    arrays: Mapping[str, AnyArray], state: Mapping[str, AnyArray], template: nn.Module, aliases: Mapping[str, str]
+) -> dict[str, AnyArray]:
+    """Return arrays under all their names in a module, those of tied ones too, with the module's bookkeeping."""
     first_name: dict[int, str] = {}  # of each parameter, by identity
     main_names = {
         key: first_name.setdefault(id(parameter), key)
         for key, parameter in template.named_parameters(remove_duplicate=False)
     }
-    # A tied array under any of its names is known under all of them.
     # Bookkeeping that not every version of a library saves is the template's, or left out.
     complete = {k: v for k, v in arrays.items() if k in state or not is_bookkeeping(k, tuple(v.shape))}
     complete |= {k: v for k, v in state.items() if k not in complete and is_bookkeeping(k, tuple(v.shape))}
-    for key, main_name in (*main_names.items(), *(aliases or {}).items()):
+    # A tied array under any of its names is known under all of them.
+    for key, main_name in (*main_names.items(), *aliases.items()):
         if main_name not in complete and key in complete:
             complete[main_name] = complete[key]
-    complete |= {key: complete[main] for key, main in main_names.items() if key not in complete and main in complete}
-    _refuse_arrays(complete, state, type(template).__name__, name)
-    layouts = {key: Layout(fixed_axes(tuple(values.shape))) for key, values in complete.items()}
-    network = Network(complete, Symmetry(layouts, ()), name, module=template)  # which refuses what is not finite
-    return module_with(template, network.arrays, network.symmetry).eval()
+    return complete | {k: complete[main] for k, main in main_names.items() if k not in complete and main in complete}
 
 
-def _refuse_arrays(complete: Mapping[str, AnyArray], state: Mapping[str, AnyArray], kind: str, name: str) -> None:
-    """Raise InputError for arrays that are not those of a module, or have other numbers of axes."""
-    if state and complete and not any(key in state for key in complete):
-        listed, wanted = (", ".join(list(keys)[:2]) for keys in (complete, state))
-        text = f"has no array of {kind}: its own are {listed}, ..., those of {kind} {wanted}, ..."
-        raise InputError(name, text, "give the module it was saved from", "E-MISMATCH")
-    missing = [key for key in state if key not in complete]
-    unknown = [key for key in complete if key not in state]
-    problems = [
-        Problem(name, f"array {key} is missing, which {kind} has", code="E-NEEDED")
-        for key in missing[:_MAX_ARRAYS_NAMED]
-    ]
-    problems += [
-        Problem(name, f"array {key} is not one of {kind}", "give the module it was saved from", "E-MISMATCH")
-        for key in unknown[:_MAX_ARRAYS_NAMED]
-    ]
+def _array_problems(
+    complete: Mapping[str, AnyArray], state: Mapping[str, AnyArray], kind: str, name: str
+) -> Iterator[Problem]:
+    """Yield the first arrays that are not those of a module of a kind, or have other numbers of axes."""
+    for key in [key for key in state if key not in complete][:_MAX_ARRAYS_NAMED]:
+        yield Problem(name, f"array {key} is missing, which {kind} has", code="E-NEEDED")
+    for key in [key for key in complete if key not in state][:_MAX_ARRAYS_NAMED]:
+        yield Problem(name, f"array {key} is not one of {kind}", "give the module it was saved from", "E-MISMATCH")
     # Widths may differ, since layers are resized; the number of axes may not.
     mismatched = [key for key in state if key in complete and state[key].ndim != complete[key].ndim]
-    problems += [
-        Problem(
-            name,
-            f"array {key} has shape {tuple(complete[key].shape)}, but {tuple(state[key].shape)} in {kind}",
-            code="E-SHAPE",
-        )
-        for key in mismatched[:_MAX_ARRAYS_NAMED]
-    ]
-    if problems:
-        raise InputError(problems)
+    for key in mismatched[:_MAX_ARRAYS_NAMED]:
+        text = f"array {key} has shape {tuple(complete[key].shape)}, but {tuple(state[key].shape)} in {kind}"
+        yield Problem(name, text, code="E-SHAPE")
 
 
 def labeled_inputs(data: Any, labels: Any, module: nn.Module) -> LabeledInputs:
@@ -213,9 +210,8 @@ def labeled_inputs(data: Any, labels: Any, module: nn.Module) -> LabeledInputs:
         is_real = hasattr(data, "detach") and data.is_floating_point()  # of any precision, bfloat16 too
         values = to_numpy(data) if is_real else data.detach().cpu().numpy() if hasattr(data, "detach") else data
         if labels is None:
-            raise OptionError(
-                "labels", "networks are scored on labeled data", "give the number of the class of every row"
-            )
+            text = "give the number of the class of every row"
+            raise OptionError("labels", "networks are scored on labeled data", text)
     inputs = as_tensor(values, name, module)
     refuse_unfit(module, (inputs[:2],), name)
     if isinstance(class_numbers, str | Path):
@@ -246,18 +242,14 @@ def _as_labels(labels: Any, count: int, what: str) -> Labels:
         numbers = np.asarray(values)
         as_float = numbers.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(
-            what, "expected the numbers of classes, from 0, as the network's outputs", code="E-TYPE"
-        ) from error
+        text = "expected the numbers of classes, from 0, as the network's outputs"
+        raise InputError(what, text, code="E-TYPE") from error
     if as_float.shape != (count,):
         raise InputError(what, f"expected one for each of {count} inputs, found shape {as_float.shape}", code="E-SHAPE")
     bad = np.flatnonzero(~(np.isfinite(as_float) & (as_float >= 0) & (as_float == np.floor(as_float))))
     if len(bad):
-        raise InputError(
-            what,
-            f"row {bad[0]}, counted from 0: expected the number of a class, from 0, found {numbers[bad[0]]}",
-            code="E-NUMBER",
-        )
+        text = f"row {bad[0]}, counted from 0: expected the number of a class, from 0, found {numbers[bad[0]]}"
+        raise InputError(what, text, code="E-NUMBER")
     return as_float.astype(np.int64)
 
 
@@ -265,29 +257,25 @@ def _log_probabilities(module: nn.Module, rows: LabeledInputs, name: str) -> Arr
     """Return the logarithms of a network's class probabilities (n, C), in float64."""
     import torch
 
-    from consilience.networks.landscape.evaluation import evaluation_mode
-
     refuse_unfit(module, (rows.inputs[:2],), name)
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     parts = []
-    with torch.no_grad(), evaluation_mode(module):
+    with evaluating(module):
         for start in range(0, len(rows.labels), _BATCH_SIZE):
             batch = rows.inputs[start : start + _BATCH_SIZE]
             logits = module(batch.to(device))
             if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or len(logits) != len(batch):
                 shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-                raise InputError(
-                    name, f"expected logits of shape ({len(batch)}, classes), the network gave {shape}", code="E-SHAPE"
-                )
+                text = f"expected logits of shape ({len(batch)}, classes), the network gave {shape}"
+                raise InputError(name, text, code="E-SHAPE")
             parts.append(torch.log_softmax(logits.to(torch.float64), dim=1).cpu())
     log_p: Array = torch.cat(parts).numpy()  # (n, C)
     if not np.isfinite(log_p).all():
         row = int(np.flatnonzero(~np.isfinite(log_p).all(axis=1))[0])
         raise InputError(name, f"row {row}, counted from 0: the network's answer is not finite", code="E-NUMBER")
     if int(rows.labels.max()) >= log_p.shape[1]:
-        raise InputError(
-            "labels", f"found {int(rows.labels.max())}, but the network has {log_p.shape[1]} classes", code="E-SHAPE"
-        )
+        text = f"found {int(rows.labels.max())}, but the network has {log_p.shape[1]} classes"
+        raise InputError("labels", text, code="E-SHAPE")
     return log_p
 
 
@@ -311,9 +299,8 @@ def compare_networks(fused: Array, own: Array, labels: Labels, kind: ScoreKind =
     log_probabilities = [fused, own]
     if fused.shape != own.shape:
         n_classes = [values.shape[1] for values in log_probabilities]
-        raise InputError(
-            "your own model", f"has {n_classes[1]} classes, expected {n_classes[0]} as the fused model", code="E-SHAPE"
-        )
+        text = f"has {n_classes[1]} classes, expected {n_classes[0]} as the fused model"
+        raise InputError("your own model", text, code="E-SHAPE")
     correct = [100.0 * (values.argmax(axis=1) == labels) for values in log_probabilities]  # (N,) each, in percent
     losses = [-values[np.arange(len(labels)), labels] for values in log_probabilities]  # (N,) each, in nats
     ones = np.ones(len(labels))

@@ -233,13 +233,7 @@ def _json_text(path: Path) -> bytes | None:
 
 
 def _refuse_untied(path: Path, stored: Mapping[str, AnyArray], symmetry: Symmetry) -> None:
-    """Raise for tied arrays with different values.
-
-    Raises
-    ------
-    InputError
-        Naming the arrays.
-    """
+    """Raise for tied arrays with different values."""
     problems = [
         Problem(
             path,

@@ -27,7 +27,6 @@ from consilience.networks.common_entries import (
     under_common_names,
     with_common_bookkeeping,
 )
-from consilience.networks.companions import split_companions
 from consilience.networks.descriptions.compare import given_scale_problems
 from consilience.networks.descriptions.inputs import example_of, with_descriptions
 from consilience.networks.fisher.information import FisherInformation
@@ -41,7 +40,7 @@ from consilience.networks.fuse_aligned import (
 )
 from consilience.networks.fuse_distilled import distillation_problems, fuse_distilled
 from consilience.networks.fusion import NetworkFusion, NetworkInput
-from consilience.networks.inputs import DescribedNetwork, describe_networks
+from consilience.networks.inputs import DescribedNetwork, describe_networks, split_companions
 from consilience.networks.method import NetworkEnsemble, NetworkMethod, Road
 from consilience.networks.methods import make_network_method
 from consilience.networks.methods.baselines import NetworkEnsembleMethod
@@ -54,9 +53,7 @@ from consilience.networks.torch_modules import initialised, is_module, make_temp
 if TYPE_CHECKING:
     from torch import nn
 
-    from consilience.networks.methods.auto import Auto
     from consilience.networks.methods.distill import Distill
-    from consilience.networks.methods.fisher.kronecker import KFAC
 
 
 def prepare_networks(request: Request) -> Prepared:
@@ -103,14 +100,14 @@ def _prepare(
     proof_rng, fusion_rng, refit_rng, verdict_rng = request.rng.spawn(4)
     template = make_template(arguments.module)
     has_module = template is not None or any(network.module is not None for network in inputs.networks)
-    described, notes = with_common_bookkeeping(inputs.networks, inputs.gathered.own)
+    described, notes = with_common_bookkeeping(inputs.networks, inputs.own)
     models = _with_symmetry(described, information, method, arguments, inputs.example, proof_rng)
     case = _Case(method, models, sites, method.site_weights(sites), arguments, inputs.example, information,
                  fusion_rng, refit_rng, verdict_rng, request.progress)  # fmt: skip
     if request.only_check:
         return Prepared.checked(_ROADS[method.road].refusals(case))
-    notes = [*inputs.gathered.notes, *notes, *extra_state_notes(described, has_module)]
-    return Prepared((), partial(_fuse, case, notes, inputs.gathered.parametrised, request.seed))
+    notes = [*inputs.notes, *notes, *extra_state_notes(described, has_module)]
+    return Prepared((), partial(_fuse, case, notes, inputs.parametrised, request.seed))
 
 
 def _fuse(case: _Case, notes: Sequence[str], parametrised: Parametrised | None, seed: int | None) -> NetworkFusion:
@@ -128,18 +125,8 @@ def _fuse(case: _Case, notes: Sequence[str], parametrised: Parametrised | None, 
 class _Case:
     """Networks that were described and checked, with all that fusing them takes.
 
-    Parameters
-    ----------
-    method, models, sites, weights, information
-        How, what, what its sites say, their weights in the average, and what is known of parameters.
-    arguments : NetworkArguments
-        Of the call.
-    example : Tensor or None
-        Inputs that the networks take: those given, or such as sites describe.
-    fusion_rng, refit_rng, verdict_rng
-        Sources of random choices.
-    progress : callable
-        Called with (steps done, steps in all).
+    The example are inputs that the networks take: those given, or such as sites describe. The weights are those of the
+    sites in the average.
     """
 
     method: NetworkMethod
@@ -179,19 +166,10 @@ def _fuse_matched(case: _Case) -> NetworkFusion:
     return with_verdict(fusion, case.models, case.sites, case.stated, case.method, case.verdict_rng)
 
 
-def _fuse_by_choice(case: _Case) -> NetworkFusion:
-    """Return the candidate that is chosen."""
-    method = cast("Auto", case.method)
-    return fuse_by_default(
-        case.models, case.sites, case.stated, case.information, method, case.fusion_rng, case.progress
-    )
-
-
-def _fuse_damped(case: _Case) -> NetworkFusion:
-    """Return the merge at the damping that is best on what the sites describe."""
-    method = cast("KFAC", case.method)
-    return fuse_with_chosen_damping(
-        case.models, case.sites, case.stated, case.information, method, case.fusion_rng, case.progress
+def _among_sites(fuse: Callable[..., NetworkFusion]) -> Callable[[_Case], NetworkFusion]:
+    """Return what fuses by trying networks on what the sites describe: a choice, or the best damping."""
+    return lambda case: fuse(
+        case.models, case.sites, case.stated, case.information, case.method, case.fusion_rng, case.progress
     )
 
 
@@ -220,8 +198,8 @@ def _distillation_refusals(case: _Case) -> list[Problem]:
 
 _ROADS: Mapping[Road, _Road] = {
     "matched": _Road(_fuse_matched, _refusals),
-    "chosen": _Road(_fuse_by_choice, _refusals),
-    "damped": _Road(_fuse_damped, _refusals),
+    "chosen": _Road(_among_sites(fuse_by_default), _refusals),
+    "damped": _Road(_among_sites(fuse_with_chosen_damping), _refusals),
     "distilled": _Road(_fuse_distilled, _distillation_refusals),
 }
 
@@ -230,22 +208,16 @@ _ROADS: Mapping[Road, _Road] = {
 class _Inputs:
     """Networks under names in common, with what their sites describe.
 
-    Parameters
-    ----------
-    networks : list of DescribedNetwork
-        The networks.
-    arguments : NetworkArguments
-        Of the call, with plain modules.
-    example : Tensor or None
-        Inputs that they take.
-    gathered
-        What was found of names and parametrised layers.
+    The arguments have plain modules, `parametrised` the parametrised layers that the fused network has; `own` is what
+    `own_arrays` returned, and `notes` say what was left out of names.
     """
 
     networks: list[DescribedNetwork]
     arguments: NetworkArguments
     example: Any
-    gathered: _Gathered
+    parametrised: Parametrised | None
+    own: Mapping[str, AnyArray | None] | None
+    notes: tuple[str, ...]
 
 
 def _describe(
@@ -257,7 +229,8 @@ def _describe(
     only_check: bool,
 ) -> _Inputs:
     """Return the networks with their descriptions, under names in common."""
-    described, arguments, gathered = _gather(networks, arguments, method, only_check=only_check)
+    inputs = _gather(networks, arguments, method, only_check=only_check)
+    described, arguments = inputs.networks, inputs.arguments
     if arguments.classes not in (None, "union"):
         raise OptionError("classes", f"expected 'union', found {arguments.classes!r}")
     unites = arguments.classes == "union"
@@ -271,7 +244,8 @@ def _describe(
     if unites:
         described = unite_classes([_as_module(network, arguments.module) for network in described], example)
         arguments = replace(arguments, module=None)  # which has not the head of all classes
-    return _Inputs(described, arguments.with_reference_number([named.name for named in networks]), example, gathered)
+    arguments = arguments.with_reference_number([named.name for named in networks])
+    return replace(inputs, networks=described, arguments=arguments, example=example)
 
 
 def _sites_of(
@@ -296,29 +270,10 @@ def _prepare_ensemble(inputs: _Inputs, request: Request, method: NetworkMethod, 
     return Prepared((), partial(_keep_all, inputs.networks, ensemble, sites.weights, counts, request.seed))
 
 
-@dataclass(frozen=True)
-class _Gathered:
-    """What the gathering of inputs found.
-
-    Parameters
-    ----------
-    parametrised : Parametrised or None
-        The parametrised layers that the fused network has.
-    own : mapping of str to array, or None
-        What says by which names a network knows its arrays; see `own_arrays`.
-    notes : tuple of str
-        What was left out of names.
-    """
-
-    parametrised: Parametrised | None
-    own: Mapping[str, AnyArray | None] | None
-    notes: tuple[str, ...]
-
-
 def _gather(
     networks: Sequence[NamedInput], arguments: NetworkArguments, method: NetworkMethod, *, only_check: bool
-) -> tuple[list[DescribedNetwork], NetworkArguments, _Gathered]:
-    """Return the networks under names in common, the arguments with plain modules, and what was found."""
+) -> _Inputs:
+    """Return the networks under names in common, and the arguments with plain modules."""
     first_input = _first_input(arguments.inputs) if arguments.example is None else arguments.example
     template = make_template(arguments.module)
     if template is not None:
@@ -338,7 +293,7 @@ def _gather(
         own = own_arrays(described, make_template(plain.module), plain.symmetry)
         described, notes = under_common_names(described, own)
     parametrised = _parametrised_result(described, arguments.target, template)
-    return described, plain, _Gathered(parametrised, own, tuple(notes))
+    return _Inputs(list(described), plain, plain.example, parametrised, own, tuple(notes))
 
 
 def _parametrised_result(
@@ -380,39 +335,31 @@ def _first_input(inputs: Any) -> Any:
     """Return two unlabelled inputs, since some layers refuse one; None where there are none or they are read once."""
     if inputs is None or hasattr(inputs, "__next__"):
         return None
-    first: Any = inputs if hasattr(inputs, "shape") else next(iter(inputs), None)
-    first = first[0] if isinstance(first, tuple | list) and len(first) else first
+    first = _first_batch(inputs)
     return first[:2] if hasattr(first, "shape") and hasattr(first, "detach") and len(first) else None
 
 
-def _refuse_other_scale(given: Any, networks: Sequence[DescribedNetwork]) -> None:
-    """Raise for unlabelled inputs of another scale than the sites describe; of batches the first counts.
+def _first_batch(inputs: Any) -> Any:
+    """Return inputs themselves, or of batches the first argument of the first."""
+    first: Any = inputs if hasattr(inputs, "shape") else next(iter(inputs), None)
+    return first[0] if isinstance(first, tuple | list) and len(first) else first
 
-    Raises
-    ------
-    InputError
-        Saying how many times as large they are.
-    """
+
+def _refuse_other_scale(given: Any, networks: Sequence[DescribedNetwork]) -> None:
+    """Raise for unlabelled inputs of another scale than the sites describe; of batches the first counts."""
     descriptions = [network.description for network in networks if network.description is not None]
     if given is None or not descriptions or hasattr(given, "__next__"):  # what is read once is read later
         return
     from torch import Tensor, from_numpy  # here, since no network needs torch without inputs
 
-    first: Any = given if hasattr(given, "shape") else next(iter(given), None)
-    first = first[0] if isinstance(first, tuple | list) and len(first) else first
+    first = _first_batch(given)
     first = from_numpy(first) if isinstance(first, np.ndarray) and first.dtype.kind == "f" else first
     if isinstance(first, Tensor) and first.numel() and (problems := given_scale_problems(descriptions, first)):
         raise InputError(problems)
 
 
 def _refuse_unfit_example(template: nn.Module, example: Any, name: str) -> None:
-    """Raise for an example that the networks do not take, or descriptions of inputs of another shape.
-
-    Raises
-    ------
-    InputError
-        Quoting the error of the module.
-    """
+    """Raise for an example that the networks do not take, or descriptions of inputs of another shape."""
     arguments = example if isinstance(example, tuple) else (example,)
     if all(hasattr(argument, "detach") for argument in arguments):
         from consilience.networks.module_inputs import refuse_unfit
@@ -464,12 +411,8 @@ def _keep_all(
 ) -> NetworkFusion:
     """Return the ensemble of all modules, which need not be of one architecture, as a fusion."""
     if without_module := [network.label for network in described if network.module is None]:
-        raise InputError(
-            ", ".join(without_module),
-            "an ensemble asks modules, and these are none",
-            "load them into modules",
-            "E-NEEDED",
-        )
+        text = "an ensemble asks modules, and these are none"
+        raise InputError(", ".join(without_module), text, "load them into modules", "E-NEEDED")
     members = [network.network() for network in described]
     fusion = NetworkFusion(
         network=members[0],

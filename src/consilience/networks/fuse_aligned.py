@@ -72,10 +72,8 @@ class NetworkArguments:
         if not isinstance(self.reference, str):
             return self
         if self.reference not in names:
-            raise OptionError(
-                "reference",
-                f"expected one of {', '.join(names)}, found {self.reference!r}{suggestion(self.reference, names)}",
-            )
+            text = f"expected one of {', '.join(names)}, found {self.reference!r}{suggestion(self.reference, names)}"
+            raise OptionError("reference", text)
         return replace(self, reference=list(names).index(self.reference))
 
 
@@ -87,6 +85,7 @@ def split_arguments(options: Mapping[str, Any]) -> tuple[NetworkArguments, dict[
 
 
 _FusionType = TypeVar("_FusionType", bound=NetworkFusion)
+_Value = TypeVar("_Value")
 
 
 def fuse_aligned(
@@ -124,6 +123,10 @@ def fuse_aligned(
     inputs = models.inputs
     order = canonical_order(inputs)
     reference = order[0] if arguments.reference_number is None else arguments.reference_number
+
+    def arranged(values: Sequence[_Value] | None) -> tuple[_Value, ...] | None:
+        return None if values is None else tuple(values[i] for i in order)
+
     needs_activations = method.wants_activations and arguments.inputs is not None
     ensemble = NetworkEnsemble(
         tuple(models.networks[i] for i in order),
@@ -132,8 +135,8 @@ def fuse_aligned(
         order.index(reference),
         _activations(models, order, arguments.inputs) if needs_activations else None,
         tuple(order),
-        information=None if information is None else tuple(information[i] for i in order),
-        priors=None if priors is None else tuple(priors[i] for i in order),
+        information=arranged(information),
+        priors=arranged(priors),
     )
     outcome = method.fuse(ensemble, rng, progress)
     alignment = outcome.alignment
@@ -181,9 +184,8 @@ def target_units(models: NetworksWithSymmetry, method: NetworkMethod, arguments:
     """
     count = len(models.networks)
     if arguments.reference is not None and not _is_index(arguments.reference, count):
-        raise OptionError(
-            "reference", f"expected the number of a model, 0 to {count - 1}, found {arguments.reference!r}"
-        )
+        text = f"expected the number of a model, 0 to {count - 1}, found {arguments.reference!r}"
+        raise OptionError("reference", text)
     if arguments.target is not None and arguments.target_widths is not None:
         raise OptionError("target, target_widths", "give one of them")
     if arguments.target is not None:
@@ -214,13 +216,7 @@ def is_width_change(models: NetworksWithSymmetry, target: nn.Module) -> bool:
 
 
 def _activations(models: NetworksWithSymmetry, order: Sequence[int], inputs: Any) -> tuple[Mapping[str, Array], ...]:
-    """Return the activations of the units of every model on the same inputs, in canonical order.
-
-    Raises
-    ------
-    InputError
-        For a network whose activations overflow.
-    """
+    """Return the activations of the units of every model on the same inputs, in canonical order."""
     from consilience.networks.activations import activations, batches_of
 
     batches = list(batches_of(inputs))

@@ -40,19 +40,13 @@ from consilience.networks.fusion import NetworkFusion, NetworkInput
 from consilience.networks.methods.distill import Distill, is_narrower_than_some
 from consilience.networks.network import Network
 from consilience.networks.shared_symmetry import NetworksWithSymmetry
-from consilience.networks.symmetry.axes import Layout, fixed_axes
-from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.torch_modules import (
-    aliases_of_module,
-    arrays_of_module,
-    is_module,
-    layer_kinds,
-    module_with,
-)
+from consilience.networks.symmetry.symmetry import Symmetry, trivial_symmetry
+from consilience.networks.torch_modules import aliases_of_module, arrays_of_module, is_module, layer_kinds, module_with
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from consilience.networks.choice.inputs import ChoiceInputs
     from consilience.networks.choice.make_candidates import NetworkComparison
     from consilience.networks.distillation import Distilled
 
@@ -112,49 +106,24 @@ def fuse_distilled(
     started = time.monotonic()
     if problems := distillation_problems(models, sites, arguments):
         raise InputError(problems)
-    from consilience.networks.choice.inputs import choice_inputs
     from consilience.networks.choice.make_candidates import NetworkComparison  # here, since it needs torch
 
     matching_rng, input_rng, candidate_rng = rng.spawn(3)
-    target = arguments.target
-    other = target if target is not None and is_module(target) and not _is_of_other_widths(models, target) else None
+    other = _other_architecture(models, arguments.target)
     if other is not None:
         arguments = replace(arguments, target=None)
     is_narrower = other is None and is_narrower_than_some(models.networks, target_units(models, method, arguments))
-    method = method.for_start(is_fused=other is None and not is_narrower)
+    is_of_models = other is None and not is_narrower
+    method = method.for_start(is_fused=is_of_models)
     if is_narrower:  # several units of a model became one: its layers are none that this network's could be fitted to
         method = replace(method, refit=False)
     workshop = Workshop(models, sites, arguments, None, method, matching_rng, progress)
-    try:
-        inputs = choice_inputs(
-            workshop.ordered,
-            workshop.modules,
-            arguments.inputs,
-            arguments.example,
-            method.n_inputs,
-            input_rng,
-            progress,
-            method.max_seconds,
-            distils=True,
-        )
-    except OptionError as error:
-        if method.max_seconds is None:
-            raise
-        raise _too_short(method) from error  # which names the caller's bound, and not the images' share of it
-    if inputs is None:
-        raise InputError([_no_inputs(sites)])
+    inputs = _inputs(workshop, method, input_rng)
     steps = inputs.steps_for(workshop.modules[0]) if method.steps is None else method.steps
     options = CandidateOptions(refit=method.refit, max_seconds=method.max_seconds)
     comparison = NetworkComparison(workshop, inputs, candidate_rng, started, options)
     refit_rng, batch_rng = candidate_rng.spawn(2)
-    if other is not None:
-        start = _other_architecture(models, sites, other, comparison)
-    elif is_narrower:
-        base = workshop.base_candidate
-        start = replace(base, module=_with_own_statistics(base.module, comparison), made="transported")
-    else:
-        fused = [*comparison.averages(), *comparison.refitted(refit_rng)]
-        start = comparison.start([*comparison.site_candidates(), *fused])
+    start, note = _start(comparison, other, is_narrower, refit_rng)
     candidate, distilled = comparison.distil(
         start,
         batch_rng,
@@ -163,42 +132,84 @@ def fuse_distilled(
         batch_size=method.batch_size,
         max_seconds=_remaining(method, started),
         progress=progress,
-        is_anchored=other is None and not is_narrower,
+        is_anchored=is_of_models,
     )
     if not distilled.steps:
         raise _too_short(method)
     if candidate is None:
         comparison.notes.append("No step came nearer to the sites' ensemble on held-out inputs: the start stays")
-    if other is not None:
-        comparison.notes.append("The target is of another architecture, so it started from its own weights")
-    elif is_narrower:
-        comparison.notes.append("The target is narrower, so it started from an optimal transport into its widths")
-    if distilled.stopped_by == "time":
+    comparison.notes += [note] if note else []
+    is_cut_short = distilled.stopped_by == "time"
+    if is_cut_short:
         bound = f"max_seconds={method.max_seconds:g}"
         comparison.notes.append(f"Training ended at {bound}, after {distilled.steps} of {steps} steps")
-    taken = start if candidate is None else candidate
-    fusion = workshop.finish(_judged(comparison, start, taken))
+    fusion = workshop.finish(_judged(comparison, start, candidate or start))
     return replace(
         fusion,
-        status=Status.OUT_OF_TIME if distilled.stopped_by == "time" else fusion.status,
+        status=Status.OUT_OF_TIME if is_cut_short else fusion.status,
         details={**fusion.details, "distillation": _record(distilled)},
     )
 
 
-def _is_of_other_widths(models: NetworksWithSymmetry, target: nn.Module) -> bool:
-    """Return whether a network is that of the models in these or other widths, by its arrays and kinds of layers."""
-    same_kinds = models.template is None or layer_kinds(models.template) == layer_kinds(target)
-    return same_kinds and is_width_change(models, target)
-
-
-def _remaining(method: Distill, started: float) -> float | None:
-    """Return the seconds that are left for training; None without a bound.
+def _inputs(workshop: Workshop, method: Distill, rng: np.random.Generator) -> ChoiceInputs:
+    """Return the inputs to train on, to stop by and to score on.
 
     Raises
     ------
+    InputError
+        Where nothing tells what inputs are like.
     OptionError
-        If there are none.
+        For a time in which images cannot be matched.
     """
+    from consilience.networks.choice.inputs import choice_inputs  # here, since it needs torch
+
+    arguments = workshop.arguments
+    try:
+        inputs = choice_inputs(
+            workshop.ordered,
+            workshop.modules,
+            arguments.inputs,
+            arguments.example,
+            method.n_inputs,
+            rng,
+            workshop.progress,
+            method.max_seconds,
+            distils=True,
+        )
+    except OptionError as error:
+        if method.max_seconds is None:
+            raise
+        raise _too_short(method) from error  # which names the caller's bound, and not the images' share of it
+    if inputs is None:
+        raise InputError([_no_inputs(workshop.sites)])
+    return inputs
+
+
+def _other_architecture(models: NetworksWithSymmetry, target: nn.Module | None) -> nn.Module | None:
+    """Return a target that is not the models' network in these or other widths, by its arrays and kinds of layers."""
+    if target is None or not is_module(target):
+        return None
+    same_kinds = models.template is None or layer_kinds(models.template) == layer_kinds(target)
+    return None if same_kinds and is_width_change(models, target) else target
+
+
+def _start(
+    comparison: NetworkComparison, other: nn.Module | None, is_narrower: bool, rng: np.random.Generator
+) -> tuple[Candidate, str]:
+    """Return the network that training starts from, and what the verdict should say of it."""
+    if other is not None:
+        note = "The target is of another architecture, so it started from its own weights"
+        return _start_of_other(other, comparison), note
+    if is_narrower:
+        base = comparison.workshop.base_candidate
+        start = replace(base, module=_with_own_statistics(base.module, comparison), made="transported")
+        return start, "The target is narrower, so it started from an optimal transport into its widths"
+    fused = [*comparison.averages(), *comparison.refitted(rng)]
+    return comparison.start([*comparison.site_candidates(), *fused]), ""
+
+
+def _remaining(method: Distill, started: float) -> float | None:
+    """Return the seconds that are left for training; None without a bound."""
     if method.max_seconds is None:
         return None
     left = method.max_seconds - (time.monotonic() - started)
@@ -208,11 +219,8 @@ def _remaining(method: Distill, started: float) -> float | None:
 
 
 def _too_short(method: Distill) -> OptionError:
-    return OptionError(
-        "max_seconds",
-        f"{method.max_seconds:g} s were over before the first step: inputs and the start took them",
-        "give more time",
-    )
+    text = f"{method.max_seconds:g} s were over before the first step: inputs and the start took them"
+    return OptionError("max_seconds", text, "give more time")
 
 
 def _record(distilled: Distilled[nn.Module]) -> Distillation:
@@ -233,9 +241,7 @@ def _judged(comparison: NetworkComparison, start: Candidate, taken: Candidate) -
     return comparison.compare(candidates, lambda _: number)
 
 
-def _other_architecture(
-    models: NetworksWithSymmetry, sites: Sites, target: nn.Module, comparison: NetworkComparison
-) -> Candidate:
+def _start_of_other(target: nn.Module, comparison: NetworkComparison) -> Candidate:
     """Return a network of another architecture as a start.
 
     Raises
@@ -245,6 +251,7 @@ def _other_architecture(
     """
     from consilience.networks.module_inputs import refuse_unfit
 
+    models, sites = comparison.workshop.models, comparison.workshop.sites
     like = next(comparison.workshop.modules[0].parameters())
     module = copy.deepcopy(target).to(like.device).eval()
     rows = comparison.inputs.fit.inputs[:2]
@@ -252,15 +259,12 @@ def _other_architecture(
     n_outputs = comparison.on_held.shape[2]
     shape = _answer_shape(module, rows)
     if shape != (n_outputs,):
-        raise InputError(
-            "target", f"answers {shape} for an input where the networks answer ({n_outputs},)", code="E-SHAPE"
-        )
+        text = f"answers {shape} for an input where the networks answer ({n_outputs},)"
+        raise InputError("target", text, code="E-SHAPE")
     module = _with_own_statistics(module, comparison)
     aliases = aliases_of_module(module)
     arrays = arrays_of_module(module)
-    symmetry = Symmetry(
-        {key: Layout(fixed_axes(tuple(v.shape))) for key, v in arrays.items() if key not in aliases}, (), aliases
-    )
+    symmetry = trivial_symmetry(arrays, aliases)
     network = Network({key: v for key, v in arrays.items() if key not in aliases}, symmetry, "target")
 
     fusion = NetworkFusion(

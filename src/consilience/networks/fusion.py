@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,12 +35,19 @@ from consilience.networks.details import NetworkDetails
 from consilience.networks.files import with_tied_arrays, write_network
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.match_quality import GroupQuality, match_quality
-from consilience.networks.network import Network, to_numpy, total_size, working_precision
+from consilience.networks.network import (
+    Network,
+    never_saw_data,
+    to_numpy,
+    total_size,
+    untrained_norms,
+    working_precision,
+)
 from consilience.networks.parametrised_layers import Parametrised, StoredArrays
 from consilience.networks.symmetry.transport import Transport
-from consilience.networks.untrained_norms import never_saw_data, untrained_norms
 
 if TYPE_CHECKING:
+    from consilience.networks.ensemble import Mean
     from consilience.networks.report.content import ShownNetworks
 
 
@@ -153,9 +160,8 @@ class NetworkFusion(Fusion):
         if self.keeps_models:
             return self.model
         if self._rebuild is None:
-            raise InputError(
-                "models", "these are files without a module", "give `module=`, a function that makes one", "E-NEEDED"
-            )
+            text = "give module=, a function that makes one"
+            raise InputError("models", "these are files without a module", text, "E-NEEDED")
         from consilience.networks.ensemble import ModuleEnsemble  # here, since it needs torch
 
         modules = [self._rebuild(local.network) for local in self.inputs]
@@ -166,21 +172,13 @@ class NetworkFusion(Fusion):
         )
         if (estimated := self.details.get("estimated_classes")) is not None:
             sites = replace(sites, estimated_classes=np.array([estimated[name] for name in sites.names]))
+        mean: Mean = "logits" if sites.is_regression else "probabilities"
+        stated: dict[str, Any] = {"names": sites.names, "one_output": self.details.get("one_output")}
         if sites.ensemble_counts is not None:
             priors = ["own" if local.description is None else local.description.class_prior for local in self.inputs]
-            return ModuleEnsemble(
-                modules,
-                sites.weights,
-                "stationary",
-                class_counts=sites.ensemble_counts,
-                class_prior=priors,
-                classes=sites.classes,
-                names=sites.names,
-                one_output=self.details.get("one_output"),
-            ).eval()
-        mean: Literal["logits", "probabilities"] = "logits" if sites.is_regression else "probabilities"
-        one_output = self.details.get("one_output")
-        return ModuleEnsemble(modules, sites.weights, mean, names=sites.names, one_output=one_output).eval()
+            mean = "stationary"
+            stated |= {"class_counts": sites.ensemble_counts, "class_prior": priors, "classes": sites.classes}
+        return ModuleEnsemble(modules, sites.weights, mean, **stated).eval()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -293,9 +291,8 @@ class NetworkFusion(Fusion):
             When the models were files without a module.
         """
         if self._rebuild is None:
-            raise InputError(
-                "models", "these are files without a module", "give `module=`, a function that makes one", "E-NEEDED"
-            )
+            text = "give module=, a function that makes one"
+            raise InputError("models", "these are files without a module", text, "E-NEEDED")
         return self._rebuild(network)
 
     @cached_property
@@ -389,9 +386,9 @@ class NetworkFusion(Fusion):
         InputError
             When the path cannot be written.
         """
-        from consilience.networks.report.write import write_network_page  # here, so that fusing needs no pages
+        from consilience.networks.report import page  # here, so that fusing needs no pages
 
-        write_network_page(Path(path), self._shown(), **shown)
+        page.write_network_content(Path(path), page.checked_content_of(self._shown(), **shown))
 
     def _shown(self) -> ShownNetworks:
         """Return the fusion as its page takes it."""

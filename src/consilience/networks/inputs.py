@@ -1,5 +1,7 @@
 """Inputs that are networks: modules, Networks and files, described by their arrays, symmetry and digest.
 
+Companion files of networks (Fisher information, descriptions) are selected by format and matched by digest.
+
 Networks are fused in an order that depends on their contents only (`canonical_order`), so that a result does not
 depend on the order in which they arrive (docs/adr/4).
 """
@@ -7,20 +9,20 @@ depend on the order in which they arrive (docs/adr/4).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from zlib import crc32
 
 import numpy as np
 
 from consilience.checks import AnyArray
 from consilience.core.gather import Reading, gather, twice
-from consilience.core.inputs import NamedInput, too_few_models
+from consilience.core.inputs import NamedInput, in_order, too_few_models
 from consilience.core.training_state import training_state_problem
-from consilience.errors import FileFormatError, InputError, Problem
+from consilience.errors import FileFormatError, InputError, OptionError, Problem
 from consilience.files.foreign_formats import part_of_checkpoint
 from consilience.files.format import Record
 from consilience.files.quantisation import quantisation_beside
@@ -29,17 +31,11 @@ from consilience.files.tensor_names import PLAIN_TYPES, unfit_tensors
 from consilience.networks.descriptions.description import Description
 from consilience.networks.entry_names import common_names
 from consilience.networks.files import read_network
-from consilience.networks.network import Network, as_buffer, has_nan, to_bytes
+from consilience.networks.network import Network, as_buffer, dtype_name, has_nan, to_bytes
 from consilience.networks.parametrised_layers import Parametrised, parts_of_module, plain_module
 from consilience.networks.state_entries import dense_arrays, extra_state, is_state_dict
-from consilience.networks.symmetry.axes import Layout, fixed_axes
-from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.torch_modules import (
-    arrays_of_module,
-    initialised,
-    is_module,
-    unwrapped,
-)
+from consilience.networks.symmetry.symmetry import Symmetry, trivial_symmetry
+from consilience.networks.torch_modules import arrays_of_module, initialised, is_module, unwrapped
 from consilience.networks.weight_parts import plain_arrays
 from consilience.posteriors.adapters.table import has_adapter
 
@@ -99,8 +95,7 @@ class DescribedNetwork:
 
     def network(self) -> Network:
         """Return the network under the trivial symmetry, under which nothing moves."""
-        layouts = {key: Layout(fixed_axes(tuple(values.shape))) for key, values in self.arrays.items()}
-        return Network(self.arrays, Symmetry(layouts, ()), self.label)
+        return Network(self.arrays, trivial_symmetry(self.arrays), self.label)
 
     def invariant_key(self) -> Iterator[int]:
         """Yield the parts of a sorting key of the network's values that no renumbering of units changes.
@@ -217,7 +212,7 @@ class NetworkReading(Reading[DescribedNetwork]):
 
 def _unfit_arrays(network: DescribedNetwork, path: Path | None) -> Iterator[Problem]:
     """Yield that arrays of a network are packed by quantisation, an optimiser's, or those of a part of its file."""
-    dtypes = {name: str(values.dtype).rpartition(".")[2] for name, values in network.arrays.items()}
+    dtypes = {name: dtype_name(values) for name, values in network.arrays.items()}
     stated = None if path is None or PLAIN_TYPES.issuperset(dtypes.values()) else quantisation_beside(path.parent)
     if (unfit := unfit_tensors(dtypes, stated)) is not None:
         yield Problem(network.label, *unfit, "E-TYPE")
@@ -226,12 +221,10 @@ def _unfit_arrays(network: DescribedNetwork, path: Path | None) -> Iterator[Prob
         yield Problem(network.label, text, "merge the folders: consilience.merge", "E-FILE")
 
 
-def describe_network_file(
-    file: SafetensorsFile, name: str, label: str, *, mapped: bool = False, template: nn.Module | None = None
-) -> DescribedNetwork:
+def describe_network_file(file: SafetensorsFile, name: str, label: str) -> DescribedNetwork:
     """Return the network in a file as an input, without its digest; see `describe_networks`."""
-    network = read_network(file, mapped=mapped)
-    return replace(_of_state_dict(network.arrays, name, label, template), symmetry=network.symmetry)
+    network = read_network(file)
+    return replace(_of_state_dict(network.arrays, name, label, None), symmetry=network.symmetry)
 
 
 def describe_object(
@@ -290,3 +283,75 @@ def load_network(file: SafetensorsFile) -> Network:
     return Network(
         described.arrays, described.symmetry, file.label, constants=constants, parametrised=described.parametrised
     )
+
+
+class Companion(Protocol):
+    """A companion of a network, such as its Fisher information, with a name for messages."""
+
+    @property
+    def name(self) -> str:
+        """Name in messages."""
+
+
+CompanionType = TypeVar("CompanionType", bound=Companion)
+
+
+def split_companions(inputs: Sequence[NamedInput], *formats: str) -> tuple[list[NamedInput], ...]:
+    """Return the inputs that are files of none of these formats, and then those of each."""
+    return (
+        [named for named in inputs if named.format not in formats],
+        *([named for named in inputs if named.format == file_format] for file_format in formats),
+    )
+
+
+def values_in_order(values: Any, names: Sequence[str], option: str) -> Sequence[Any] | None:
+    """Return one value for each network, in their order, of a list or a mapping by name; None where none were given.
+
+    Raises
+    ------
+    OptionError
+        For anything else, and another number of values.
+    """
+    values = in_order(values, names, option)
+    if values is None:
+        return None
+    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
+        raise OptionError(option, f"expected a list with one entry for each network, found {type(values).__name__}")
+    if len(values) != len(names):
+        raise OptionError(option, f"expected {len(names)}, one for each network in their order, found {len(values)}")
+    return values
+
+
+def assign_by_digest(
+    networks: Sequence[DescribedNetwork],
+    companions: Sequence[CompanionType],
+    is_of: Callable[[CompanionType, DescribedNetwork], bool],
+    unmatched: str,
+    remedy: str,
+) -> tuple[dict[int, CompanionType], list[Problem]]:
+    """Return the companion of every network that has one, by the network's number, and what is wrong with the others.
+
+    Parameters
+    ----------
+    networks : sequence of DescribedNetwork
+        The networks.
+    companions : sequence
+        In any order.
+    is_of : callable
+        Whether a companion is of a network, by digest.
+    unmatched, remedy : str
+        What to say of a companion of no network here.
+    """
+    by_network: dict[int, CompanionType] = {}
+    problems: list[Problem] = []
+    for companion in companions:
+        numbers = [number for number, network in enumerate(networks) if is_of(companion, network)]
+        if not numbers:
+            problems.append(Problem(companion.name, unmatched, remedy, "E-MISMATCH"))
+        # Equal networks have equal digests, so that one file may be of several.
+        for number in numbers:
+            if number in by_network:
+                text = f"is of {networks[number].label}, as {by_network[number].name} is"
+                problems.append(Problem(companion.name, text, "leave one out", "E-TWICE"))
+            by_network.setdefault(number, companion)
+    return by_network, problems

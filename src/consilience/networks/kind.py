@@ -136,39 +136,31 @@ class Networks(Kind):
             raise InputError(file, f"is {called}, expected a model", "send it with its network's file", "E-TYPE")
         network = describe_network_file(file, file.label, file.label)
         refuse_not_finite(file, network.arrays, untrained_infinities(network.arrays))
-        is_informed = companion is not None and companion.format != DESCRIPTION
-        if companion is not None and not is_informed:
-            of_file = NamedInput(file.label, file.label, file=file)
-            with_descriptions(
-                [network], [of_file], None, [NamedInput(companion.label, companion.label, file=companion)]
-            )
-        elif companion is not None:
-            information = read_fisher(companion)
-            refuse_not_finite(companion, {**information.residual, **information.factors})
-            gather_information([network], None, [NamedInput(companion.label, companion.label, file=companion)])
         scales = array_scales(network.arrays)
-        bounded = frozenset(scales)
-        if companion is not None and is_informed:
-            traces = {
-                f"Fisher information of {name}": size for name, size in array_scales(information.residual).items()
-            }
-            scales, bounded = {**scales, **traces}, bounded | set(traces)
+        is_informed = False
+        if companion is not None:
+            beside = [NamedInput(companion.label, companion.label, file=companion)]
+            is_informed = companion.format != DESCRIPTION
+            if is_informed:
+                information = read_fisher(companion)
+                refuse_not_finite(companion, {**information.residual, **information.factors})
+                gather_information([network], None, beside)
+                traces = array_scales(information.residual)
+                scales |= {f"Fisher information of {name}": size for name, size in traces.items()}
+            else:
+                with_descriptions([network], [NamedInput(file.label, file.label, file=file)], None, beside)
         facets = network_facets("network", network.arrays, network.symmetry, is_informed)
-        return SiteFacts(facets, scales=scales, bounded_scales=bounded)
+        return SiteFacts(facets, scales=scales, bounded_scales=frozenset(scales))
 
     def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
         """Write a network with its symmetry and description, a companion of one, or an ensemble as a folder."""
         from consilience.networks.descriptions.description import Description
         from consilience.networks.descriptions.files import description_path, write_description
         from consilience.networks.ensemble_files import is_ensemble, write_ensemble
-        from consilience.networks.files import write_network
         from consilience.networks.fisher.files import write_fisher
         from consilience.networks.fisher.information import FisherInformation
         from consilience.networks.fusion import NetworkFusion
-        from consilience.networks.inputs import describe_object
         from consilience.networks.network import Network
-        from consilience.networks.state_entries import dense_arrays, is_state_dict
-        from consilience.networks.torch_modules import arrays_of_module, unwrapped
 
         if features is not None:
             raise OptionError("features", "are columns of statistical models; leave them out")
@@ -191,19 +183,7 @@ class Networks(Kind):
         if stated:
             model = self.describe(model, **{"data": None, **stated}, symmetry=symmetry)
         description = model.description if isinstance(model, Network) else None
-        if isinstance(model, Network) and model.is_untraced:
-            model = model.module  # nothing says which axes move, and under the module's names tied weights stay
-        if isinstance(model, Network):
-            write_network(path, model.arrays, model.symmetry, sent=model.sent_arrays)
-        elif symmetry is None:
-            is_state = is_state_dict(model)
-            write_network(path, dense_arrays(model, "state dict") if is_state else arrays_of_module(unwrapped(model)))
-        else:
-            label = "state dict" if is_state_dict(model) else type(model).__name__
-            described = describe_object(model, "", label)
-            network = Network(described.arrays, symmetry, label)  # which refuses arrays that it does not fit
-            sent = None if described.parametrised is None else described.sent_arrays
-            write_network(path, network.arrays, symmetry, sent=sent)
+        _write(model, path, symmetry)
         if description is not None:  # after the weights, which remove that of others
             write_description(description_path(path), description)
 
@@ -244,11 +224,32 @@ class Networks(Kind):
     def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
         """Write a page about a fused network's file; `shown` has files of barriers and planes by name."""
         from consilience.networks.report.content import content_of  # here, so that fusing needs no pages
-        from consilience.networks.report.files import shown_networks_of_files
-        from consilience.networks.report.page import write_network_content
+        from consilience.networks.report.page import shown_networks_of_files, write_network_content
 
         curves = load_curves(**shown)
         write_network_content(page, content_of(shown_networks_of_files(fused, sites), **curves))
+
+
+def _write(model: Any, path: Path, symmetry: Symmetry | None) -> None:
+    """Write a network, or a module or state dict with a symmetry or without."""
+    from consilience.networks.files import write_network
+    from consilience.networks.inputs import describe_object
+    from consilience.networks.network import Network
+    from consilience.networks.state_entries import dense_arrays, is_state_dict
+    from consilience.networks.torch_modules import arrays_of_module, unwrapped
+
+    if isinstance(model, Network) and model.is_untraced:
+        model = model.module  # nothing says which axes move, and under the module's names tied weights stay
+    is_state = is_state_dict(model)
+    if isinstance(model, Network):
+        write_network(path, model.arrays, model.symmetry, sent=model.sent_arrays)
+    elif symmetry is None:
+        write_network(path, dense_arrays(model, "state dict") if is_state else arrays_of_module(unwrapped(model)))
+    else:
+        described = describe_object(model, "", "state dict" if is_state else type(model).__name__)
+        network = Network(described.arrays, symmetry, described.label)  # which refuses arrays that it does not fit
+        sent = None if described.parametrised is None else described.sent_arrays
+        write_network(path, network.arrays, symmetry, sent=sent)
 
 
 def load_curves(

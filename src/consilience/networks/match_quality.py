@@ -56,11 +56,6 @@ def match_quality(
         Weight of each model; they sum to 1.
     transports : sequence of mappings of str to Transport, of length n_models
         For every model and group, the transport of its units.
-
-    Returns
-    -------
-    dict of str to GroupQuality
-        By group.
     """
     symmetry = networks[0].symmetry
     after = _squared_distances([n.move(t) for n, t in zip(networks, transports, strict=True)], weights)

@@ -464,6 +464,7 @@ def robust_average(
             total += measure([arrays[voter] for voter in voters[chosen].tolist()])
         return [(chosen, total)]
 
+    # First as they are, then standardized; the distances among those that passed give the weights of the median.
     everyone = group_of(squared_distances, np.ones(len(voters), dtype=np.bool_))
     ((_, squares),) = everyone
     standardized = partial(group_of, standardized_squared_distances)

@@ -74,11 +74,8 @@ def refuse_unfit(module: nn.Module, arguments: tuple[Tensor, ...], name: str) ->
             shapes = " and ".join(
                 f"{str(argument.dtype).removeprefix('torch.')} {tuple(argument.shape)}" for argument in arguments
             )
-            raise InputError(
-                name,
-                f"{type(module).__name__} does not take an input such as {shapes} ({first_line(error)})",
-                code="E-SHAPE",
-            ) from error
+            text = f"{type(module).__name__} does not take an input such as {shapes} ({first_line(error)})"
+            raise InputError(name, text, code="E-SHAPE") from error
 
 
 def precision_of(module: nn.Module | None) -> Any:

@@ -8,7 +8,7 @@ keep the precision of their files; methods compute with `Network.working`, in at
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from math import isfinite, prod
@@ -23,6 +23,7 @@ from consilience.checks import AnyArray, Array, Labels
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count, shorten
 from consilience.errors import InputError, OptionError, Problem
+from consilience.networks.descriptions.disclosure import named
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection, Transport, move, permutation
 
@@ -90,32 +91,29 @@ class Network(Displayed):
             if key not in arrays and alias in self.arrays:  # the file has a tied weight under its other name only
                 arrays[key] = self.arrays[alias]
                 shapes[key] = shapes[alias]
-        problems = [
-            Problem(
-                self.name,
-                f"arrays {alias} and {key} are one array in this network (tied weights), but differ here",
-                "give them the same values",
-                "E-MISMATCH",
-            )
-            for alias, key in self.symmetry.aliases.items()
-            if alias in self.arrays and key in self.arrays and not same_values(self.arrays[alias], self.arrays[key])
-        ]
         object.__setattr__(self, "units", self.symmetry.units(shapes, self.name))
-        problems += [
-            Problem(
-                self.name, f"array {key} holds {_kind(arrays[key])}, but its units move", "convert it to floating-point"
-            )
-            for key, layout in self.symmetry.layouts.items()
-            if not is_averaged(arrays[key]) and _kind(arrays[key]) != "bool" and layout.moving_axes
-        ]
         moving = {key for key, layout in self.symmetry.layouts.items() if layout.moving_axes}
         infinite = {key: values for key, values in arrays.items() if not is_finite(values)}
         constants = (self.constants | untrained_infinities(infinite, self.module)) & (infinite.keys() - moving)
-        problems += non_finite_problems(infinite, self.name, constants)
-        if problems:
+        problems = [*self._tied_problems(), *self._type_problems(arrays, moving)]
+        if problems := problems + non_finite_problems(infinite, self.name, constants):
             raise InputError(problems)
         object.__setattr__(self, "arrays", arrays)
         object.__setattr__(self, "constants", constants)
+
+    def _tied_problems(self) -> Iterator[Problem]:
+        """Yield which names of one array have different values."""
+        for alias, key in self.symmetry.aliases.items():
+            if alias in self.arrays and key in self.arrays and not same_values(self.arrays[alias], self.arrays[key]):
+                text = f"arrays {alias} and {key} are one array in this network (tied weights), but differ here"
+                yield Problem(self.name, text, "give them the same values", "E-MISMATCH")
+
+    def _type_problems(self, arrays: Mapping[str, AnyArray], moving: Container[str]) -> Iterator[Problem]:
+        """Yield which arrays whose units move hold neither numbers that have a mean nor truth values."""
+        for key in self.symmetry.layouts:
+            if key in moving and not is_averaged(arrays[key]) and dtype_name(arrays[key]) != "bool":
+                text = f"array {key} holds {dtype_name(arrays[key])}, but its units move"
+                yield Problem(self.name, text, "convert it to floating-point")
 
     def _headline(self) -> str:
         size = sum(math.prod(values.shape) for values in self.arrays.values())
@@ -234,12 +232,12 @@ def identity_transports(units: Mapping[str, int]) -> dict[str, Transport]:
 
 def is_floating(values: AnyArray) -> bool:
     """Return whether an array holds floating-point numbers."""
-    return _kind(values) in _FLOATS
+    return dtype_name(values) in _FLOATS
 
 
 def is_complex(values: AnyArray) -> bool:
     """Return whether an array holds complex numbers."""
-    return _kind(values) in _COMPLEX
+    return dtype_name(values) in _COMPLEX
 
 
 def is_averaged(values: AnyArray) -> bool:
@@ -247,20 +245,20 @@ def is_averaged(values: AnyArray) -> bool:
     return is_floating(values) or is_complex(values)
 
 
-def _kind(values: AnyArray) -> str:
+def dtype_name(values: AnyArray) -> str:
     """Return the type of an array's entries, as NumPy calls it."""
-    return _dtype_name(values.dtype)
+    return _name_of(values.dtype)
 
 
 @cache
-def _dtype_name(dtype: Hashable) -> str:
+def _name_of(dtype: Hashable) -> str:
     """Return the name of a type of any library: of ``torch.float32`` too it is ``float32``."""
     return str(dtype).rpartition(".")[2]
 
 
 def working_precision(values: AnyArray) -> AnyArray:
     """Return a floating array in at least 32 bits, a complex one in at least twice 32."""
-    kind = _kind(values)
+    kind = dtype_name(values)
     if kind not in _HALVES and kind != "complex32":
         return values
     xp = array_namespace(values)
@@ -356,6 +354,33 @@ def negative_variance_problems(arrays: Mapping[str, AnyArray], name: str) -> lis
         for key, value in least.items()
         if value < 0
     ]
+
+
+def untrained_norms(arrays: Mapping[str, AnyArray]) -> list[str]:
+    """Return the paths of batch normalisation with mean 0 and variance 1 in all channels, the values before training.
+
+    Such statistics, left by training in ``eval()`` mode or by a reset, normalise nothing in evaluation mode.
+
+    Examples
+    --------
+    >>> untrained_norms({"bn.running_mean": np.zeros(3), "bn.running_var": np.ones(3)})
+    ['bn']
+    >>> untrained_norms({"bn.running_mean": np.zeros(3), "bn.running_var": np.array([1.0, 1.0, 0.9])})
+    []
+    """
+    keys = {key.removesuffix("running_var"): key for key in arrays if key.endswith("running_var")}
+    return [
+        path.removesuffix(".")
+        for path, key in keys.items()
+        if (mean := f"{path}running_mean") in arrays
+        and not to_numpy(arrays[mean]).any()
+        and (to_numpy(arrays[key]) == 1).all()
+    ]
+
+
+def never_saw_data(paths: list[str]) -> str:
+    """Return the note on batch normalisation layers that have never seen data."""
+    return f"batch normalisation {named(paths)} has never seen data (mean 0, variance 1)"
 
 
 def is_finite(values: AnyArray) -> bool:

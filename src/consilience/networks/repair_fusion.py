@@ -94,9 +94,8 @@ def repair(
         module, description = _repair_on_inputs(fused, aligned, weights, batches, kind, options)
     else:
         if len(moments) != len(fusion.inputs):
-            raise InputError(
-                "moments", f"expected those of {len(fusion.inputs)} models, found {len(moments)}", code="E-SHAPE"
-            )
+            text = f"expected those of {len(fusion.inputs)} models, found {len(moments)}"
+            raise InputError("moments", text, code="E-SHAPE")
         module, description = _repair_from_moments(fusion, fused, aligned, weights, moments, kind, options)
     return replace_module(fusion, module, description)
 
@@ -110,22 +109,17 @@ def replace_module(fusion: NetworkFusion, module: nn.Module, description: str) -
     network = replace(fusion.network, arrays={**before, **arrays})
     repaired = description if fusion.repaired is None else f"{fusion.repaired}; {description}"
     result = {**fusion.provenance.get("result", {}), "repaired": repaired}
-    result.pop("chosen", None)  # a choice is of the network that was judged
+    details: NetworkDetails = {**fusion.details}
+    for record in (result, details):
+        record.pop("chosen", None)  # a choice is of the network that was judged
     return replace(
         fusion,
         network=network,
         repaired=repaired,
         provenance={**fusion.provenance, "result": result},
-        details=_without_choice(fusion.details),
+        details=details,
         judgement=None,
     )
-
-
-def _without_choice(details: NetworkDetails) -> NetworkDetails:
-    """Return details that name no chosen candidate."""
-    others: NetworkDetails = {**details}
-    others.pop("chosen", None)
-    return others
 
 
 def _modules(fusion: NetworkFusion, models: Sequence[nn.Module] | None) -> tuple[nn.Module, list[nn.Module]]:
@@ -212,11 +206,8 @@ def refit_fusion(
         Whether units of one model may be joined, so that layers are fitted to the outputs of the models as they are
         (``repair.joined_units``). Default: False.
     """
-    # Nothing was averaged where no fused unit has two members: the network is the models side by side.
-    if all(matching.members.max(initial=0) <= 1 for matching in fusion.matching.values()):
-        return replace(fusion, details={**fusion.details, "refit": "not needed: no two units were merged"})
-    if all(group.distance <= _EQUAL_UNITS for group in fusion.quality.values()):
-        return replace(fusion, details={**fusion.details, "refit": "not needed: the models are the same"})
+    if not_needed := _reason_for_no_refit(fusion):
+        return _with_refit(fusion, f"not needed: {not_needed}")
     from consilience.networks import repair as repairs
 
     # Sums of floating-point numbers depend on their order: models are taken in the canonical one.
@@ -227,37 +218,51 @@ def refit_fusion(
     weights = np.array([fusion.inputs[i].weight for i in order])
     try:
         fit_inputs = _made_up_inputs(aligned, weights, example, rng) if inputs is None else inputs
-        shares, maps = None, None
-        if is_joined:
-            from consilience.networks.repair.joined_units import joined_layers  # here, as below
-
-            units = [fusion.inputs[i].network.units for i in order]
-            transports = [fusion.transports[i] for i in order]
-            maps, shares = joined_layers(fusion.network.symmetry, transports, units, weights)
+        maps, shares = _joined_layers(fusion, order, weights) if is_joined else (None, None)
         if partner_inputs is not None:
             from consilience.networks.repair.partners import layer_shares  # here, since it needs torch
 
             shares = layer_shares(aligned, weights, fusion.network.symmetry, partner_inputs)
         refitted = repairs.refit(fused, aligned, weights, fit_inputs, rng=rng, shares=shares, maps=maps)
     except (InputError, UnsupportedError) as error:
-        return replace(fusion, details={**fusion.details, "refit": f"not done: {reason_of(error)}"})
+        return _with_refit(fusion, f"not done: {reason_of(error)}")
     description = "layers fitted on inputs" if inputs is not None else "layers fitted on synthetic inputs"
-    notes = [f"{name or 'it'} {why}" for name, why in refitted.notes.items()]
-    if notes:
-        more = f", and {len(notes) - _MAX_NOTES_SHOWN} more" if len(notes) > _MAX_NOTES_SHOWN else ""
-        description += f", but where the average stays: {'; '.join(notes[:_MAX_NOTES_SHOWN])}{more}"
-    fusion = replace(fusion, details={**fusion.details, "refit": description})
-    return replace_module(fusion, refitted.module, description)
+    description += _where_average_stays([f"{name or 'it'} {why}" for name, why in refitted.notes.items()])
+    return replace_module(_with_refit(fusion, description), refitted.module, description)
+
+
+def _with_refit(fusion: NetworkFusion, what: str) -> NetworkFusion:
+    return replace(fusion, details={**fusion.details, "refit": what})
+
+
+def _reason_for_no_refit(fusion: NetworkFusion) -> str:
+    """Return why layers need not be fitted; "" where they need to be."""
+    # Nothing was averaged where no fused unit has two members: the network is the models side by side.
+    if all(matching.members.max(initial=0) <= 1 for matching in fusion.matching.values()):
+        return "no two units were merged"
+    if all(group.distance <= _EQUAL_UNITS for group in fusion.quality.values()):
+        return "the models are the same"
+    return ""
+
+
+def _joined_layers(fusion: NetworkFusion, order: Sequence[int], weights: Any) -> Any:
+    """Return the maps and shares of layers whose units are joined, for models in this order."""
+    from consilience.networks.repair.joined_units import joined_layers  # here, since it needs torch
+
+    units = [fusion.inputs[i].network.units for i in order]
+    return joined_layers(fusion.network.symmetry, [fusion.transports[i] for i in order], units, weights)
+
+
+def _where_average_stays(notes: Sequence[str]) -> str:
+    """Return what follows the description of a refit where layers were left alone, a note each."""
+    if not notes:
+        return ""
+    more = f", and {len(notes) - _MAX_NOTES_SHOWN} more" if len(notes) > _MAX_NOTES_SHOWN else ""
+    return f", but where the average stays: {'; '.join(notes[:_MAX_NOTES_SHOWN])}{more}"
 
 
 def _made_up_inputs(aligned: Sequence[nn.Module], weights: Any, example: Any, rng: np.random.Generator) -> Any:
-    """Return synthetic inputs for the models' first layers, in the shape of an example.
-
-    Raises
-    ------
-    UnsupportedError
-        Without an example of one tensor, or for models that have no synthetic inputs.
-    """
+    """Return synthetic inputs for the models' first layers, in the shape of an example."""
     from consilience.networks import repair as repairs
 
     tensor = example[0] if isinstance(example, tuple) and len(example) == 1 else example

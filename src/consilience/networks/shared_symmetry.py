@@ -20,14 +20,9 @@ from consilience.errors import InputError, OptionError, Problem, UnprovedSymmetr
 from consilience.networks.carried_arrays import difference_problems, shared_constants, type_problems
 from consilience.networks.files import read_symmetry
 from consilience.networks.inputs import DescribedNetwork
-from consilience.networks.network import (
-    Network,
-    negative_variance_problems,
-    non_finite_problems,
-    untrained_infinities,
-)
-from consilience.networks.symmetry.axes import Action, Layout, Proof, fixed_axes
-from consilience.networks.symmetry.symmetry import Symmetry
+from consilience.networks.network import Network, negative_variance_problems, non_finite_problems, untrained_infinities
+from consilience.networks.symmetry.axes import Action, Proof
+from consilience.networks.symmetry.symmetry import Symmetry, trivial_symmetry
 from consilience.networks.torch_modules import (
     aliases_of_module,
     arrays_of_module,
@@ -110,9 +105,8 @@ def with_symmetry(
         symmetry = with_common_actions(stated)
         if symmetry is None:
             names = ", ".join(network.label for network in inputs if network.symmetry is not None)
-            raise InputError(
-                names, "come with different symmetries, so they are of different architectures", code="E-MISMATCH"
-            )
+            text = "come with different symmetries, so they are of different architectures"
+            raise InputError(names, text, code="E-MISMATCH")
     if symmetry is None:
         symmetry = _trace(inputs, template, example)
     problems = _layer_type_problems(inputs)
@@ -151,8 +145,7 @@ def without_symmetry(
         tied |= aliases_of_module(template)
     arrays = inputs[0].arrays
     tied = {alias: name for alias, name in tied.items() if alias in arrays and name in arrays}
-    layouts = {key: Layout(fixed_axes(tuple(v.shape))) for key, v in arrays.items() if key not in tied}
-    symmetry = Symmetry(layouts, (), tied)
+    symmetry = trivial_symmetry(arrays, tied)
     networks = _networks(inputs, symmetry, _layer_type_problems(inputs))
     return NetworksWithSymmetry(tuple(inputs), networks, symmetry, template)
 
@@ -275,9 +268,7 @@ def _prove(
     proved = [prove(proved_module, symmetry, example, rng) for proved_module in list(modules.values()) or [template]]
     common = with_common_actions(proved)
     assert common is not None  # noqa: S101  (narrows the type; all are proofs of one symmetry)
-    proofs = [by_module.proof for by_module in proved if by_module.proof is not None]
-    deviation, trials = max(proof.deviation for proof in proofs), max(proof.trials for proof in proofs)
-    return replace(common, proof=Proof(common.digest, deviation, trials))
+    return _with_joint_proof(common, proved)
 
 
 def _unit_problems(network: DescribedNetwork, symmetry: Symmetry) -> list[Problem]:
@@ -311,6 +302,11 @@ def with_common_actions(symmetries: Sequence[Symmetry]) -> Symmetry | None:
             for group in first.all_groups
         ],
     )
+    return _with_joint_proof(common, symmetries)
+
+
+def _with_joint_proof(common: Symmetry, symmetries: Sequence[Symmetry]) -> Symmetry:
+    """Return a symmetry with the proof of these, which are the same but for actions; without where one is unproved."""
     proofs = [symmetry.proof for symmetry in symmetries if symmetry.proof is not None and symmetry.proved]
     if len(proofs) < len(symmetries):
         return replace(common, proof=None)

@@ -49,19 +49,12 @@ def summary_lines(
         Whether the distances between the units of a group, given by name, mean something.
     """
     method = fusion.provenance["method"]
-    groups = {} if fusion.keeps_models else fusion.groups
-    outer_groups = [name for name, group in fusion.network.symmetry.by_name.items() if group.parent is None]
-    local_units = [sum(local.network.units[name] for name in outer_groups) for local in fusion.inputs]
-    units = str(local_units[0]) if len(set(local_units)) == 1 else f"{min(local_units)} to {max(local_units)}"
     lines = [] if fusion.judgement is None else list(_candidates(fusion.judgement))
-    if not groups:
+    if fusion.keeps_models or not fusion.groups:
         order = "side by side" if fusion.keeps_models else "units as they are numbered"
         lines.append(f"{len(fusion.inputs)} {what}, {order} (method {method})")
     else:
-        lines += [
-            f"{len(fusion.inputs)} {what} with {units} units each in {format_count(len(groups), 'group')}"
-            f" -> {sum(groups[name] for name in outer_groups)} units (method {method})"
-        ]
+        lines.append(f"{_widths(fusion, what)} (method {method})")
         lines += _quality_table(fusion, is_comparable)
     if fusion.history.size and math.isfinite(fusion.objective):
         lines.append(f"objective {fusion.objective:.6g} after {fusion.history.size} steps: {fusion.status.value}")
@@ -73,6 +66,20 @@ def summary_lines(
     lines += [f"note: {printable(note)}" for note in fusion.notes[:MAX_GROUPS]]
     lines += _repairs(fusion)
     return lines
+
+
+def _widths(fusion: NetworkFusion, what: str) -> str:
+    """Return how many units the models have, and the fused network; those inside others are not counted."""
+    outer_groups = [name for name, group in fusion.network.symmetry.by_name.items() if group.parent is None]
+    units = _range([sum(local.network.units[name] for name in outer_groups) for local in fusion.inputs], " to ")
+    return (
+        f"{len(fusion.inputs)} {what} with {units} units each in {format_count(len(fusion.groups), 'group')}"
+        f" -> {sum(fusion.groups[name] for name in outer_groups)} units"
+    )
+
+
+def _range(counts: Sequence[int], to: str) -> str:
+    return str(counts[0]) if len(set(counts)) == 1 else f"{min(counts)}{to}{max(counts)}"
 
 
 def _candidates(verdict: Verdict) -> Iterator[str]:
@@ -100,8 +107,7 @@ def _quality_table(fusion: NetworkFusion, is_comparable: Callable[[str], bool]) 
     rows = [("group", "units", "fused", "shared", "distance")]
     for name in list(fusion.groups)[:MAX_GROUPS]:
         quality = fusion.quality[name]
-        widths = [local.network.units[name] for local in fusion.inputs]
-        local_widths = f"{widths[0]}" if len(set(widths)) == 1 else f"{min(widths)}-{max(widths)}"
+        local_widths = _range([local.network.units[name] for local in fusion.inputs], "-")
         before = "" if quality.before is None else f"{quality.before:.3f} -> "
         distance = f"{before}{quality.distance:.3f}" if is_comparable(name) else ""
         rows.append((printable(name), local_widths, str(quality.units), str(quality.shared), distance))

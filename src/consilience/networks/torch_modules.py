@@ -70,6 +70,21 @@ def seeded_torch(seed: int = 0) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Put a module into evaluation mode, without gradients, for a while; then all its layers have their modes back."""
+    import torch
+
+    modes = [(layer, layer.training) for layer in module.modules()]
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for layer, training in modes:
+            layer.training = training
+
+
 def make_template(module: nn.Module | Callable[[], nn.Module] | None) -> nn.Module | None:
     """Return the network that was handed in, or that a function makes, its initial weights drawn with seed 0.
 
@@ -85,9 +100,8 @@ def make_template(module: nn.Module | Callable[[], nn.Module] | None) -> nn.Modu
         with seeded_torch():
             made = module()
     if made is not None and not is_module(made):
-        raise OptionError(
-            "module", f"expected a torch module or a function that makes one, found {type(made).__name__}"
-        )
+        text = f"expected a torch module or a function that makes one, found {type(made).__name__}"
+        raise OptionError("module", text)
     template: nn.Module | None = made
     return None if template is None else unwrapped(template)
 
@@ -219,20 +233,11 @@ def module_with(template: nn.Module, arrays: Mapping[str, AnyArray], symmetry: S
         key: values for key, values in template.state_dict(keep_vars=True).items() if not is_extra_state(key)
     }
     if differing := sorted(set(template_state) ^ set(state)):
-        raise InputError(
-            type(template).__name__,
-            f"arrays {', '.join(differing[:5])} are in the module or in the network only",
-            code="E-MISMATCH",
-        )
+        text = f"arrays {', '.join(differing[:5])} are in the module or in the network only"
+        raise InputError(type(template).__name__, text, code="E-MISMATCH")
     if is_scripted(template):  # whose copies are made outside of Python
         return _scripted_with(template, state)
-    memo: dict[int, Any] = {}  # a deep copy takes what stands here instead of copying it
-    for key, template_values in template_state.items():
-        values = state[key].detach().to(device=template_values.device, dtype=template_values.dtype, copy=True)
-        parameter = torch.nn.Parameter(values, requires_grad=template_values.requires_grad)
-        # The first name of a tied parameter wins, so that it stays tied in the copy.
-        memo.setdefault(id(template_values), parameter if isinstance(template_values, torch.nn.Parameter) else values)
-    module: nn.Module = copy_of_module(template, memo)
+    module = _copy_with(template, template_state, state)
     if parametrised is not None:
         parts = parts_of_module(template)
         template_state, state = with_weights(template_state, parts), with_weights(state, parts)
@@ -240,6 +245,21 @@ def module_with(template: nn.Module, arrays: Mapping[str, AnyArray], symmetry: S
     for key, template_values in template_state.items():
         if state[key].shape != template_values.shape:
             _resize_layer(module, key, tuple(template_values.shape), tuple(state[key].shape))
+    return module
+
+
+def _copy_with(template: nn.Module, template_state: Mapping[str, Any], state: Mapping[str, Any]) -> nn.Module:
+    """Return a copy of a module with other values of its state, on its devices and in its precision."""
+    import torch
+
+    memo: dict[int, Any] = {}  # a deep copy takes what stands here instead of copying it
+    for key, template_values in template_state.items():
+        values = state[key].detach().to(device=template_values.device, dtype=template_values.dtype, copy=True)
+        if isinstance(template_values, torch.nn.Parameter):
+            values = torch.nn.Parameter(values, requires_grad=template_values.requires_grad)
+        # The first name of a tied parameter wins, so that it stays tied in the copy.
+        memo.setdefault(id(template_values), values)
+    module: nn.Module = copy_of_module(template, memo)
     return module
 
 
@@ -268,13 +288,7 @@ def refuse_scripted_parts(module: nn.Module | None, label: str) -> None:
 
 
 def _scripted_with(template: nn.Module, state: Mapping[str, AnyArray]) -> nn.Module:
-    """Return a copy of a TorchScript module with other arrays of the same shapes.
-
-    Raises
-    ------
-    UnsupportedError
-        For arrays of other shapes, which its compiled code does not take.
-    """
+    """Return a copy of a TorchScript module with other arrays of the same shapes."""
     import torch
 
     module = copy.deepcopy(template)
@@ -307,13 +321,7 @@ def _resize_layer(module: nn.Module, key: str, old_shape: tuple[int, ...], new_s
 
 
 def _resize_recurrent(layer: Any, path: str) -> None:
-    """Set the sizes of a recurrent layer or cell from the shapes of its weights.
-
-    Raises
-    ------
-    UnsupportedError
-        When its layers and directions are not of one width, as torch wants them.
-    """
+    """Set the sizes of a recurrent layer or cell from the shapes of its weights."""
     n_gates = _N_GATES[type(layer).__name__.removesuffix("Cell")]
     parameters = dict(layer.named_parameters(recurse=False))
     # weight_hh is (gates * units, outputs); units and outputs differ where an LSTM has a projection.
@@ -321,11 +329,8 @@ def _resize_recurrent(layer: Any, path: str) -> None:
     output_widths = {values.shape[1] for name, values in parameters.items() if name.startswith("weight_hh")}
     if len(hidden_widths) > 1 or len(output_widths) > 1:
         widths = ", ".join(map(str, sorted(hidden_widths | output_widths)))
-        raise UnsupportedError(
-            path,
-            f"the layers and directions of a {type(layer).__name__} must have one width, found {widths}",
-            "give all of its groups the same in target_widths",
-        )
+        text = f"the layers and directions of a {type(layer).__name__} must have one width, found {widths}"
+        raise UnsupportedError(path, text, "give all of its groups the same in target_widths")
     layer.hidden_size = hidden_widths.pop()
     layer.input_size = next(values for name, values in parameters.items() if name.startswith("weight_ih")).shape[1]
     if getattr(layer, "proj_size", 0):

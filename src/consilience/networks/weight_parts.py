@@ -12,8 +12,9 @@ W. Parts are recognised by the names that torch gives them (`find_parts`), in bo
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import eq
 from typing import Literal, Protocol
 
 import numpy as np
@@ -27,6 +28,10 @@ PARAMETRISATIONS = "parametrizations."
 _ROUNDING = 1e-6
 """Relative distance of two weights that are taken for the same: some units in the last place of float32."""
 REMOVAL = "remove it first (torch.nn.utils.parametrize.remove_parametrizations)"
+
+
+Formula = Literal["weight_norm", "spectral_norm", "mask"]
+"""What combines the parts of a weight."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ class WeightParts:
         Axis of the rows of M, for spectral normalisation. Default: the axis that u and v fit.
     """
 
-    kind: Literal["weight_norm", "spectral_norm", "mask"]
+    kind: Formula
     name: str
     names: tuple[str, ...]
     dim: int | None = None
@@ -199,12 +204,7 @@ def find_parts(shapes: Mapping[str, tuple[int, ...]]) -> list[WeightParts]:
     >>> [parts.name for parts in find_parts({"0.weight_g": (3, 1), "0.weight_v": (3, 2), "0.bias": (3,)})]
     ['0.weight']
     """
-    found = []
-    for name in shapes:
-        for suffix, find in _FORMS.items():
-            if name.endswith(suffix) and (parts := find(name.removesuffix(suffix), shapes)) is not None:
-                found.append(parts)
-    return found
+    return [parts for name in shapes if (parts := _parts_with_first(name, shapes)) is not None]
 
 
 def with_weights(arrays: Mapping[str, AnyArray], parts: Sequence[PartsOfWeight]) -> dict[str, AnyArray]:
@@ -221,10 +221,7 @@ def with_weights(arrays: Mapping[str, AnyArray], parts: Sequence[PartsOfWeight])
 
 
 def plain_arrays(
-    arrays: Mapping[str, AnyArray],
-    label: str,
-    known: Sequence[PartsOfWeight] = (),
-    own_names: Container[str] = (),
+    arrays: Mapping[str, AnyArray], label: str, known: Sequence[PartsOfWeight] = (), own_names: Container[str] = ()
 ) -> tuple[dict[str, AnyArray], tuple[PartsOfWeight, ...]]:
     """Return a state dict with weights instead of their parts, and the parts, those of parts last.
 
@@ -290,12 +287,8 @@ def unknown_parts(names: Iterable[str]) -> list[str]:
 
 def unknown_parts_problem(label: object, name: str) -> Problem:
     """Return that a state dict does not say how a weight is computed from its parts."""
-    return Problem(
-        label,
-        f"{name} is parametrised (as by torch's orthogonal), and its arrays do not say how it is computed",
-        f"hand in the module (as the model, or as `module=`), or {REMOVAL}",
-        "E-NEEDED",
-    )
+    text = f"{name} is parametrised (as by torch's orthogonal), and its arrays do not say how it is computed"
+    return Problem(label, text, f"hand in the module (as the model, or as module=), or {REMOVAL}", "E-NEEDED")
 
 
 def is_same_weight(weight: AnyArray, other: AnyArray) -> bool:
@@ -365,49 +358,21 @@ def _is_part(name: str) -> bool:
     return name.startswith(PARAMETRISATIONS) or f".{PARAMETRISATIONS}" in name
 
 
-def _hooked_weight_norm(name: str, shapes: Mapping[str, tuple[int, ...]]) -> WeightParts | None:
-    """Return the parts ``weight_g`` and ``weight_v``."""
-    parts = (f"{name}_g", f"{name}_v")
-    fits = name not in shapes and _are_lengths(shapes.get(parts[0]), shapes.get(parts[1]))
-    return WeightParts("weight_norm", name, parts) if fits and len(shapes[parts[1]]) > 1 else None
-
-
-def _weight_norm(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> WeightParts | None:
-    """Return the parts ``parametrizations.weight.original0`` and ``original1``, where the parametrisation is alone."""
-    parts = (f"{prefix}original0", f"{prefix}original1")
-    others = [name for name in shapes if name.startswith(prefix) and name not in parts]
-    name = _parametrised_name(prefix)
-    fits = name is not None and not others and _are_lengths(shapes.get(parts[0]), shapes.get(parts[1]))
-    return WeightParts("weight_norm", name, parts) if fits and name is not None else None
-
-
-def _hooked_spectral_norm(name: str, shapes: Mapping[str, tuple[int, ...]]) -> WeightParts | None:
-    """Return the parts ``weight_orig``, ``weight_u`` and ``weight_v``, or ``weight_orig`` and ``weight_mask``."""
-    if name in shapes:
-        return None
-    if shapes.get(f"{name}_mask") == shapes[f"{name}_orig"]:
-        return WeightParts("mask", name, (f"{name}_orig", f"{name}_mask"))
-    parts = (f"{name}_orig", f"{name}_u", f"{name}_v")
-    return WeightParts("spectral_norm", name, parts) if _are_singular_vectors(parts, shapes) else None
-
-
-def _spectral_norm(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> WeightParts | None:
-    """Return the parts ``parametrizations.weight.original``, ``0._u`` and ``0._v``."""
-    parts = (f"{prefix}original", f"{prefix}0._u", f"{prefix}0._v")
-    others = [name for name in shapes if name.startswith(prefix) and name not in parts]
-    name = _parametrised_name(prefix)
-    if name is None or others or not _are_singular_vectors(parts, shapes):
-        return None
-    return WeightParts("spectral_norm", name, parts)
-
-
-_FORMS = {
-    "_g": _hooked_weight_norm,
-    "original0": _weight_norm,
-    "_orig": _hooked_spectral_norm,
-    "original": _spectral_norm,
-}
-"""What finds the parts of a weight, by the end of the name of the first part."""
+def _parts_with_first(first: str, shapes: Mapping[str, tuple[int, ...]]) -> WeightParts | None:
+    """Return the parts of a weight of which an array of this name is the first; None where it is no part."""
+    for kind, ends, is_hooked, fits in _FORMS:
+        prefix = first.removesuffix(ends[0])
+        parts = tuple(f"{prefix}{end}" for end in ends)
+        if not first.endswith(ends[0]) or not shapes.keys() >= set(parts):
+            continue
+        if is_hooked:
+            name = None if prefix in shapes else prefix
+        else:  # where the parametrisation is alone
+            has_others = any(other.startswith(prefix) and other not in parts for other in shapes)
+            name = None if has_others else _parametrised_name(prefix)
+        if name is not None and fits(*(shapes[part] for part in parts)):
+            return WeightParts(kind, name, parts)
+    return None
 
 
 def _parametrised_name(prefix: str) -> str | None:
@@ -417,19 +382,24 @@ def _parametrised_name(prefix: str) -> str | None:
     return f"{path}{rest.removesuffix('.')}" if is_weight else None
 
 
-def _are_lengths(lengths: tuple[int, ...] | None, directions: tuple[int, ...] | None) -> bool:
+def _are_lengths(lengths: tuple[int, ...], directions: tuple[int, ...]) -> bool:
     """Return whether an array of one shape can have the norms of the slices of another along one axis, or of all."""
-    if lengths is None or directions is None:
-        return False
-    if lengths == ():
-        return True
     axes = [axis for axis, size in enumerate(lengths) if size != 1]
-    return len(lengths) == len(directions) and len(axes) <= 1 and all(lengths[a] == directions[a] for a in axes)
+    is_along_axis = len(lengths) == len(directions) and len(axes) <= 1
+    return lengths == () or (is_along_axis and all(lengths[a] == directions[a] for a in axes))
 
 
-def _are_singular_vectors(parts: tuple[str, str, str], shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Return whether two arrays can be singular vectors of a third."""
-    original, left, right = (shapes.get(name) for name in parts)
-    if original is None or left is None or right is None or len(left) != 1 or len(right) != 1:
-        return False
-    return len(original) > 1 and left[0] in original and left[0] * right[0] == int(np.prod(original))
+def _are_singular_vectors(original: tuple[int, ...], left: tuple[int, ...], right: tuple[int, ...]) -> bool:
+    """Return whether two arrays can be singular vectors of another, by their shapes."""
+    is_matrix = len(original) > 1 and len(left) == 1 and len(right) == 1
+    return is_matrix and left[0] in original and left[0] * right[0] == int(np.prod(original))
+
+
+_FORMS: tuple[tuple[Formula, tuple[str, ...], bool, Callable[..., bool]], ...] = (
+    ("weight_norm", ("_g", "_v"), True, lambda g, v: len(v) > 1 and _are_lengths(g, v)),
+    ("weight_norm", ("original0", "original1"), False, _are_lengths),
+    ("mask", ("_orig", "_mask"), True, eq),
+    ("spectral_norm", ("_orig", "_u", "_v"), True, _are_singular_vectors),
+    ("spectral_norm", ("original", "0._u", "0._v"), False, _are_singular_vectors),
+)
+"""Formulas with the ends of the names of the parts, whether hooks combine them, and what their shapes must be."""

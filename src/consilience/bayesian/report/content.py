@@ -24,7 +24,7 @@ from consilience.core.findings import numbers_by_name
 from consilience.networks.method import NetworkMethod
 from consilience.networks.network import Network
 from consilience.networks.report.content import NetworkContent, ShownNetworks
-from consilience.networks.report.layers import layers_of
+from consilience.networks.report.quality import layers_of
 from consilience.networks.symmetry.transport import Transport
 
 MAX_SHARE_COLUMNS = 10

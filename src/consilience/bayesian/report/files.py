@@ -11,7 +11,7 @@ from consilience.bayesian.gaussian_arrays import gaussian_arrays, gaussian_symme
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.files import NetworkFile
 from consilience.networks.report.content import ShownNetworks
-from consilience.networks.report.files import shown_networks_of_files
+from consilience.networks.report.page import shown_networks_of_files
 
 
 def shown_bayesian_of_files(

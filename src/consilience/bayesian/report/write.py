@@ -12,7 +12,7 @@ from consilience.bayesian.report.images import galleries_of
 from consilience.bayesian.report.page import write_bayesian_content
 from consilience.errors import InputError, Problem
 from consilience.networks.report.content import ShownNetworks
-from consilience.networks.report.write import checked_content_of
+from consilience.networks.report.page import checked_content_of
 
 if TYPE_CHECKING:
     from consilience.networks.landscape.barrier import Barrier
@@ -38,8 +38,8 @@ def write_bayesian_page(
     shown : ShownNetworks
         The fused networks, of a mean and a deviation for every weight.
     barriers, planes, scores
-        As for `write_network_page`.
-    predictions : mapping of str to PredictiveScores, optional
+        As for `checked_content_of` of networks.
+    predictions : mapping of str to Predictive, optional
         By model, in the order to show, what ``consilience.predictive_scores`` gave. Default: none.
     images : mapping of str to array_like of shape (n, h, w), optional
         By name of a model among the predictions, the images that these are of. Default: none.

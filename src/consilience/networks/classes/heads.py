@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -28,7 +27,7 @@ from consilience.errors import InputError
 from consilience.networks.classes.shares import as_class_counts
 from consilience.networks.repair.channel_statistics import write_parameter
 from consilience.networks.repair.regression import ActivationMoments, require_ridge
-from consilience.networks.torch_modules import seeded_torch
+from consilience.networks.torch_modules import evaluating, seeded_torch
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -69,7 +68,7 @@ def find_head(module: nn.Module, inputs: Any) -> str | None:
         if isinstance(layer, nn.Linear) and isinstance(layer._parameters.get("weight"), nn.Parameter)
     }
     outputs: dict[str, list[Tensor]] = {path: [] for path in layers}
-    with _evaluating(module), seeded_torch():
+    with evaluating(module), seeded_torch():
         hooks = [layer.register_forward_hook(_recorder(outputs[path])) for path, layer in layers.items()]
         try:
             logits = _call(module, inputs)
@@ -153,11 +152,8 @@ def class_heads(networks: Sequence[Mapping[str, AnyArray]], head: str, shares: A
         for arrays in networks
     ]
     if w.shape != (len(networks), heads[0][0].shape[0]):
-        raise InputError(
-            "shares",
-            f"expected {len(networks)} networks by {heads[0][0].shape[0]} classes, found {w.shape}",
-            code="E-SHAPE",
-        )
+        text = f"expected {len(networks)} networks by {heads[0][0].shape[0]} classes, found {w.shape}"
+        raise InputError("shares", text, code="E-SHAPE")
     rows = [_beside(of_site, weight) for of_site, (weight, _) in zip(w, heads, strict=True)]  # (C,) each
     weights = [row[:, None] * weight for row, (weight, _) in zip(rows, heads, strict=True)]
     fused = {weight_name: sum(weights[1:], start=weights[0])}
@@ -173,7 +169,6 @@ def refit_head(
     targets: Tensor,
     ridge: float = HEAD_RIDGE,
     *,
-    head: str | None = None,
     is_softmax: bool = True,
 ) -> _Module:
     """Return a copy of a network whose head is the ridge regression of target logits on its own last features.
@@ -191,8 +186,6 @@ def refit_head(
         Logits that it should answer to them.
     ridge : float, optional
         Strength of the shrinkage towards the rows as they were. Default: 0.001.
-    head : str, optional
-        Path of the head. Default: the one that `find_head` finds.
     is_softmax : bool, optional
         Whether a constant added to all outputs of an input changes nothing: not so for regressions and for the log
         odds of two classes. Default: True.
@@ -205,24 +198,17 @@ def refit_head(
         For a ridge that is no number, or negative.
     """
     require_ridge(ridge)
-    path = find_head(module, next(_batches(inputs, _PROBE_ROWS))) if head is None else head
+    path = find_head(module, next(_batches(inputs, _PROBE_ROWS)))
     if path is None:
-        raise InputError(
-            type(module).__name__,
-            "has no last linear layer whose outputs are its logits",
-            "leave its head as it is",
-            "E-NEEDED",
-        )
+        text = "has no last linear layer whose outputs are its logits"
+        raise InputError(type(module).__name__, text, "leave its head as it is", "E-NEEDED")
     network = copy.deepcopy(module)
     layer: Any = network.get_submodule(path)
     features = _last_features(network, layer, inputs)  # (rows, d)
     n_classes = layer.weight.shape[0]
     if targets.shape[-1] != n_classes or targets.numel() != len(features) * n_classes:
-        raise InputError(
-            "targets",
-            f"expected {len(features)} rows of {n_classes} logits, as the network has, found {tuple(targets.shape)}",
-            code="E-SHAPE",
-        )
+        text = f"expected {len(features)} rows of {n_classes} logits, as the network has, found {tuple(targets.shape)}"
+        raise InputError("targets", text, code="E-SHAPE")
     wanted = targets.detach().to("cpu", torch.float64).reshape(-1, n_classes)
     if not bool(torch.isfinite(wanted).all()):
         raise InputError("targets", "have NaN or infinite values", "give logits, not logarithms of zero", "E-NUMBER")
@@ -250,7 +236,7 @@ def _last_features(network: nn.Module, layer: nn.Module, inputs: Any) -> Tensor:
 
     hook = layer.register_forward_pre_hook(record)
     try:
-        with _evaluating(network), seeded_torch():
+        with evaluating(network), seeded_torch():
             for batch in _batches(inputs, _BATCH_ROWS):
                 _call(network, batch)
     finally:
@@ -271,19 +257,6 @@ def _batches(inputs: Any, n_rows: int) -> Iterator[Any]:
     for start in range(0, lengths.pop(), n_rows):
         rows = {name: inputs[name][start : start + n_rows] for name in names}
         yield rows if isinstance(inputs, Mapping) else tuple(rows.values())
-
-
-@contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Ask a module in evaluation mode without gradients, and put the mode of each of its layers back."""
-    training = [(layer, layer.training) for layer in module.modules()]
-    module.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for layer, was_training in training:
-            layer.training = was_training
 
 
 def _call(module: nn.Module, inputs: Any) -> Any:

@@ -113,13 +113,7 @@ def log_class_counts(class_counts: ArrayLike) -> Array:
 
 
 def _log_counts(logits: Tensor, class_counts: ArrayLike) -> Tensor:
-    """Return log(n + 0.1) (C,) with the type and device of logits (..., C).
-
-    Raises
-    ------
-    InputError
-        For counts that are none, or not one for each class.
-    """
+    """Return log(n + 0.1) (C,) with the type and device of logits (..., C), or raise for what are no counts."""
     import torch
 
     try:
@@ -127,13 +121,9 @@ def _log_counts(logits: Tensor, class_counts: ArrayLike) -> Tensor:
     except (TypeError, ValueError):
         raise InputError("class_counts", "expected a number for each class") from None
     if counts.shape != tuple(logits.shape[-1:]):
-        raise InputError(
-            "class_counts",
-            f"expected a count for each of {logits.shape[-1]} classes, found shape {counts.shape}",
-            code="E-SHAPE",
-        )
+        text = f"expected a count for each of {logits.shape[-1]} classes, found shape {counts.shape}"
+        raise InputError("class_counts", text, code="E-SHAPE")
     if not np.isfinite(counts).all() or (counts < 0).any() or not counts.any():
-        raise InputError(
-            "class_counts", "expected finite numbers that are not negative, and not all zero", code="E-NUMBER"
-        )
+        text = "expected finite numbers that are not negative, and not all zero"
+        raise InputError("class_counts", text, code="E-NUMBER")
     return torch.as_tensor(log_class_counts(counts)).to(logits.device, logits.dtype)

@@ -36,9 +36,8 @@ def as_class_counts(counts: ArrayLike, name: str = "class_counts") -> Array:
     if rows.ndim != 2 or rows.size == 0:
         raise InputError(name, f"expected an array of shape (sites, classes), found {rows.shape}", code="E-SHAPE")
     if not np.isfinite(rows).all() or (rows < 0).any():
-        raise InputError(
-            name, "expected finite numbers that are not negative", "count the labels of each class", "E-NUMBER"
-        )
+        text = "expected finite numbers that are not negative"
+        raise InputError(name, text, "count the labels of each class", "E-NUMBER")
     if not rows.any():
         raise InputError(name, "no site holds an observation of any class", "count the labels of each class")
     return rows
@@ -73,9 +72,8 @@ def class_shares(counts: ArrayLike, observations: ArrayLike | None = None) -> Ar
     rows = as_class_counts(counts)
     site_sizes = rows.sum(axis=1) if observations is None else np.asarray(observations, dtype=np.float64)  # (J,)
     if site_sizes.shape != (len(rows),) or not np.isfinite(site_sizes).all() or (site_sizes < 0).any():
-        raise InputError(
-            "observations", f"expected {len(rows)} numbers that are not negative, one for each site", code="E-NUMBER"
-        )
+        text = f"expected {len(rows)} numbers that are not negative, one for each site"
+        raise InputError("observations", text, code="E-NUMBER")
     if not site_sizes.any():
         raise InputError("observations", "no site has any")
     totals = rows.sum(axis=0)  # (C,)

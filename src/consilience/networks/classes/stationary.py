@@ -135,25 +135,17 @@ def _chunks(shape: tuple[int, ...]) -> list[slice]:
 
 
 def _checked_shape(probabilities: Tensor, shares: Tensor, prior: Tensor) -> tuple[int, int]:
-    """Return the numbers of sites and classes.
-
-    Raises
-    ------
-    InputError
-        For shapes that do not fit.
-    """
+    """Return the numbers of sites and classes, or raise for shapes that do not fit."""
     if probabilities.ndim != 3:
-        raise InputError(
-            "probabilities", f"expected shape (sites, n, classes), found {tuple(probabilities.shape)}", code="E-SHAPE"
-        )
+        text = f"expected shape (sites, n, classes), found {tuple(probabilities.shape)}"
+        raise InputError("probabilities", text, code="E-SHAPE")
     n_sites, _, n_classes = probabilities.shape
     if tuple(shares.shape) != (n_sites, n_classes) or tuple(prior.shape) != (n_classes,):
-        raise InputError(
-            "shares, prior",
+        text = (
             f"expected shapes {(n_sites, n_classes)} and {(n_classes,)}, found {tuple(shares.shape)} and "
-            f"{tuple(prior.shape)}",
-            code="E-SHAPE",
+            f"{tuple(prior.shape)}"
         )
+        raise InputError("shares, prior", text, code="E-SHAPE")
     return n_sites, n_classes
 
 

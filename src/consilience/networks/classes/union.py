@@ -107,9 +107,8 @@ def _widened(network: DescribedNetwork, places: Any, n_classes: int, example: An
     if path is None or not isinstance(layer, torch.nn.Linear) or "bias" not in layer.state_dict():
         raise InputError(network.label, "does not end in a linear layer with a bias, which could take more classes")
     if len(places) != layer.out_features:
-        raise InputError(
-            network.label, f"names {len(places)} classes, and its head has {layer.out_features}", code="E-SHAPE"
-        )
+        text = f"names {len(places)} classes, and its head has {layer.out_features}"
+        raise InputError(network.label, text, code="E-SHAPE")
     module = copy.deepcopy(network.module)
     index = torch.as_tensor(places, device=layer.weight.device)
     head = torch.nn.Linear(layer.in_features, n_classes).to(layer.weight)
@@ -146,7 +145,7 @@ def _renumbered(description: Description, places: Any, union: tuple[str, ...], h
     mixtures = {int(places[label]): parts for label, parts in description.class_mixtures.items()}
     tokens = {int(places[label]): of_class for label, of_class in description.class_tokens.items()}
     layers = dict(description.layers)
-    if head in layers:
+    if head in layers:  # its factor of the outputs (1, classes, classes) is zero for new ones
         outputs = np.zeros((1, len(union), len(union)))
         outputs[np.ix_([0], places, places)] = layers[head].outputs
         layers[head] = replace(layers[head], outputs=outputs)

@@ -12,12 +12,11 @@ import numpy as np
 from consilience.core.inputs import NamedInput
 from consilience.errors import InputError, Problem
 from consilience.files.safetensors_file import SafetensorsFile, as_file
-from consilience.networks.companions import assign_by_digest, values_in_order
 from consilience.networks.descriptions.compare import description_problems
 from consilience.networks.descriptions.description import Description
 from consilience.networks.descriptions.digest import network_digest
 from consilience.networks.descriptions.files import description_path, read_description
-from consilience.networks.inputs import DescribedNetwork
+from consilience.networks.inputs import DescribedNetwork, assign_by_digest, values_in_order
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -37,9 +37,9 @@ from consilience.networks.fisher.kronecker import (
     moved_factors,
 )
 from consilience.networks.network import Network, is_floating, non_finite_problems, to_bytes
-from consilience.networks.symmetry.entry_positions import entry_permutation
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Transport
+from consilience.networks.symmetry.unit_rows import entry_permutation
 
 Likelihood = Literal["categorical", "bernoulli", "gaussian"]
 LIKELIHOODS: tuple[Likelihood, ...] = get_args(Likelihood)

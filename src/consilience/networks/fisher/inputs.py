@@ -9,10 +9,9 @@ from typing import Any
 from consilience.core.inputs import NamedInput
 from consilience.errors import InputError, Problem
 from consilience.files.safetensors_file import SafetensorsFile, as_file
-from consilience.networks.companions import assign_by_digest, values_in_order
 from consilience.networks.fisher.files import read_fisher
 from consilience.networks.fisher.information import FisherInformation, as_information, parameter_digest
-from consilience.networks.inputs import DescribedNetwork
+from consilience.networks.inputs import DescribedNetwork, assign_by_digest, values_in_order
 
 
 def gather_information(

@@ -32,8 +32,8 @@ from consilience.errors import InputError, Problem
 from consilience.files.format import TensorSpec
 from consilience.networks.network import to_numpy
 from consilience.networks.symmetry.axes import Layout
-from consilience.networks.symmetry.entry_positions import entry_permutation
 from consilience.networks.symmetry.transport import Transport
+from consilience.networks.symmetry.unit_rows import entry_permutation
 
 OBSERVATIONS_PER_SIZE = 2
 """Observations behind each row of a factor that leaves whole, at least: up to once as many, its eigenvectors span the

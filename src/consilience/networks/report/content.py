@@ -21,8 +21,7 @@ from consilience.networks.method import NetworkMethod
 from consilience.networks.methods import NETWORK_METHODS
 from consilience.networks.network import Network, identity_transports, total_size
 from consilience.networks.report.couplings import Coupling, couplings_of
-from consilience.networks.report.layers import LayerSummary, layers_of
-from consilience.networks.report.quality import GroupSummary
+from consilience.networks.report.quality import GroupSummary, LayerSummary, layers_of
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Transport
 
@@ -35,28 +34,6 @@ _RESULT_SHOWN_APART = ("units", "notes", "proved", "refit", "repaired", "starts"
 
 _MAX_HISTORY_STEPS = 2_000
 """Steps of a history beyond these are not drawn. Bounds the size of the page; chosen by hand."""
-
-
-@dataclass(frozen=True)
-class InformationSummary:
-    """The Fisher information that came with a network, in numbers.
-
-    Parameters
-    ----------
-    kind : str
-        "diagonal" or "factors".
-    rank : int
-        Number of factors; 0 for a diagonal.
-    observations : float or None, optional
-        How many it is summed over; None where the file does not say.
-    prior_precision : float or None, optional
-        Precision of the prior of training; None where the file does not say.
-    """
-
-    kind: str
-    rank: int
-    observations: float | None = None
-    prior_precision: float | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +52,7 @@ class InputNetworkSummary:
         Its weight in the average.
     sha256 : str or None
         Digest of its file, if it was one.
-    fisher : InformationSummary or None, optional
+    fisher : FisherRecord or None, optional
         The Fisher information that it came with, if the method weighed by it.
     """
 
@@ -85,7 +62,7 @@ class InputNetworkSummary:
     parameters: int | None
     weight: float
     sha256: str | None
-    fisher: InformationSummary | None = None
+    fisher: FisherRecord | None = None
 
 
 @dataclass(frozen=True)
@@ -247,8 +224,8 @@ _Count = Annotated[int, Field(ge=0, lt=10**15)]
 """A whole number far beyond any network, and far below what a page could not print. Chosen by hand."""
 
 
-class _FisherRecord(BaseModel):
-    """The Fisher information that a network came with."""
+class FisherRecord(BaseModel):
+    """The Fisher information that a network came with; what its file does not say is None."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
     kind: Literal["diagonal", "factors"]
@@ -265,7 +242,7 @@ class _InputRecord(BaseModel):
     weight: Annotated[float, Field(ge=0, le=1e300)]
     units: dict[str, _Count] = Field(default_factory=dict)
     sha256: str | None = None
-    fisher: _FisherRecord | None = None
+    fisher: FisherRecord | None = None
 
 
 class _Provenance(BaseModel):
@@ -383,6 +360,7 @@ def content_of(
         key=lambda place: (natural_key(provenance.inputs[place].name), str(provenance.inputs[place].sha256)),
     )
     inputs, sites = [provenance.inputs[place] for place in places], [shown.sites[place] for place in places]
+    # Inputs stand in the natural order of their names, whatever that of the record.
     names, weights = short_names([record.name for record in inputs]), [record.weight for record in inputs]
     symmetry, matched = shown.symmetry, shown.matched
     findings, network_findings = findings_of_networks(
@@ -402,7 +380,7 @@ def content_of(
                 None if network is None else total_size(network.arrays),
                 record.weight,
                 record.sha256,
-                None if record.fisher is None else InformationSummary(**record.fisher.model_dump()),
+                record.fisher,
             )
             for record, name, network in zip(inputs, names, sites, strict=True)
         ),

@@ -192,12 +192,7 @@ class _GroupMatching:
 def _block_means(row: Labels, column: Labels, value: Array, rows: int, columns: int, side: int) -> Array:
     """Return the mean over the rows of each block of the sum over its columns, in at most `side` blocks each way.
 
-    Parameters
-    ----------
-    row, column, value : ndarray of shape (n,)
-        Entries of a matrix (rows, columns) that are not zero.
-    rows, columns, side : int
-        Size of the matrix, and most blocks along each axis.
+    Rows, columns and values (n,) are those of the entries of a matrix (rows, columns) that are not zero.
     """
     block_rows, block_columns = math.ceil(rows / side), math.ceil(columns / side)
     n_blocks = math.ceil(rows / block_rows), math.ceil(columns / block_columns)

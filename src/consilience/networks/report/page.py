@@ -1,20 +1,31 @@
-"""The report of a fusion of networks as one HTML file."""
+"""The report of a fusion of networks as one HTML file, from the fusion or from files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from consilience.core.fusion import SIDE_BY_SIDE
 from consilience.core.page_blocks import how_it_was_made, in_short, status, verdict
+from consilience.core.provenance import read_inputs_of
 from consilience.drawing.blocks import Section
 from consilience.drawing.html import Page
 from consilience.drawing.words import format_count
+from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.atomic import write_bytes
+from consilience.files.safetensors_file import SafetensorsFile, as_file
+from consilience.networks.files import NetworkFile, read_weights
+from consilience.networks.network import Network
 from consilience.networks.report import sections
-from consilience.networks.report.content import NetworkContent
+from consilience.networks.report.content import NetworkContent, ShownNetworks, content_of, provenance_of
 from consilience.networks.report.landscape_sections import around_networks, between_networks
+
+if TYPE_CHECKING:
+    from consilience.networks.landscape.barrier import Barrier
+    from consilience.networks.landscape.plane import Plane
+
+Comparison = TypeVar("Comparison")
 
 SECTIONS = (
     sections.what_was_chosen,
@@ -74,3 +85,132 @@ def render_network(
         f"One file: no scripts, nothing fetched, parameters{content.beside} only.",
         styles,
     ).render()
+
+
+def checked_content_of(
+    shown: ShownNetworks,
+    barriers: Mapping[str, Barrier] | None = None,
+    planes: Mapping[str, Plane] | None = None,
+    scores: Mapping[str, Mapping[str, float]] | None = None,
+) -> NetworkContent:
+    """Return the content of the page, what is shown with it checked.
+
+    Parameters
+    ----------
+    shown : ShownNetworks
+        The fused networks.
+    barriers : mapping of str to Barrier, optional
+        By name, such as "as they are" and "aligned": drawn on common axes. Default: none.
+    planes : mapping of str to Plane, optional
+        By name. Default: none.
+    scores : mapping of str to mapping of str to float, optional
+        By model, in the order to show: its numbers by name, such as ``{"model 0": {"accuracy": 0.98}}``.
+        Default: none.
+
+    Raises
+    ------
+    InputError
+        For barriers, planes or scores that are something else.
+    """
+    return content_of(shown, _barriers(barriers), _planes(planes), _scores(scores))
+
+
+def _barriers(barriers: Mapping[str, Barrier] | None) -> dict[str, Barrier]:
+    if not barriers:
+        return {}
+    from consilience.networks.landscape.barrier import Barrier  # here, since it needs torch
+
+    return _check_comparisons(barriers, Barrier, "barriers", "barriers by name, as consilience.barrier returns them")
+
+
+def _planes(planes: Mapping[str, Plane] | None) -> dict[str, Plane]:
+    if not planes:
+        return {}
+    from consilience.networks.landscape.plane import Plane  # here, since it needs torch
+
+    return _check_comparisons(planes, Plane, "planes", "planes by name, as consilience.plane returns them")
+
+
+def _check_comparisons(
+    comparisons: Mapping[str, Comparison], kind: type[Comparison], argument: str, expected: str
+) -> dict[str, Comparison]:
+    if not isinstance(comparisons, Mapping):
+        text = f"expected {expected}, found {type(comparisons).__name__}"
+        raise InputError(argument, text, "write {'aligned': ...}", "E-NUMBER")
+    if wrong_names := [name for name, comparison in comparisons.items() if not isinstance(comparison, kind)]:
+        name = wrong_names[0]
+        text = f"expected {expected}, found {type(comparisons[name]).__name__} under {name!r}"
+        raise InputError(argument, text, code="E-NUMBER")
+    return {str(name): comparison for name, comparison in comparisons.items()}
+
+
+def _scores(scores: Mapping[str, Mapping[str, float]] | None) -> dict[str, dict[str, float]]:
+    if not scores:
+        return {}
+    expected = Problem(
+        "scores", "expected numbers by name for every model, such as {'fused': {'accuracy': 0.98}}", code="E-TYPE"
+    )
+    if not isinstance(scores, Mapping):
+        raise InputError("", f"{expected}, found {type(scores).__name__}", code="E-TYPE")
+    scores_by_model: dict[str, dict[str, float]] = {}
+    for model, model_scores in scores.items():
+        if not isinstance(model_scores, Mapping):
+            raise InputError("", f"{expected}, found {type(model_scores).__name__} under {model!r}", code="E-TYPE")
+        try:
+            scores_by_model[str(model)] = {str(name): float(value) for name, value in model_scores.items()}
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{expected}; under {model!r}: {error}") from error
+    return scores_by_model
+
+
+def shown_networks_of_files(
+    fused: Path | SafetensorsFile,
+    sites: Sequence[Path | SafetensorsFile] = (),
+    read: Callable[[SafetensorsFile], NetworkFile] = read_weights,
+) -> ShownNetworks:
+    """Return a fused network file, and those of its sites, as its page takes them.
+
+    A fused file has the provenance, not the matching: distances after matching and couplings are known to the fusion
+    only.
+
+    Parameters
+    ----------
+    fused : Path or SafetensorsFile
+        The file that a fusion was saved to.
+    sites : sequence of Path or SafetensorsFile, optional
+        Files of networks that it was made from, in any order, not necessarily all; each is known by its SHA-256. With
+        all of them the page also shows how far apart they are as they stand. Default: none.
+    read : callable, optional
+        Function that reads one of these files. Default: `read_weights`.
+
+    Raises
+    ------
+    FileFormatError
+        For files that cannot be read, or a first one that no fusion wrote.
+    InputError
+        Listing the sites that the fused file was not made from.
+    """
+    fused = as_file(fused)
+    file = read(fused)
+    if file.provenance is None:
+        raise FileFormatError(fused, "does not say how it was made, so there is nothing to report", "give a fused file")
+    provenance = provenance_of(fused.label, file.provenance)
+    digests = [record.sha256 for record in provenance.inputs]
+    contents = read_inputs_of(fused, digests, [as_file(site) for site in sites], lambda site: (read(site), str(site)))
+    symmetry = file.symmetry
+    return ShownNetworks(
+        fused.label,
+        file.arrays,
+        symmetry,
+        file.provenance,
+        [
+            None
+            if content is None
+            else content[0]
+            if symmetry is None
+            else Network(content[0].arrays, symmetry, name=content[1])
+            for content in contents
+        ],
+        provenance.result.get("repaired") is None and any(key.endswith("running_var") for key in file.arrays),
+        is_from_file=True,
+    )

@@ -112,21 +112,7 @@ def is_stretched(plane: Plane) -> bool:
 def _class_grid(surface: Array, alphas: Array, betas: Array, shape: tuple[int, int], levels: ContourLevels) -> Labels:
     """Return the class of the value at the middle of every cell; `UNKNOWN` where a grid point near it is not finite.
 
-    Parameters
-    ----------
-    surface : ndarray of shape (B, A)
-        Values on the grid.
-    alphas, betas : ndarray of shape (A,) and (B,)
-        The grid.
-    shape : tuple of two int
-        Rows and columns of cells.
-    levels : ContourLevels
-        Where classes change.
-
-    Returns
-    -------
-    ndarray of shape (rows, columns)
-        Class of each cell, the first row at the least beta.
+    The surface (B, A) has values on the grid of alphas (A,) and betas (B,); the first row of cells has the least beta.
     """
     row_weights, column_weights = _interpolation_weights(betas, shape[0]), _interpolation_weights(alphas, shape[1])
     # One in place of what is not finite: it keeps the product and the logarithm finite, and is not drawn.
@@ -208,10 +194,7 @@ def _box(anchor: str, x: float, y: float, length: float) -> Box:
 
 
 def _overlap_area(box: Box, other: Box) -> float:
-    overlap_width, overlap_height = (
-        min(box[2], other[2]) - max(box[0], other[0]),
-        min(box[3], other[3]) - max(box[1], other[1]),
-    )
+    overlap_width, overlap_height = (min(box[n + 2], other[n + 2]) - max(box[n], other[n]) for n in (0, 1))
     return max(overlap_width, 0.0) * max(overlap_height, 0.0)
 
 

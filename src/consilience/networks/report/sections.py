@@ -8,16 +8,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from consilience.core.page_blocks import (
-    DIGEST_CAPTION,
-    act,
-    code,
-    descent,
-    digest_column,
-    seed_text,
-    site_name,
-    strong,
-)
+from consilience.checks import Array
+from consilience.core.page_blocks import DIGEST_CAPTION, act, code, descent, digest_column, seed_text, site_name, strong
 from consilience.drawing.blocks import (
     MAX_ROWS,
     Block,
@@ -39,7 +31,7 @@ from consilience.drawing.blocks import (
 )
 from consilience.drawing.svg import colour_class
 from consilience.drawing.words import format_count, format_fixed, shorten
-from consilience.networks.report.content import InputNetworkSummary, NetworkContent
+from consilience.networks.report.content import InputNetworkSummary, NetworkContent, NetworkFindings
 from consilience.networks.report.couplings import MAX_MAPS, Coupling, coupling_map, share_legend
 from consilience.networks.report.quality import GroupSummary, bars
 
@@ -79,10 +71,7 @@ def what_was_chosen(content: NetworkContent) -> Section | None:
     verdict = content.verdict
     if verdict is None or not verdict.losses:
         return None
-    columns = [
-        text_column("Network", lambda row: shorten(row[0])),
-        Column("Score", lambda row: row[1], digits=4),
-    ]
+    columns = [text_column("Network", lambda row: shorten(row[0])), Column("Score", lambda row: row[1], digits=4)]
     caption = (
         f"The {shorten(verdict.criterion)}: smaller is better. It is computed without labels from what the sites say "
         "of their data, and orders networks better than it tells their accuracy."
@@ -142,29 +131,14 @@ def _stated(value: float | None) -> str:
 def what_came_out(content: NetworkContent) -> Section:
     """Return the method, the size of the fused network, its proof and its repair."""
     findings, groups = content.network_findings, content.groups
-    proof = repair = layers = None
-    if findings.is_proved:
-        proof = (
-            f"proved: {format_count(findings.trials or 0, 'random change')} of every group moved outputs by at most "
-            f"{format_value(findings.deviation)} of their size"
-        )
-    elif findings.is_proved is False:
-        proof = "not proved"
-    if findings.repaired is not None:
-        repair = shorten(findings.repaired, 300)
-        if findings.needs_repair:
-            repair += "; in training mode it is another network, by its gamma and beta"
-    elif findings.needs_repair:
-        repair = "none yet: statistics of batch normalisation are averages"
-    if findings.refit is not None and findings.refit != findings.repaired:
-        layers = shorten(findings.refit, 300)
+    layers = findings.refit if findings.refit != findings.repaired else None
     facts = {
         "Method": f"{shorten(content.method)}{f': {content.summary}' if content.summary else ''}",
         "Units": f"{content.units:,} in {format_count(len(groups), 'group')} that move together" if groups else None,
         "Parameters": None if content.side_by_side else f"{content.parameters:,}{content.parameter_note}",
-        "Symmetry": proof,
-        "Repair": repair,
-        "Layers": layers,
+        "Symmetry": _proof(findings),
+        "Repair": _repair(findings),
+        "Layers": None if layers is None else shorten(layers, 300),
         "Seed": seed_text(content.seed),
     }
     blocks: list[Block] = [Facts(facts)]
@@ -176,6 +150,22 @@ def what_came_out(content: NetworkContent) -> Section:
         n_more = len(findings.notes) - MAX_ROWS
         blocks.append(Items(notes + ([f"and {format_count(n_more, 'note')} more"] if n_more > 0 else [])))
     return Section("out", "The fused network", blocks)
+
+
+def _proof(findings: NetworkFindings) -> str | None:
+    if not findings.is_proved:
+        return None if findings.is_proved is None else "not proved"
+    return (
+        f"proved: {format_count(findings.trials or 0, 'random change')} of every group moved outputs by at most "
+        f"{format_value(findings.deviation)} of their size"
+    )
+
+
+def _repair(findings: NetworkFindings) -> str | None:
+    if findings.repaired is None:
+        return "none yet: statistics of batch normalisation are averages" if findings.needs_repair else None
+    training = "; in training mode it is another network, by its gamma and beta" if findings.needs_repair else ""
+    return f"{shorten(findings.repaired, 300)}{training}"
 
 
 def how_good_it_is(content: NetworkContent) -> Section | None:
@@ -232,6 +222,7 @@ def how_well_units_match(content: NetworkContent) -> Section | None:
         *_distance_columns(layers),
     ]
     by_layer = Table("Table of layers", layers, layer_columns, "layer", "The same by layer.", "narrow")
+    # Layers are known where all networks are, so that these tables need not come together.
     blocks = [figure, Table("Table of groups", groups, columns, "group", caption), by_layer if layers else None]
     return Section("groups", "How well units match", blocks)
 
@@ -281,44 +272,38 @@ def who_is_who(content: NetworkContent) -> Section | None:
         return None
     drawn = [(coupling, coupling.shares) for coupling in couplings if coupling.shares is not None]
     soft = [coupling for coupling in couplings if coupling.diagnostics is not None]
+    blocks: list[Block | None] = [*_maps(drawn, len(soft), len(couplings))]
     unmoved = [coupling for coupling in couplings if not coupling.is_moved]
     n_undrawn = len(couplings) - len(unmoved) - len(drawn)
-    undrawn = (
-        markup(
-            "{} maps are drawn; {} {} in {}.",
-            MAX_MAPS,
-            format_count(n_undrawn, "more matching"),
-            "is" if n_undrawn == 1 else "are",
-            code("fusion.matching"),
-        )
-        if n_undrawn > 0
-        else ""
+    if n_undrawn > 0:
+        verb, more = "is" if n_undrawn == 1 else "are", format_count(n_undrawn, "more matching")
+        undrawn = markup("{} maps are drawn; {} {} in {}.", MAX_MAPS, more, verb, code("fusion.matching"))
+        blocks.append(Paragraph(undrawn, "note"))
+    if unmoved:
+        blocks.append(Paragraph(_unmoved_text(unmoved, len(couplings))))
+    return Section("who", "Matching", [*blocks, _diagnostics(soft) if soft else None])
+
+
+def _maps(drawn: Sequence[tuple[Coupling, Array]], n_soft: int, n_couplings: int) -> list[Block]:
+    """Return the maps that are drawn, after what their cells and shades mean; nothing without a map."""
+    if not drawn:
+        return []
+    explained = sentences(
+        "Each row is a fused unit, each column a unit of one model; the shade is the share of the fused unit that "
+        "came from there.",
+        n_soft < n_couplings
+        and "Units are in the model’s own order where each became one fused unit, so a diagonal says that "
+        "numbers were kept.",
+        n_soft > 0
+        and "Where units were spread, columns are ordered by the fused unit that received most of each: a sharp "
+        "diagonal is a permutation.",
+        any(coupling.is_blocked for coupling, _ in drawn)
+        and "Larger groups are drawn in blocks of neighbouring units, whose shares are means over rows and sums "
+        "over columns.",
     )
-    blocks: list[Block | None] = []
-    if drawn:
-        is_blocked = any(coupling.is_blocked for coupling, _ in drawn)
-        explained = sentences(
-            "Each row is a fused unit, each column a unit of one model; the shade is the share of the fused unit that "
-            "came from there.",
-            len(soft) < len(couplings)
-            and "Units are in the model’s own order where each became one fused unit, so a diagonal says that "
-            "numbers were kept.",
-            soft
-            and "Where units were spread, columns are ordered by the fused unit that received most of each: a sharp "
-            "diagonal is a permutation.",
-            is_blocked
-            and "Larger groups are drawn in blocks of neighbouring units, whose shares are means over rows and sums "
-            "over columns.",
-        )
-        legend = [markup('<span class="swatch h{}"></span>{}', shade, shares) for shade, shares in share_legend()]
-        maps = [Figure(coupling_map(coupling, shares), "", _map_caption(coupling)) for coupling, shares in drawn]
-        blocks += [Paragraph(explained), Items(legend, "swatches"), BlockGroup(maps, "tiles")]
-    blocks += [
-        Paragraph(undrawn, "note") if undrawn else None,
-        Paragraph(_unmoved_text(unmoved, len(couplings))) if unmoved else None,
-        _diagnostics(soft) if soft else None,
-    ]
-    return Section("who", "Matching", blocks)
+    legend = [markup('<span class="swatch h{}"></span>{}', shade, shares) for shade, shares in share_legend()]
+    maps = [Figure(coupling_map(coupling, shares), "", _map_caption(coupling)) for coupling, shares in drawn]
+    return [Paragraph(explained), Items(legend, "swatches"), BlockGroup(maps, "tiles")]
 
 
 def _map_caption(coupling: Coupling) -> Markup:

@@ -196,6 +196,6 @@ class Proof:
     trials: int
 
 
-def fixed_axes(shape: tuple[int, ...], side: Side = "output") -> tuple[Axis, ...]:
+def fixed_axes(shape: tuple[int, ...]) -> tuple[Axis, ...]:
     """Return axes of an array of this shape that never move."""
-    return tuple(Axis((Segment(None, inner=length),), side) for length in shape)
+    return tuple(Axis((Segment(None, inner=length),)) for length in shape)

@@ -10,7 +10,7 @@ but is no longer proved.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import FailFast, Field
@@ -114,10 +114,7 @@ def symmetry_from_json(document: Any, where: str) -> Symmetry:
         raise _format_error(problems, where)
     symmetry = Symmetry(
         {
-            name: Layout(
-                tuple(Axis(_segments(axis), axis.side) for axis in layout.axes),
-                layout.blocks,
-            )
+            name: Layout(tuple(Axis(_segments(axis), axis.side) for axis in layout.axes), layout.blocks)
             for name, layout in entry.arrays.items()
         },
         tuple(Group(g.name, g.size, g.order, g.parent, tuple(g.actions), g.resizable) for g in entry.groups),
@@ -170,33 +167,11 @@ def _format_error(problems: list[str], where: str) -> FileFormatError:
 def _name_problems(entry: SymmetryEntry) -> Iterator[str]:
     """Yield every name of a group, parent or array that does not exist or is used twice, and impossible blocks."""
     parents = {group.name: group.parent for group in entry.groups}
-    for name, count in Counter(group.name for group in entry.groups).items():
-        if count > 1:
-            yield f"group {name!r} stands twice"
-    for group in entry.groups:
-        if len(set(group.actions)) < len(group.actions):
-            yield f"group {group.name!r} has an action twice"
-        if group.parent is None:
-            continue
-        if group.parent not in parents:
-            yield f"group {group.name!r} has the parent {group.parent!r}, which does not exist"
-        elif parents[group.parent] is not None:
-            yield f"group {group.name!r} has the parent {group.parent!r}, which has a parent itself"
+    yield from _group_problems(entry.groups, parents)
     placed: set[str] = set()
     for name, layout in entry.arrays.items():
-        if layout.blocks > 1 and len(layout.axes) < 2:
-            yield f"array {name!r} has {layout.blocks} blocks but {len(layout.axes)} axes, expected at least 2"
-        for number, axis in enumerate(layout.axes):
-            if axis.odd is not None and not _has_valid_odd_copies(axis):
-                yield f"array {name!r} axis {number} has odd copies {axis.odd}, expected some of each segment's"
-            for group_name, _, inner in axis.segments:
-                if group_name is None:
-                    continue
-                if group_name not in parents:
-                    yield f"array {name!r} axis {number} follows the group {group_name!r}, which does not exist"
-                elif inner < 1:
-                    yield f"array {name!r} axis {number} gives the units of {group_name!r} no entries"
-                placed.add(group_name)
+        yield from _layout_problems(name, layout, parents)
+        placed |= {group for axis in layout.axes for group, _, _ in axis.segments if group is not None}
     # No shape would contradict the size of a group that stands in no array.
     placed |= {parent for name in placed if (parent := parents.get(name)) is not None}
     for name in parents:
@@ -207,6 +182,34 @@ def _name_problems(entry: SymmetryEntry) -> Iterator[str]:
             yield f"array {alias!r} is said to be {name!r}, which does not exist"
         if alias in entry.arrays:
             yield f"array {alias!r} is said to be {name!r}, but has axes of its own"
+
+
+def _group_problems(groups: Sequence[GroupEntry], parents: Mapping[str, str | None]) -> Iterator[str]:
+    """Yield what is wrong with groups: names and actions that stand twice, and parents that cannot be."""
+    for name, count in Counter(group.name for group in groups).items():
+        if count > 1:
+            yield f"group {name!r} stands twice"
+    for group in groups:
+        if len(set(group.actions)) < len(group.actions):
+            yield f"group {group.name!r} has an action twice"
+        if group.parent is not None and group.parent not in parents:
+            yield f"group {group.name!r} has the parent {group.parent!r}, which does not exist"
+        elif group.parent is not None and parents[group.parent] is not None:
+            yield f"group {group.name!r} has the parent {group.parent!r}, which has a parent itself"
+
+
+def _layout_problems(name: str, layout: LayoutEntry, groups: Container[str]) -> Iterator[str]:
+    """Yield what is wrong with an array: blocks without axes, impossible odd copies, groups that do not exist."""
+    if layout.blocks > 1 and len(layout.axes) < 2:
+        yield f"array {name!r} has {layout.blocks} blocks but {len(layout.axes)} axes, expected at least 2"
+    for number, axis in enumerate(layout.axes):
+        if axis.odd is not None and not _has_valid_odd_copies(axis):
+            yield f"array {name!r} axis {number} has odd copies {axis.odd}, expected some of each segment's"
+        for group, _, inner in axis.segments:
+            if group is not None and group not in groups:
+                yield f"array {name!r} axis {number} follows the group {group!r}, which does not exist"
+            elif group is not None and inner < 1:
+                yield f"array {name!r} axis {number} gives the units of {group!r} no entries"
 
 
 def _has_valid_odd_copies(axis: AxisEntry) -> bool:

@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from consilience.checks import Json
+from consilience.checks import AnyArray, Json
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count
 from consilience.errors import InputError, Problem
-from consilience.networks.symmetry.axes import Axis, Group, Layout, Place, Proof
+from consilience.networks.symmetry.axes import Axis, Group, Layout, Place, Proof, fixed_axes
 
 MAX_LISTED_ARRAYS = 5
 """Arrays that a message names; more are counted. Chosen by hand, for legible messages."""
@@ -76,10 +76,7 @@ class Symmetry(Displayed):
 
     def _facts(self) -> dict[str, object | None]:
         sizes = [f"{name} {size:,}" for name, size in self.groups.items()]
-        return {
-            "units by group": names_in_line(sizes, 40),
-            "not looked through": names_in_line(self.notes, 60),
-        }
+        return {"units by group": names_in_line(sizes, 40), "not looked through": names_in_line(self.notes, 60)}
 
     @property
     def groups(self) -> dict[str, int]:
@@ -158,24 +155,14 @@ class Symmetry(Displayed):
     def _solve_units(self, shapes: Mapping[str, tuple[int, ...]], name: str) -> dict[str, int]:
         """Return the number of units of every group, as `units` does."""
         missing = [key for key in self.layouts if key not in shapes]
-        expected = set(self.layouts) | set(self.aliases)
-        unexpected = [key for key in shapes if key not in expected]
-        problems = [Problem(name, f"{_describe_arrays(missing)} missing", _REMEDY, "E-NEEDED")] if missing else []
-        problems += (
-            [Problem(name, f"{_describe_arrays(unexpected)} not in the symmetry", _REMEDY, "E-MISMATCH")]
-            if unexpected
-            else []
-        )
-        units = {g.name: self._sizes[g.name] for g in self.all_groups if not g.resizable or g.parent is not None}
-        # Axes with one group come first, so that what they determine is known where several groups are concatenated.
-        for axis, length in self._lengths(shapes):
-            undetermined = {s.group for s in axis.segments if s.group is not None} - set(units)
-            if len(undetermined) == 1:
-                group_name = next(iter(undetermined))
-                remaining = length - sum(s.length(units) for s in axis.segments if s.group != group_name)
-                entries_per_unit = sum(s.outer * s.inner for s in axis.segments if s.group == group_name)
-                if remaining > 0 and remaining % entries_per_unit == 0:
-                    units[group_name] = remaining // entries_per_unit
+        unexpected = [key for key in shapes if key not in self.layouts and key not in self.aliases]
+        problems = []
+        if missing:
+            problems.append(Problem(name, f"{_describe_arrays(missing)} missing", _REMEDY, "E-NEEDED"))
+        if unexpected:
+            problems.append(Problem(name, f"{_describe_arrays(unexpected)} not in the symmetry", _REMEDY, "E-MISMATCH"))
+        units = self._determined_units(shapes)
+        # What nothing determines is as wide as in the network that was traced, so that all that differs is found.
         for group in self.all_groups:
             if group.name not in units:
                 if not missing:
@@ -183,16 +170,26 @@ class Symmetry(Displayed):
                 units[group.name] = self._sizes[group.name]
         for key, layout in self.layouts.items():
             if key in shapes and tuple(shapes[key]) != layout.shape(units):
-                problems.append(
-                    Problem(
-                        name,
-                        f"array {key} has shape {tuple(shapes[key])}; by its groups "
-                        f"({_describe_units(layout, units)}) it should have {layout.shape(units)}",
-                        code="E-SHAPE",
-                    )
+                text = (
+                    f"array {key} has shape {tuple(shapes[key])}; by its groups ({_describe_units(layout, units)}) it "
                 )
+                problems.append(Problem(name, f"{text}should have {layout.shape(units)}", code="E-SHAPE"))
         if problems:
             raise InputError(problems)
+        return units
+
+    def _determined_units(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+        """Return the number of units of the groups that are not resizable, and of those that the axes determine."""
+        units = {g.name: self._sizes[g.name] for g in self.all_groups if not g.resizable or g.parent is not None}
+        # Axes with one group come first, so that what they determine is known where several groups are concatenated.
+        for axis, length in self._lengths(shapes):
+            undetermined = {s.group for s in axis.segments if s.group is not None} - set(units)
+            if len(undetermined) == 1:
+                (group_name,) = undetermined
+                remaining = length - sum(s.length(units) for s in axis.segments if s.group != group_name)
+                entries_per_unit = sum(s.outer * s.inner for s in axis.segments if s.group == group_name)
+                if remaining > 0 and remaining % entries_per_unit == 0:
+                    units[group_name] = remaining // entries_per_unit
         return units
 
     def _lengths(self, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[Axis, int]]:
@@ -227,6 +224,15 @@ class Symmetry(Displayed):
         return self.proof is not None and self.proof.digest == self.digest
 
 
+def trivial_symmetry(
+    arrays: Mapping[str, AnyArray], aliases: Mapping[str, str] | None = None, notes: tuple[str, ...] = ()
+) -> Symmetry:
+    """Return the symmetry under which no array moves; `aliases` are second names of tied ones, to the first."""
+    aliases = aliases or {}
+    layouts = {key: Layout(fixed_axes(tuple(v.shape))) for key, v in arrays.items() if key not in aliases}
+    return Symmetry(layouts, (), aliases, notes)
+
+
 def _describe_arrays(keys: list[str]) -> str:
     """Return the names of arrays as the subject of a sentence."""
     unlisted = f" and {len(keys) - MAX_LISTED_ARRAYS} more" if len(keys) > MAX_LISTED_ARRAYS else ""
@@ -252,30 +258,14 @@ def symmetry_to_json(symmetry: Symmetry) -> dict[str, Any]:
     """Return a symmetry as JSON values; `symmetry_from_json` reads them."""
     return {
         "groups": [
-            {
-                "name": group.name,
-                "size": group.size,
-                "order": group.order,
-                "parent": group.parent,
-                "actions": list(group.actions),
-                "resizable": group.resizable,
-            }
+            {**vars(group), "actions": list(group.actions)}  # JSON knows no tuples
             for group in symmetry.all_groups
         ],
         "arrays": {
-            name: {
-                "blocks": layout.blocks,
-                "axes": [_axis_to_json(axis) for axis in layout.axes],
-            }
+            name: {"blocks": layout.blocks, "axes": [_axis_to_json(axis) for axis in layout.axes]}
             for name, layout in symmetry.layouts.items()
         },
         "aliases": dict(symmetry.aliases),
         "notes": list(symmetry.notes),
-        "proof": None
-        if symmetry.proof is None
-        else {
-            "digest": symmetry.proof.digest,
-            "deviation": symmetry.proof.deviation,
-            "trials": symmetry.proof.trials,
-        },
+        "proof": None if symmetry.proof is None else dict(vars(symmetry.proof)),
     }

@@ -424,8 +424,7 @@ def to_blocks(values: AnyArray, layout: Layout) -> AnyArray:
     xp = array_namespace(values)
     rows, columns = values.shape[0] // layout.blocks, values.shape[1] // layout.blocks
     return xp.concat(
-        [values[b * rows : (b + 1) * rows, b * columns : (b + 1) * columns] for b in range(layout.blocks)],
-        axis=0,
+        [values[b * rows : (b + 1) * rows, b * columns : (b + 1) * columns] for b in range(layout.blocks)], axis=0
     )
 
 

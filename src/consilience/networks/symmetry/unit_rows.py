@@ -14,9 +14,9 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from consilience.checks import AnyArray
+from consilience.checks import AnyArray, Array, Labels
 from consilience.networks.symmetry.axes import Layout, Place
-from consilience.networks.symmetry.transport import to_blocks, to_dense
+from consilience.networks.symmetry.transport import Transport, move, to_blocks, to_dense
 
 
 def odd_columns(shape: tuple[int, ...], layout: Layout, place: Place) -> NDArray[np.bool_]:
@@ -46,7 +46,7 @@ def odd_columns(shape: tuple[int, ...], layout: Layout, place: Place) -> NDArray
 
 
 def unit_rows(values: AnyArray, layout: Layout, place: Place, units: Mapping[str, int]) -> AnyArray:
-    """Return the entries of each unit at one of its places as the rows of a matrix.
+    """Return the entries of each unit at one of its places as the rows of a matrix (k, F).
 
     Parameters
     ----------
@@ -58,11 +58,6 @@ def unit_rows(values: AnyArray, layout: Layout, place: Place, units: Mapping[str
         Which segment of which axis.
     units : mapping of str to int
         Number of units of every group in this array.
-
-    Returns
-    -------
-    array of shape (k, F)
-        Row u holds all entries of unit u.
     """
     axis = layout.axes[place.axis]
     if place.axis == 0 and values.ndim == 2 and len(axis.segments) == 1:
@@ -116,3 +111,38 @@ def take_units(values: AnyArray, layout: Layout, masks: Mapping[str, NDArray[np.
             entries = np.flatnonzero(np.concatenate(entry_masks))
             taken = xp.take(taken, xp.asarray(entries, device=taken.device), axis=number)
     return to_blocks(taken, layout)
+
+
+def entry_permutation(
+    layout: Layout, transports: Mapping[str, Transport], units: Mapping[str, int]
+) -> tuple[Labels | None, Array | None]:
+    """Return the permutation and signs of an array's entries that transports of its units induce.
+
+    What travels beside an array entry by entry in a flattened order (Fisher factors, singular directions) is no array
+    of its shape, and is reindexed so. The permutation is read off by moving an array that holds the numbers 1 .. size:
+    each new entry then names the old one in its absolute value, and its own change of sign in its sign.
+
+    Parameters
+    ----------
+    layout : Layout
+        The array's axes.
+    transports : mapping of str to Transport
+        By group, a permutation of its units, with signs or without.
+    units : mapping of str to int
+        Number of units of every group.
+
+    Returns
+    -------
+    entries : ndarray of int, shape (size,), or None
+        Old flat index of every new entry; None where all stay as they are.
+    signs : ndarray of shape (size,), or None
+        Factor 1 or -1 of every new entry; None where none changes its sign.
+    """
+    shape = layout.shape(units)
+    # Numbers start at 1, so that the sign of each survives.
+    numbers = np.arange(1.0, np.prod(shape, dtype=np.int64) + 1).reshape(shape)
+    moved = move(numbers, layout, transports, units).ravel()  # (size,)
+    if np.array_equal(moved, numbers.ravel()):
+        return None, None
+    signs = np.sign(moved)
+    return np.abs(moved).astype(np.int64) - 1, None if np.all(signs > 0) else signs

@@ -35,9 +35,9 @@ from consilience.checks import Array, is_count
 from consilience.core.progress import Progress, silent
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.networks.descriptions.description import Description
+from consilience.networks.network import never_saw_data, untrained_norms
 from consilience.networks.repair.partial_forward import call_module, is_norm
 from consilience.networks.synthetic.draws import draw_inputs
-from consilience.networks.untrained_norms import never_saw_data, untrained_norms
 
 _CALIBRATION_STEPS, _CALIBRATION_RATE, _CALIBRATION_IMAGES = 60, 0.1, 32
 _STEPS, _BETAS = 100, (0.5, 0.9)

@@ -133,30 +133,35 @@ def _expand(term: Term) -> list[Term]:
     """Return a term with every part replaced by what it has become; several terms where a factor is a concatenation."""
     factors: list[Factor] = []
     for number, factor in enumerate(term):
-        if isinstance(factor, int):
-            _append(factors, (factor,))
-            continue
-        part = representative(factor)
-        if part.size == 1:
-            continue
-        if part.expansion is not None:
-            inner_axis = resolve(part.expansion)
-            if len(inner_axis) == 1:
-                _append(factors, inner_axis[0])
-            elif (repetitions := _n_repetitions(factors)) is not None:
-                # n * (a + b) * rest: the concatenation is written out once for each of the n fixed outer units.
-                following = term[number + 1 :]
-                return [p for _ in range(repetitions) for inner in inner_axis for p in _expand(inner + following)]
-            else:
-                factors.append(part)
-        elif part.fixed and not hosted_families(part):
-            _append(factors, (part.size,))
+        terms = _terms_of(factor)
+        if len(terms) == 1:
+            _append(factors, terms[0])
+        elif (repetitions := _n_repetitions(factors)) is not None:
+            # n * (a + b) * rest: the concatenation is written out once for each of the n fixed outer units.
+            following = term[number + 1 :]
+            return [p for _ in range(repetitions) for inner in terms for p in _expand(inner + following)]
         else:
-            factors.append(part)
+            assert isinstance(factor, AxisPart)  # noqa: S101  (a number is one term)
+            factors.append(representative(factor))
+    return _expand_hosts(factors)
+
+
+def _terms_of(factor: Factor) -> AxisTerms:
+    """Return what a factor has become: a number, itself, or the axis that it was expanded to."""
+    if isinstance(factor, int):
+        return fixed_axis(factor)
+    part = representative(factor)
+    if part.expansion is not None and part.size > 1:
+        return resolve(part.expansion)
+    is_number = part.size == 1 or (part.fixed and not hosted_families(part))
+    return fixed_axis(part.size) if is_number else ((part,),)
+
+
+def _expand_hosts(factors: Sequence[Factor]) -> list[Term]:
+    """Return a term for every unit of a host that occurs with its families, with their members there."""
     for number, factor in enumerate(factors):
         following = tuple(factors[number + 1 :])
         if isinstance(factor, AxisPart) and any(host_of(inner) is factor for inner in following):
-            # A host beside its family: one term for every unit of the host, with the family's member there.
             repetitions = _n_repetitions(factors[:number])
             if repetitions is not None:
                 host_units = [_select_members(following, factor, unit) for unit in range(factor.size)]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import wraps
@@ -22,12 +22,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from consilience.errors import InputError, UnsupportedError
-from consilience.networks.torch_modules import is_scripted
-
-MAX_QUOTED_CHARACTERS = 200
-"""Characters of another library's message that ours quote. Chosen by hand, for legible messages."""
+from consilience.networks.module_inputs import MAX_QUOTED_CHARACTERS
+from consilience.networks.torch_modules import evaluating, is_scripted
 
 _ANSWERS = ("logits", "last_hidden_state")
 """Ends of the names of what a model of transformers is asked for, the first that an output has: "logits",
@@ -44,6 +43,13 @@ class Example:
     def call(self, module: nn.Module) -> Any:
         """Return what the module answers, as `answer_of` takes it from its output."""
         return answer_of(module(*self.args, **(self.kwargs or {})))
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Example:
+        """Return the example with every tensor changed."""
+        args, kwargs = pytree.tree_map(
+            lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf, (self.args, dict(self.kwargs or {}))
+        )
+        return Example(args, kwargs)
 
 
 def answer_of(output: Any) -> Any:
@@ -77,19 +83,6 @@ def as_example(example: Any) -> Example:
     if isinstance(example, Mapping):
         return Example(kwargs=dict(example))
     return Example(tuple(example) if isinstance(example, tuple | list) else (example,))
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put a module into evaluation mode, without gradients, for a while."""
-    modes = [(submodule, submodule.training) for submodule in module.modules()]
-    module.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for submodule, training in modes:
-            submodule.training = training
 
 
 @contextmanager
@@ -136,18 +129,14 @@ def export(module: nn.Module, example: Example) -> torch.export.ExportedProgram:
         If what it computes depends on the numbers in its inputs, or on things outside of it.
     """
     if is_scripted(module):
-        raise UnsupportedError(
-            type(module).__name__,
-            "a TorchScript module cannot be traced",
-            "give the module that it was scripted from; method 'average' without `example=` needs no tracing",
-            "E-TRACE",
-        )
+        text = "give the module that it was scripted from; method 'average' without example= needs no tracing"
+        raise UnsupportedError(type(module).__name__, "a TorchScript module cannot be traced", text, "E-TRACE")
     with evaluating(module), _quiet():
         try:
             with _answering(module):
                 return torch.export.export(module, example.args, dict(example.kwargs or {}), strict=False)
         except Exception as error:
-            try:
+            try:  # whether the example is at fault, or the module
                 example.call(module)
             except Exception as call_error:
                 raise InputError(

@@ -11,18 +11,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from consilience.networks.symmetry.axes import Axis, Group, Layout, Segment
 from consilience.networks.tracing.axis_parts import (
     AxisPart,
     AxisTerms,
     Term,
-    factor_size,
     may_move,
     outer_part,
     parts_of,
     representative,
     resolve,
+    term_size,
 )
 from consilience.networks.tracing.rules.common import TraceRecord
 
@@ -52,18 +53,14 @@ def restrict_to_segments(record: TraceRecord, arrays: Mapping[str, tuple[AxisTer
 
 def _restrict_term(record: TraceRecord, name: str, term: Term) -> bool:
     """Let a term of an array hold at most one group, or one and the group inside it; return whether it held more."""
-    moving = [factor for factor in term if isinstance(factor, AxisPart) and not factor.fixed]
+    moving = _moving(term)
     inexpressible = [part for part in moving if part.expansion is not None or part.is_family]
     simple = [part for part in moving if part not in inexpressible]
-    adjacent = len(simple) == 2 and term.index(simple[1]) == term.index(simple[0]) + 1
-    if adjacent and outer_part(simple[1]) is simple[0]:
-        surplus: list[AxisPart] = []
-    else:
-        surplus = simple[1:]
-    if inexpressible or surplus:
-        if may_move([((part,),) for part in (*inexpressible, *surplus)]):
+    surplus = [*inexpressible, *simple[1 + _is_nested_pair(term, simple) :]]
+    if surplus:
+        if may_move([((part,),) for part in surplus]):
             record.notes.append(f"{name}: several groups share an axis entry by entry; only the outermost moves")
-        for part in (*inexpressible, *surplus):
+        for part in surplus:
             record.algebra.fix(((part,),))
         return True
     if simple and simple[0].outer_parts and not (len(simple) == 1 and _is_inner_row(record, name, simple[0])):
@@ -72,19 +69,39 @@ def _restrict_term(record: TraceRecord, name: str, term: Term) -> bool:
     return False
 
 
-def _fix_single_places(record: TraceRecord, arrays: Mapping[str, tuple[AxisTerms, ...]]) -> bool:
-    """Fix units that stand on one axis only, such as positions that the example does not reach; return whether any did.
+def _moving(term: Term) -> list[AxisPart]:
+    """Return the parts of a resolved term that are not fixed."""
+    return [factor for factor in term if isinstance(factor, AxisPart) and not factor.fixed]
 
-    Units of a network are made by one array and read by another. A tied array may do both.
-    """
-    places: dict[int, list[tuple[str, int]]] = {}
+
+def _is_nested_pair(term: Term, parts: Sequence[AxisPart]) -> bool:
+    """Return whether parts of a term are two, the second directly after the first and inside it."""
+    return len(parts) == 2 and term.index(parts[1]) == term.index(parts[0]) + 1 and outer_part(parts[1]) is parts[0]
+
+
+_Places = dict[int, list[tuple[str, int]]]
+"""Arrays and axes on which parts stand, by the identity of the part."""
+
+
+def _moving_parts(arrays: Mapping[str, tuple[AxisTerms, ...]]) -> tuple[dict[int, AxisPart], _Places]:
+    """Return the parts that move, by identity, in the order of the arrays, and where they stand."""
     parts: dict[int, AxisPart] = {}
+    places: _Places = {}
     for name, axes in arrays.items():
         for number, axis in enumerate(axes):
             for part in parts_of(axis):
                 if not part.fixed:
                     parts[id(part)] = part
                     places.setdefault(id(part), []).append((name, number))
+    return parts, places
+
+
+def _fix_single_places(record: TraceRecord, arrays: Mapping[str, tuple[AxisTerms, ...]]) -> bool:
+    """Fix units that stand on one axis only, such as positions that the example does not reach; return whether any did.
+
+    Units of a network are made by one array and read by another. A tied array may do both.
+    """
+    parts, places = _moving_parts(arrays)
     parents = {id(outer_part(part)) for part in parts.values()}
     single = [
         part
@@ -156,30 +173,18 @@ def _moves_within_blocks(axes: Sequence[AxisTerms]) -> bool:
 class _MovingUnits:
     """The axis parts that move, with their names.
 
-    Parameters
-    ----------
-    record : TraceRecord
-        What is known of the axes.
-    arrays : mapping of str to tuple of AxisTerms
-        The axes of every array; those of the block-diagonal weight for grouped convolutions whose channels move.
-    order : sequence of str
-        The arrays in the order of computation, which becomes that of the groups.
+    Arrays are given by the axes of each, those of the block-diagonal weight for grouped convolutions whose channels
+    move, in the order of computation, which becomes that of the groups.
     """
 
     def __init__(self, record: TraceRecord, arrays: Mapping[str, tuple[AxisTerms, ...]], order: Sequence[str]) -> None:
         # Parts are told apart by identity: dictionaries below have the id of a part as key.
-        rigid = {id(part) for axis in record.rigid_axes for part in parts_of(axis)}
-        self._scores = {id(part) for axis in record.score_axes for part in parts_of(axis)}
-        self._heads = {id(part) for axis in record.head_axes for part in parts_of(axis)}
-        self._blocks = {id(part) for axis in record.block_axes for part in parts_of(axis)}
-        self._places: dict[int, list[tuple[str, int]]] = {}
-        self._parts: dict[int, AxisPart] = {}
-        for name in order:
-            for number, axis in enumerate(arrays[name]):
-                for part in parts_of(axis):
-                    if not part.fixed:
-                        self._parts[id(part)] = part
-                        self._places.setdefault(id(part), []).append((name, number))
+        rigid, self._scores, heads, blocks = (
+            {id(part) for axis in axes for part in parts_of(axis)}
+            for axes in (record.rigid_axes, record.score_axes, record.head_axes, record.block_axes)
+        )
+        self._heads = heads - blocks
+        self._parts, self._places = _moving_parts({name: arrays[name] for name in order})
         self._record = record
         self._parents = {key: outer_part(part) for key, part in self._parts.items()}
         self._with_children = {id(parent) for parent in self._parents.values() if parent is not None}
@@ -204,12 +209,12 @@ class _MovingUnits:
         places = self._places[key]
         parent = self._parents[key]
         module = _common_module([name for name, _ in places])
-        if key in self._heads and key not in self._blocks:
+        if key in self._heads:
             return _join_path(module, "heads")
-        if key in self._scores and parent is not None:  # summed over in q k^T
-            return _join_path(_common_module([name for name, _ in self._places[id(parent)]]), "query_key")
-        if parent is not None and id(parent) in self._heads and id(parent) not in self._blocks:
-            return _join_path(_common_module([name for name, _ in self._places[id(parent)]]), "value")
+        if parent is not None and (key in self._scores or id(parent) in self._heads):
+            # Units inside a head over which q k^T sums, or those of its values.
+            of_parent = _common_module([name for name, _ in self._places[id(parent)]])
+            return _join_path(of_parent, "query_key" if key in self._scores else "value")
         makers = [name for name, number in places if self._record.side_of(name, number) != "input"] or [places[0][0]]
         base = _group_name(makers[0])
         return _join_path(base, "blocks") if key in self._with_children and not self._stands_alone(key) else base
@@ -222,50 +227,26 @@ class _MovingUnits:
         return not set(self._places[key]) <= inner_places
 
     def segments(self, axis: AxisTerms, odd: tuple[int, ...] | None) -> tuple[Segment, ...]:
-        """Return the segments of an axis.
-
-        Parameters
-        ----------
-        axis : AxisTerms
-            The axis.
-        odd : tuple of int or None
-            Which copies of its units change sign with these; None for all.
-        """
+        """Return the segments of an axis; `odd` are the copies that change sign with the units, None for all."""
         segments: list[Segment] = []
         for term in resolve(axis):
             moving = [n for n, factor in enumerate(term) if isinstance(factor, AxisPart) and not factor.fixed]
             if not moving:
-                segments.append(Segment(None, inner=_size(term)))
+                segments.append(Segment(None, inner=term_size(term)))
                 continue
             innermost = term[moving[-1]]  # a parent beside it is implied by the group's parent
             assert isinstance(innermost, AxisPart)  # noqa: S101  (moving holds the positions of parts)
             group = self._names[id(representative(innermost))]
-            segments.append(Segment(group, _size(term[: moving[0]]), _size(term[moving[-1] + 1 :]), odd))
+            segments.append(Segment(group, term_size(term[: moving[0]]), term_size(term[moving[-1] + 1 :]), odd))
         return tuple(segments)
 
     def groups(self) -> tuple[Group, ...]:
         """Return all groups in the order of computation."""
-        groups = []
-        for number, (key, part) in enumerate(self._parts.items()):
-            parent = self._parents[key]
-            groups.append(
-                Group(
-                    self._names[key],
-                    part.size,
-                    number,
-                    parent=None if parent is None else self._names[id(parent)],
-                    resizable=key not in self._rigid,
-                )
-            )
-        return tuple(groups)
-
-
-def _size(term: Term) -> int:
-    """Return the number of entries of a term, or of some of its factors."""
-    size = 1
-    for factor in term:
-        size *= factor_size(factor)
-    return size
+        parents = [None if parent is None else self._names[id(parent)] for parent in self._parents.values()]
+        return tuple(
+            Group(self._names[key], part.size, number, parent, resizable=key not in self._rigid)
+            for number, ((key, part), parent) in enumerate(zip(self._parts.items(), parents, strict=True))
+        )
 
 
 def _group_name(array: str) -> str:
@@ -284,10 +265,5 @@ def _join_path(module: str, name: str) -> str:
 
 def _common_module(names: Sequence[str]) -> str:
     """Return the innermost module that has all these arrays."""
-    paths = [name.split(".")[:-1] for name in names]
-    common = []
-    for components in zip(*paths, strict=False):
-        if len(set(components)) > 1:
-            break
-        common.append(components[0])
-    return ".".join(common)
+    columns = zip(*(name.split(".")[:-1] for name in names), strict=False)
+    return ".".join(parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, columns))

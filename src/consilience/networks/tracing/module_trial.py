@@ -25,8 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from consilience.errors import UnsupportedError
 from consilience.networks.state_entries import is_extra_state
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.torch_modules import seeded_torch
-from consilience.networks.tracing.export import Example, evaluating
+from consilience.networks.torch_modules import evaluating, seeded_torch
+from consilience.networks.tracing.export import Example
 
 OUTPUT_TOLERANCE = {
     torch.float64: 1e-8,  # sums in another order err by 1e-16, which some hundred layers amplify
@@ -84,22 +84,14 @@ class ModuleTrial:
 
     def redrawn(self, rng: np.random.Generator) -> ModuleTrial:
         """Return a trial with other random arrays, on inputs around the example if the module takes them."""
-        around = self._changed_example(lambda leaf: _perturb(leaf, rng))
+        around = self.example.changed(lambda leaf: _perturb(leaf, rng))
         arrays = {name: random_like(array, rng) for name, array in self.arrays.items()}
         return self._with(around, arrays) or self._with(self.example, arrays) or self
 
     def at_unit_scale(self) -> list[ModuleTrial]:
         """Return a trial on the same inputs divided by their root mean square; none if the module refuses them."""
-        scaled = self._with(self._changed_example(_at_unit_scale), self.arrays)
+        scaled = self._with(self.example.changed(_at_unit_scale), self.arrays)
         return [] if scaled is None else [scaled]
-
-    def _changed_example(self, change: Callable[[Tensor], Tensor]) -> Example:
-        """Return the inputs with every tensor changed."""
-        args, kwargs = pytree.tree_map(
-            lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf,
-            (self.example.args, dict(self.example.kwargs or {})),
-        )
-        return Example(args, kwargs)
 
     def _with(self, example: Example, arrays: Mapping[str, Tensor]) -> ModuleTrial | None:
         """Return a trial on other inputs and arrays; None where the module refuses them, or overflows."""
@@ -124,8 +116,9 @@ def make_trial(module: nn.Module, example: Example, symmetry: Symmetry, rng: np.
     for dtype, tolerance in OUTPUT_TOLERANCE.items():
         try:
             copied = copy.deepcopy(module).eval()
-            copied._apply(partial(_cast, dtype=dtype))  # type: ignore[no-untyped-call]  # `to` makes complex ones real
-            cast_example = _cast_example(example, dtype)
+            cast = partial(_cast, dtype=dtype)
+            copied._apply(cast)  # type: ignore[no-untyped-call]  # `to` makes complex ones real
+            cast_example = example.changed(cast)
             originals = {name: array.clone() for name, array in arrays_of(copied).items() if name in symmetry.layouts}
             is_double = dtype == torch.float64
             arrays = _randomise_arrays(copied, cast_example, originals, rng)
@@ -220,15 +213,6 @@ def _cast(values: Tensor, dtype: torch.dtype) -> Tensor:
     if values.is_complex():
         return values.to(dtype.to_complex())
     return values.to(dtype) if values.is_floating_point() else values
-
-
-def _cast_example(example: Example, dtype: torch.dtype) -> Example:
-    """Return an example with its real tensors in another precision."""
-    args, kwargs = pytree.tree_map(
-        lambda leaf: _cast(leaf, dtype) if isinstance(leaf, Tensor) else leaf,
-        (example.args, dict(example.kwargs or {})),
-    )
-    return Example(args, kwargs)
 
 
 def _normal(like: Tensor, rng: np.random.Generator) -> Tensor:

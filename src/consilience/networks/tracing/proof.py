@@ -43,6 +43,8 @@ from consilience.networks.tracing.trace import trace
 
 MAX_CONFUSABLE_SIZE = 6
 """Units up to which two groups may well get the same order by chance: beyond, once in (k - 1)! >= 720 times."""
+N_TRIALS = 2
+"""Random arrays and inputs of a proof: the first on the example, the other on inputs around it. Chosen by hand."""
 MAX_SEPARATE_TRIALS = 4
 """Groups of a kind up to which each is tried on its own after they failed together. Chosen by hand; nobody has measured
 other values."""
@@ -70,9 +72,7 @@ def symmetry(module: nn.Module, example: Any, rng: np.random.Generator | int = 0
     return prove(module, trace(module, example), example, rng)
 
 
-def prove(
-    module: nn.Module, symmetry: Symmetry, example: Any, rng: np.random.Generator | int = 0, trials: int = 2
-) -> Symmetry:
+def prove(module: nn.Module, symmetry: Symmetry, example: Any, rng: np.random.Generator | int = 0) -> Symmetry:
     """Return the symmetry with a proof, and with the actions on its groups that hold.
 
     Parameters
@@ -85,13 +85,6 @@ def prove(
         Example input: a tensor, a tuple of arguments, or a dict of keyword arguments.
     rng : Generator or int, optional
         Draws the changes. Default: 0.
-    trials : int, optional
-        Number of random arrays and inputs: the first on the example, the others on inputs around it. Default: 2.
-
-    Returns
-    -------
-    Symmetry
-        With `Proof` and actions; nothing else is changed.
 
     Raises
     ------
@@ -105,9 +98,9 @@ def prove(
         {name: tuple(array.shape) for name, array in arrays_of(module).items()}, type(module).__name__
     )
     if not symmetry.all_groups:
-        return _with_proof(symmetry, 0.0, trials)
+        return _with_proof(symmetry, 0.0)
     module_trials = [make_trial(module, as_example(example), symmetry, rng)]
-    module_trials += [module_trials[0].redrawn(rng) for _ in range(trials - 1)]
+    module_trials += [module_trials[0].redrawn(rng) for _ in range(N_TRIALS - 1)]
     largest_deviation = 0.0
     for trial, resting in _trials_and_resting_groups(module_trials, symmetry):
         orders = _random_orders(symmetry, units, rng, resting)
@@ -118,11 +111,8 @@ def prove(
     # A network whose outputs do not depend on its weights passes with any symmetry.
     changed = {name: _change_all_entries(array) for name, array in module_trials[0].arrays.items()}
     if all(trial.leaves_outputs(changed) for trial in module_trials):
-        raise InputError(
-            "example",
-            f"what {type(module).__name__} makes of it does not depend on the weights, so that nothing can be proved",
-            "give inputs like those that the network is for",
-        )
+        text = f"what {type(module).__name__} makes of it does not depend on the weights, so that nothing can be proved"
+        raise InputError("example", text, "give inputs like those that the network is for")
     # Far from zero GELU is the identity or nothing, so that raw inputs of a thousand would prove the scales of ReLU.
     action_trials = [*module_trials, *module_trials[0].at_unit_scale()]
     allowed = {action.name: _groups_that_allow(action_trials, symmetry, units, action, rng) for action in ACTIONS}
@@ -130,7 +120,7 @@ def prove(
         replace(group, actions=("permute", *(name for name, names in allowed.items() if group.name in names)))
         for group in symmetry.all_groups
     )
-    return _with_proof(replace(symmetry, all_groups=groups), largest_deviation, trials)
+    return _with_proof(replace(symmetry, all_groups=groups), largest_deviation)
 
 
 def _change_all_entries(array: Tensor) -> Tensor:
@@ -142,9 +132,9 @@ def _change_all_entries(array: Tensor) -> Tensor:
     return array * torch.linspace(0.5, 1.5, array.numel(), dtype=array.dtype, device=array.device).reshape(array.shape)
 
 
-def _with_proof(symmetry: Symmetry, deviation: float, trials: int) -> Symmetry:
+def _with_proof(symmetry: Symmetry, deviation: float) -> Symmetry:
     """Return a symmetry with a proof that is bound to its digest."""
-    return replace(symmetry, proof=Proof(symmetry.digest, deviation, trials))
+    return replace(symmetry, proof=Proof(symmetry.digest, deviation, N_TRIALS))
 
 
 def _trials_and_resting_groups(
@@ -260,22 +250,26 @@ def _groups_that_allow(
         return all(trial.leaves_outputs(arrays) for trial, arrays in attempts)
 
     allowed: set[str] = set()
-    statistics = {name for name, _ in module_trials[0].module.named_buffers()}
-    kinds: dict[object, list[str]] = {}
-    for group in symmetry.by_name.values():
-        if _is_worth_trying(statistics, symmetry, group) and action.may_hold(symmetry, group):
-            sides = tuple(place.side for place in symmetry.places(group.name))
-            kinds.setdefault((sides, group.parent is None), []).append(group.name)
-    pending = list(kinds.values())
+    pending = _groups_by_kind(symmetry, action, {name for name, _ in module_trials[0].module.named_buffers()})
     while pending:
         names = pending.pop()
-        if holds(names):
+        if holds(names):  # for all of a kind, else for halves
             allowed.update(names)
         elif len(names) > MAX_SEPARATE_TRIALS and not holds(names[:1]) and not holds(names[-1:]):
             continue
         elif len(names) > 1:
             pending += [names[: len(names) // 2], names[len(names) // 2 :]]
     return allowed
+
+
+def _groups_by_kind(symmetry: Symmetry, action: UnitAction, statistics: set[str]) -> list[list[str]]:
+    """Return the groups on which an action may hold, those with the same sides of their places together."""
+    kinds: dict[object, list[str]] = {}
+    for group in symmetry.by_name.values():
+        if _is_worth_trying(statistics, symmetry, group) and action.may_hold(symmetry, group):
+            sides = tuple(place.side for place in symmetry.places(group.name))
+            kinds.setdefault((sides, group.parent is None), []).append(group.name)
+    return list(kinds.values())
 
 
 def _is_worth_trying(statistics: set[str], symmetry: Symmetry, group: Group) -> bool:

@@ -28,19 +28,18 @@ from consilience.networks.tracing.rules import joining as rules_joining
 from consilience.networks.tracing.rules import norms as rules_norms
 from consilience.networks.tracing.rules import pointwise as rules_pointwise
 from consilience.networks.tracing.rules import recurrent as rules_recurrent
-from consilience.networks.tracing.rules import views as rules_views
 from consilience.networks.tracing.rules.common import (
     OperatorCall,
     OperatorRule,
     TracedTensor,
     TraceRecord,
     fixed_tensor,
+    tensors_in,
 )
 
 _RULES: dict[str, OperatorRule] = {
     **rules_pointwise.RULES,
     **rules_joining.RULES,
-    **rules_views.RULES,
     **rules_contractions.RULES,
     **rules_convolutions.RULES,
     **rules_norms.RULES,
@@ -111,16 +110,9 @@ def _named_arrays(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str],
 
 
 class _GraphWalk:
-    """A walk through an exported graph that gives every node its traced tensors.
+    """A walk through an exported graph that gives every node its traced tensors, and a record what moves together.
 
-    Parameters
-    ----------
-    record : TraceRecord
-        Takes up what moves together.
-    arrays : mapping of str to Tensor
-        The arrays of the module, without second names of tied ones.
-    aliases : mapping of str to str
-        Second names of tied arrays, to the first.
+    The arrays of the module are without second names of tied ones, which `aliases` has.
     """
 
     def __init__(self, record: TraceRecord, arrays: Mapping[str, Tensor], aliases: Mapping[str, str]) -> None:
@@ -159,13 +151,13 @@ class _GraphWalk:
                 else:
                     self.nodes[node] = _fixed_like(node.meta.get("val"))
             elif node.op == "output":
-                for tensor in _tensors_in(self._traced(node.args)):
+                for tensor in tensors_in(self._traced(node.args)):
                     for axis in tensor.axes:
                         self.record.algebra.fix(axis)
             elif node.op == "call_function":
                 used.extend(array_names[source] for source in node.all_input_nodes if source in array_names)
                 self.nodes[node] = self._apply(node)
-                self.record.contexts.extend(tensor.axes for tensor in _tensors_in(self.nodes[node]))
+                self.record.contexts.extend(tensor.axes for tensor in tensors_in(self.nodes[node]))
         return list(dict.fromkeys(used))
 
     def _traced(self, argument: Any) -> Any:
@@ -196,17 +188,14 @@ class _GraphWalk:
             defaults = {argument.name: argument.default_value for argument in node.target._schema.arguments}
             arguments = {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}
             call = OperatorCall(self.record, plain_name, arguments, shapes)
-            rule = _RULES.get(name) or _RULES.get(plain_name)
-            if rule is None and torch.Tag.pointwise in node.target.tags:
-                rule = rules_pointwise.pointwise
-            if rule is not None:
+            if (rule := _rule_of(node.target, name, plain_name)) is not None:
                 outputs = rule(call)
                 # A rule that is wrong about shapes knows another variant of the operation: trust the graph instead.
                 if _shapes(outputs) == shapes:
                     if in_place:
                         self._overwrite(call.tensors[0], outputs)
                     return outputs
-        for tensor in _tensors_in([*args, *kwargs.values()]):
+        for tensor in tensors_in([*args, *kwargs.values()]):
             self.record.fix_all_axes(tensor)
         fixed = [fixed_tensor(shape) for shape in shapes]
         return fixed if isinstance(node.meta.get("val"), list | tuple) else next(iter(fixed), None)
@@ -216,6 +205,12 @@ class _GraphWalk:
         if isinstance(output, TracedTensor) and output is not tensor and output.shape == tensor.shape:
             for old_axis, new_axis in zip(tensor.axes, output.axes, strict=True):
                 self.record.algebra.join(old_axis, new_axis)
+
+
+def _rule_of(operation: torch._ops.OpOverload, name: str, plain_name: str) -> OperatorRule | None:
+    """Return the rule of an operation by its name, also without the underscore of one in place; None without any."""
+    is_pointwise = torch.Tag.pointwise in operation.tags
+    return _RULES.get(name) or _RULES.get(plain_name) or (rules_pointwise.pointwise if is_pointwise else None)
 
 
 def _trace_constant(array: Tensor) -> TracedTensor:
@@ -232,16 +227,6 @@ def _fixed_like(fake: Any) -> Any:
     return fixed_tensor(tuple(fake.shape)) if isinstance(fake, Tensor) else fake
 
 
-def _tensors_in(argument: Any) -> list[TracedTensor]:
-    """Return the traced tensors of an argument, lists and dicts looked into."""
-    if isinstance(argument, TracedTensor):
-        return [argument]
-    items = argument.values() if isinstance(argument, Mapping) else argument
-    if isinstance(argument, list | tuple | Mapping):
-        return [tensor for item in items for tensor in _tensors_in(item)]
-    return []
-
-
 def _fake_tensors_in(fake: Any) -> list[Tensor]:
     """Return the fake tensors, which carry shapes only, of an operation's outputs."""
     if isinstance(fake, Tensor):
@@ -250,7 +235,7 @@ def _fake_tensors_in(fake: Any) -> list[Tensor]:
 
 
 def _shapes(outputs: Any) -> list[tuple[int, ...]]:
-    return [tensor.shape for tensor in _tensors_in(outputs)]
+    return [tensor.shape for tensor in tensors_in(outputs)]
 
 
 def _operator_name(node: fx.Node) -> str:

@@ -7,7 +7,7 @@ nearly all operations of ATen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, TypeAlias
@@ -167,7 +167,7 @@ class OperatorCall:
     @property
     def tensors(self) -> list[TracedTensor]:
         """All tensors among the arguments."""
-        return [tensor for argument in self.args.values() for tensor in _tensors_in(argument)]
+        return [tensor for argument in self.args.values() for tensor in tensors_in(argument)]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -191,13 +191,18 @@ OperatorRule: TypeAlias = Callable[[OperatorCall], Any]
 """Joins the axes of an operation, and returns the tensor or the list of tensors that come out."""
 
 
-def _tensors_in(argument: Any) -> list[TracedTensor]:
-    """Return the traced tensors of an argument, lists looked into."""
+def under_names(rule: OperatorRule, names: str) -> dict[str, OperatorRule]:
+    """Return one rule under the names of several operations, which are separated by spaces."""
+    return dict.fromkeys(names.split(), rule)
+
+
+def tensors_in(argument: Any) -> list[TracedTensor]:
+    """Return the traced tensors of an argument, lists and dicts looked into."""
     if isinstance(argument, TracedTensor):
         return [argument]
-    if isinstance(argument, list | tuple):
-        return [tensor for item in argument for tensor in _tensors_in(item)]
-    return []
+    items = argument.values() if isinstance(argument, Mapping) else argument
+    is_container = isinstance(argument, list | tuple | Mapping)
+    return [tensor for item in items for tensor in tensors_in(item)] if is_container else []
 
 
 def fixed_tensor(shape: Sequence[int], data: bool = True) -> TracedTensor:
@@ -245,39 +250,51 @@ def contract(record: TraceRecord, tensors: Sequence[TracedTensor], labels: Seque
     out : str
         The letters that remain, in order; all others are summed over.
     """
-    label_axes: dict[str, list[tuple[int, int]]] = {}  # by letter: (number of the factor, axis) of each occurrence
+    places: dict[str, list[tuple[int, int]]] = {}  # by letter: (number of the factor, axis) of each occurrence
     for factor, letters in enumerate(labels):
         for dim, letter in enumerate(letters):
-            label_axes.setdefault(letter, []).append((factor, dim))
-    axes = {
-        letter: record.join_axes([tensors[factor] for factor, _ in occurrences], [dim for _, dim in occurrences])
-        for letter, occurrences in label_axes.items()
-    }
+            places.setdefault(letter, []).append((factor, dim))
+    joined = {letter: record.join_axes(*_tensors_and_dims(tensors, found)) for letter, found in places.items()}
+    axes = {letter: axis for letter, (axis, _) in joined.items()}
     data = any(tensor.data for tensor in tensors)
-    summed_labels = [letter for letter in label_axes if letter not in out]
-    for letter in summed_labels:
-        factors = {factor for factor, _ in label_axes[letter]}
-        # Labels on every factor of the summed one, such as batch and heads: the sum is computed separately along these.
-        shared = [other for other in label_axes if factors <= {factor for factor, _ in label_axes[other]}]
-        batch_axes = [axes[other][0] for other in shared if other in out and len(factors) > 1]
-        record.contexts.append((*(axes[other][0] for other in shared if other in summed_labels), *batch_axes))
-        if len([factor for factor in factors if tensors[factor].data]) > 1:
-            # Data times data, such as queries times keys.
-            record.rigid_axes.append(axes[letter][0])
-            record.score_axes.append(axes[letter][0])
-            record.head_axes.extend(batch_axes)
-        elif len(factors) == 1:
-            record.rigid_axes.append(axes[letter][0])
-        for position, (factor, dim) in enumerate(label_axes[letter]):
-            # Between arrays alone (W = B A), the first factor reads the units that the second makes.
-            if data or position == 0:
-                record.add_side(tensors[factor], dim, "input")
-    if data:
-        for letter in out:
-            for factor, dim in label_axes[letter]:
-                record.add_side(tensors[factor], dim, "output")
-        return TracedTensor(tuple(axes[letter][0] for letter in out), data=True)
-    return TracedTensor(tuple(axes[letter][0] for letter in out), tuple(axes[letter][1] for letter in out))
+    for letter, found in places.items():
+        if letter not in out:
+            _record_sum(record, tensors, places, axes, letter, out)
+        # Between arrays alone (W = B A), the first factor reads the units that the second makes.
+        used = found if data else found[: letter not in out]
+        for factor, dim in used:
+            record.add_side(tensors[factor], dim, "output" if letter in out else "input")
+    origins = () if data else tuple(joined[letter][1] for letter in out)
+    return TracedTensor(tuple(axes[letter] for letter in out), origins, data)
+
+
+def _tensors_and_dims(
+    tensors: Sequence[TracedTensor], places: Sequence[tuple[int, int]]
+) -> tuple[list[TracedTensor], list[int]]:
+    """Return the tensor and the axis of every place, a number of a tensor and an axis."""
+    return [tensors[factor] for factor, _ in places], [dim for _, dim in places]
+
+
+def _record_sum(
+    record: TraceRecord,
+    tensors: Sequence[TracedTensor],
+    places: Mapping[str, Sequence[tuple[int, int]]],
+    axes: Mapping[str, AxisTerms],
+    letter: str,
+    out: str,
+) -> None:
+    """Record that products of tensors are summed over a label, separately along labels that all its factors have."""
+    factors = {factor for factor, _ in places[letter]}
+    # Labels on every factor of the summed one, such as batch and heads.
+    shared = [other for other, found in places.items() if factors <= {factor for factor, _ in found}]
+    batch_axes = [axes[other] for other in shared if other in out] if len(factors) > 1 else []
+    record.contexts.append((*(axes[other] for other in shared if other not in out), *batch_axes))
+    is_score = sum(tensors[factor].data for factor in factors) > 1  # data times data, such as queries times keys
+    if is_score or len(factors) == 1:
+        record.rigid_axes.append(axes[letter])
+    if is_score:
+        record.score_axes.append(axes[letter])
+        record.head_axes.extend(batch_axes)
 
 
 def record_reduction(record: TraceRecord, tensor: TracedTensor, dims: Sequence[int]) -> None:

@@ -18,6 +18,7 @@ from consilience.networks.tracing.rules.common import (
     contract,
     fixed_tensor,
     record_reduction,
+    under_names,
 )
 
 
@@ -178,9 +179,9 @@ def _repeat_shared_heads(call: OperatorCall, tensor: TracedTensor, n_query_heads
 
 RULES: dict[str, OperatorRule] = {
     "linear": _linear,
-    **dict.fromkeys(["matmul", "linalg_matmul", "mm", "bmm", "__matmul__"], _matmul),
-    **dict.fromkeys(["mv", "dot", "vdot"], _vector_product),
-    **dict.fromkeys(["addmm", "addmv", "baddbmm"], _add_product),
+    **under_names(_matmul, "matmul linalg_matmul mm bmm __matmul__"),
+    **under_names(_vector_product, "mv dot vdot"),
+    **under_names(_add_product, "addmm addmv baddbmm"),
     "linalg_multi_dot": _chain,
     "inner": _inner,
     "linalg_vecdot": _vecdot,

@@ -11,7 +11,7 @@ import re
 from math import prod
 
 from consilience.networks.tracing.axis_parts import AxisTerms, axis_size, fixed_axis
-from consilience.networks.tracing.rules.common import OperatorCall, OperatorRule, TracedTensor
+from consilience.networks.tracing.rules.common import OperatorCall, OperatorRule, TracedTensor, under_names
 
 
 def _convolution(call: OperatorCall) -> TracedTensor:
@@ -127,8 +127,8 @@ RULES: dict[str, OperatorRule] = {
     **{f"conv_transpose{rank}d": _convolution for rank in (1, 2, 3)},
     "convolution": _convolution,
     **dict.fromkeys(_POOLS, _pool),
-    **dict.fromkeys(["max_pool2d_with_indices", "max_pool1d_with_indices", "max_pool3d_with_indices"], _pool),
-    **dict.fromkeys(["upsample_bilinear2d", "upsample_bicubic2d", "upsample_linear1d", "upsample_trilinear3d"], _pool),
+    **under_names(_pool, "max_pool2d_with_indices max_pool1d_with_indices max_pool3d_with_indices"),
+    **under_names(_pool, "upsample_bilinear2d upsample_bicubic2d upsample_linear1d upsample_trilinear3d"),
     "pixel_shuffle": _pixel_shuffle,
     "pixel_unshuffle": _pixel_unshuffle,
     "im2col": _patches,

@@ -13,7 +13,14 @@ from consilience.networks.tracing.rules.common import (
     TracedTensor,
     fixed_tensor,
     record_reduction,
+    under_names,
 )
+
+
+def _with_statistics(call: OperatorCall, tensor: TracedTensor) -> TracedTensor | list[TracedTensor]:
+    """Return the normalised tensor, with the statistics that some variants of the operation return too."""
+    output = TracedTensor(tensor.axes, data=True)
+    return output if len(call.shapes) == 1 else [output, *(fixed_tensor(shape) for shape in call.shapes[1:])]
 
 
 def _channel_norm(call: OperatorCall) -> TracedTensor | list[TracedTensor]:
@@ -23,8 +30,7 @@ def _channel_norm(call: OperatorCall) -> TracedTensor | list[TracedTensor]:
         if call[name] is not None:
             call.record.algebra.join(tensor.axes[1], call[name].axes[0])
             call.record.add_side(call[name], 0, "output")
-    output = TracedTensor(tensor.axes, data=True)
-    return output if len(call.shapes) == 1 else [output, *(fixed_tensor(shape) for shape in call.shapes[1:])]
+    return _with_statistics(call, tensor)
 
 
 def _last_norm(call: OperatorCall) -> TracedTensor | list[TracedTensor]:
@@ -38,8 +44,7 @@ def _last_norm(call: OperatorCall) -> TracedTensor | list[TracedTensor]:
                 call.record.algebra.join(tensor.axes[dim], call[name].axes[dim - first])
                 call.record.add_side(call[name], dim - first, "output")
     record_reduction(call.record, tensor, list(dims))
-    output = TracedTensor(tensor.axes, data=True)
-    return output if len(call.shapes) == 1 else [output, *(fixed_tensor(shape) for shape in call.shapes[1:])]
+    return _with_statistics(call, tensor)
 
 
 def _group_norm(call: OperatorCall) -> TracedTensor:
@@ -103,57 +108,18 @@ def _order_dependent(call: OperatorCall) -> TracedTensor | list[TracedTensor]:
 
 
 RULES: dict[str, OperatorRule] = {
-    **dict.fromkeys(
-        [
-            "batch_norm",
-            "instance_norm",
-            "_native_batch_norm_legit_no_training",
-            "native_batch_norm",
-            "cudnn_batch_norm",
-        ],
+    **under_names(
         _channel_norm,
+        "batch_norm instance_norm _native_batch_norm_legit_no_training native_batch_norm cudnn_batch_norm",
     ),
-    **dict.fromkeys(["layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm"], _last_norm),
+    **under_names(_last_norm, "layer_norm native_layer_norm rms_norm _fused_rms_norm"),
     "group_norm": _group_norm,
-    **dict.fromkeys(["softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax"], _softmax),
-    **dict.fromkeys(
-        [
-            "sum",
-            "mean",
-            "amax",
-            "amin",
-            "prod",
-            "var",
-            "std",
-            "var_mean",
-            "std_mean",
-            "norm",
-            "linalg_vector_norm",
-            "logsumexp",
-            "any",
-            "all",
-            "nansum",
-        ],
-        _reduce,
+    **under_names(_softmax, "softmax _softmax log_softmax _log_softmax _safe_softmax"),
+    **under_names(
+        _reduce, "sum mean amax amin prod var std var_mean std_mean norm linalg_vector_norm logsumexp any all nansum"
     ),
-    **dict.fromkeys(
-        [
-            "max",
-            "min",
-            "argmax",
-            "argmin",
-            "cumsum",
-            "cumprod",
-            "cummax",
-            "cummin",
-            "logcumsumexp",
-            "sort",
-            "topk",
-            "argsort",
-            "kthvalue",
-            "median",
-            "mode",
-        ],
+    **under_names(
         _order_dependent,
+        "max min argmax argmin cumsum cumprod cummax cummin logcumsumexp sort topk argsort kthvalue median mode",
     ),
 }

@@ -13,6 +13,7 @@ from consilience.networks.tracing.rules.common import (
     broadcast,
     constant_tensor,
     fixed_tensor,
+    under_names,
 )
 from consilience.networks.tracing.rules.joining import split_axis
 
@@ -79,96 +80,28 @@ def _scalar(call: OperatorCall) -> TracedTensor:
     return fixed_tensor(call.shape, data=any(tensor.data for tensor in call.tensors))
 
 
-# Elementwise operations by name, tagged as pointwise by torch or not; others with the tag need no entry (see `trace`).
-_ELEMENTWISE = [
-    "hardswish",
-    "masked_fill",
-    "log_sigmoid",
-    "rsub",
-    "__and__",
-    "__or__",
-    "__xor__",
-    "floor_divide",
-    "copy",
-    "copy_",
-    "true_divide",
-    "square",
-    "multiply",
-    "subtract",
-    "divide",
-    "greater",
-    "less",
-    "less_equal",
-    "greater_equal",
-    "not_equal",
-    "logical_and",
-    "where",
-    "gelu",
-    "silu",
-    "softsign",
-    "tanhshrink",
-    "absolute",
-    "negative",
-    "arctan2",
-    "isfinite",
-    "isinf",
-    "relu6",
-    "hardswish",
-    "masked_fill_",
-    "bitwise_not",
-    "clip",
-    "fmod",
-    "float_power",
-    "special_expit",
-]
+_ELEMENTWISE = (
+    "hardswish masked_fill masked_fill_ log_sigmoid rsub __and__ __or__ __xor__ floor_divide copy copy_ true_divide "
+    "square multiply subtract divide greater less less_equal greater_equal not_equal logical_and where gelu silu "
+    "softsign tanhshrink absolute negative arctan2 isfinite isinf relu6 bitwise_not clip fmod float_power special_expit"
+)
+"""Elementwise operations, tagged as pointwise by torch or not; others with the tag need no entry (see `trace`)."""
 
 RULES: dict[str, OperatorRule] = {
-    **dict.fromkeys(
-        [
-            "clone",
-            "contiguous",
-            "detach",
-            "alias",
-            "to",
-            "_to_copy",
-            "type_as",
-            "lift_fresh_copy",
-            "lift_fresh",
-            "positive",
-            "real",
-            "float",
-            "double",
-        ],
+    **under_names(
         _identity,
+        "clone contiguous detach alias to _to_copy type_as lift_fresh_copy lift_fresh positive real float double",
     ),
-    **dict.fromkeys(
-        ["dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "native_dropout"], _dropout
-    ),
-    **dict.fromkeys(_ELEMENTWISE, pointwise),
-    **dict.fromkeys(["_assert_tensor_metadata", "_assert_scalar", "_assert_async"], _check),
-    **dict.fromkeys(
-        [
-            "zeros",
-            "ones",
-            "full",
-            "empty",
-            "zeros_like",
-            "ones_like",
-            "full_like",
-            "empty_like",
-            "new_zeros",
-            "new_ones",
-            "new_full",
-            "new_empty",
-        ],
+    **under_names(_dropout, "dropout feature_dropout alpha_dropout feature_alpha_dropout native_dropout"),
+    **under_names(pointwise, _ELEMENTWISE),
+    **under_names(_check, "_assert_tensor_metadata _assert_scalar _assert_async"),
+    **under_names(
         _constant,
+        "zeros ones full empty zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty",
     ),
-    **dict.fromkeys(["fill", "zero"], _fill),
-    **dict.fromkeys(
-        ["arange", "eye", "linspace", "rand", "randn", "rand_like", "randn_like", "randint", "randperm"],
-        _position_dependent,
-    ),
-    **dict.fromkeys(["scalar_tensor", "item"], _scalar),
+    **under_names(_fill, "fill zero"),
+    **under_names(_position_dependent, "arange eye linspace rand randn rand_like randn_like randint randperm"),
+    **under_names(_scalar, "scalar_tensor item"),
     "prelu": _prelu,
     "_prelu_kernel": pointwise,
     "glu": _glu,

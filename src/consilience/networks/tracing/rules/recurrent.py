@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from consilience.networks.tracing.axis_parts import AxisPart, AxisTerms, as_factor, axis_size, fixed_axis, free_axis
-from consilience.networks.tracing.rules.common import OperatorCall, OperatorRule, TracedTensor, TraceRecord
+from consilience.networks.tracing.rules.common import OperatorCall, OperatorRule, TracedTensor, TraceRecord, under_names
 from consilience.networks.tracing.rules.joining import single_part
 
 _N_GATES = {"lstm": 4, "gru": 3, "rnn": 1}
@@ -29,24 +29,15 @@ def _join_cell(
 ) -> tuple[AxisTerms, AxisTerms]:
     """Join the axes of one cell; return its output and its inner state, the same unless there is a projection.
 
-    Parameters
-    ----------
-    record : TraceRecord
-        Takes up what moves together.
-    inputs : AxisTerms
-        The axis that the cell reads.
-    arrays : sequence of TracedTensor
-        W_ih (gates * units, inputs), W_hh (gates * units, output), then biases, and W_hr (output, units) where there is
-        a projection.
-    kind : {"lstm", "gru", "rnn"}
-        Decides the number of gates.
+    Arrays are W_ih (gates * units, inputs), W_hh (gates * units, output), then biases, and W_hr (output, units) where
+    there is a projection; the kind, "lstm", "gru" or "rnn", decides the number of gates.
     """
     n_gates = _N_GATES[kind]
     input_weight, hidden_weight = arrays[:2]
     biases = [array for array in arrays[2:] if len(array.axes) == 1]
     projections = [array for array in arrays[2:] if len(array.axes) == 2]
     state = free_axis(axis_size(input_weight.axes[0]) // n_gates)
-    stacked_gates = ((n_gates, as_factor(state)),)
+    stacked_gates = ((n_gates, as_factor(state)),)  # rows (gates, units), the same units in every gate
     for array in (input_weight, hidden_weight, *biases):
         record.algebra.join(stacked_gates, array.axes[0])
         record.add_side(array, 0, "output")
@@ -125,6 +116,6 @@ def _step(call: OperatorCall) -> TracedTensor | list[TracedTensor]:
 
 
 RULES: dict[str, OperatorRule] = {
-    **dict.fromkeys(["lstm", "gru", "rnn_tanh", "rnn_relu"], _layers),
-    **dict.fromkeys(["lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"], _step),
+    **under_names(_layers, "lstm gru rnn_tanh rnn_relu"),
+    **under_names(_step, "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"),
 }
