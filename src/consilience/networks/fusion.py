@@ -160,7 +160,7 @@ class NetworkFusion(Fusion):
         if self.keeps_models:
             return self.model
         if self._rebuild is None:
-            text = "give module=, a function that makes one"
+            text = "give `module=`, a function that makes one"
             raise InputError("models", "these are files without a module", text, "E-NEEDED")
         from consilience.networks.ensemble import ModuleEnsemble  # here, since it needs torch
 
@@ -291,7 +291,7 @@ class NetworkFusion(Fusion):
             When the models were files without a module.
         """
         if self._rebuild is None:
-            text = "give module=, a function that makes one"
+            text = "give `module=`, a function that makes one"
             raise InputError("models", "these are files without a module", text, "E-NEEDED")
         return self._rebuild(network)
 

@@ -288,7 +288,7 @@ def unknown_parts(names: Iterable[str]) -> list[str]:
 def unknown_parts_problem(label: object, name: str) -> Problem:
     """Return that a state dict does not say how a weight is computed from its parts."""
     text = f"{name} is parametrised (as by torch's orthogonal), and its arrays do not say how it is computed"
-    return Problem(label, text, f"hand in the module (as the model, or as module=), or {REMOVAL}", "E-NEEDED")
+    return Problem(label, text, f"hand in the module (as the model, or as `module=`), or {REMOVAL}", "E-NEEDED")
 
 
 def is_same_weight(weight: AnyArray, other: AnyArray) -> bool:

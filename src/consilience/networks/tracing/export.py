@@ -129,7 +129,7 @@ def export(module: nn.Module, example: Example) -> torch.export.ExportedProgram:
         If what it computes depends on the numbers in its inputs, or on things outside of it.
     """
     if is_scripted(module):
-        text = "give the module that it was scripted from; method 'average' without example= needs no tracing"
+        text = "give the module that it was scripted from; method 'average' without `example=` needs no tracing"
         raise UnsupportedError(type(module).__name__, "a TorchScript module cannot be traced", text, "E-TRACE")
     with evaluating(module), _quiet():
         try:
