@@ -223,36 +223,19 @@ class Table:
         values = [[column.value(item) for column in columns] for item in self.items[:MAX_SAVED_ROWS]]
         shown = values[:MAX_ROWS]
         can_sort = len(shown) >= MIN_SORTED_ROWS and len(columns) <= len(_LETTERS)
-        ranks = [_ranks([row[place] for row in shown]) for place in range(len(columns))] if can_sort else []
-        name = f"sort-{_slug(self.label)}"
-        head = Markup("").join(
-            markup(
-                '<th scope="col" role="columnheader"{}>{}{}</th>',
-                _class(column.kind),
-                _sort_button(name, place, column.title) if can_sort else "",
-                column.title,
-            )
-            for place, column in enumerate(columns)
-        )
-        rows = [_row(columns, row, [rank[place] for rank in ranks]) for place, row in enumerate(shown)]
+        # The rank of every row by every column (rows, columns).
+        ranks = list(zip(*map(_ranks, zip(*shown, strict=True)), strict=True)) if can_sort else [()] * len(shown)
+        rows = [_row(columns, row, rank) for row, rank in zip(shown, ranks, strict=True)]
         if len(self.items) > MAX_ROWS:
-            more = format_count(len(self.items) - MAX_ROWS, self.noun)
-            rows.append(
-                markup(
-                    '<tr class="last" role="row"><td colspan="{}" role="cell">and {} more</td></tr>', len(columns), more
-                )
-            )
-        foot = Markup("")
-        if any(column.total is not None for column in columns):
-            totals = [Markup("") if column.total is None else column.total for column in columns]
-            foot = markup('\n<tfoot role="rowgroup">{}</tfoot>', _row(columns, totals))
+            last = '<tr class="last" role="row"><td colspan="{}" role="cell">and {} more</td></tr>'
+            rows.append(markup(last, len(columns), format_count(len(self.items) - MAX_ROWS, self.noun)))
         body = markup(
             '<thead role="rowgroup"><tr role="row">{}</tr></thead>\n<tbody role="rowgroup">\n{}\n</tbody>{}',
-            head,
+            _head(columns, f"sort-{_slug(self.label)}" if can_sort else ""),
             Markup("\n").join(rows),
-            foot,
+            _foot(columns),
         )
-        kind = " ".join(filter(None, [self.kind, f"columns-{len(columns)}"]))
+        kind = f"{self.kind} columns-{len(columns)}".strip()
         table = markup('<table role="table" aria-label="{}"{}>\n{}\n</table>', self.label, _class(kind), body)
         titles = [_plain(column.title) for column in columns]
         saved = csv_link(self.label, titles, ([_plain(value) for value in row] for row in values))
@@ -302,6 +285,22 @@ class Section:
 def render_blocks(blocks: Iterable[Block | None]) -> Markup:
     """Return blocks as HTML, one below the other; those of None are left out."""
     return Markup("\n").join(block.render() for block in blocks if block is not None)
+
+
+def _head(columns: Sequence[Column], name: str) -> Markup:
+    """Return the heads of columns, with the buttons of this name that sort by them if it has one."""
+    head = '<th scope="col" role="columnheader"{}>{}{}</th>'
+    buttons = [_sort_button(name, place, column.title) if name else "" for place, column in enumerate(columns)]
+    heads = (markup(head, _class(c.kind), button, c.title) for c, button in zip(columns, buttons, strict=True))
+    return Markup("").join(heads)
+
+
+def _foot(columns: Sequence[Column]) -> Markup:
+    """Return the row of totals; nothing where no column has one."""
+    if all(column.total is None for column in columns):
+        return Markup("")
+    totals = [Markup("") if column.total is None else column.total for column in columns]
+    return markup('\n<tfoot role="rowgroup">{}</tfoot>', _row(columns, totals))
 
 
 def _row(columns: Sequence[Column], values: Sequence[object], ranks: Sequence[int] = ()) -> Markup:

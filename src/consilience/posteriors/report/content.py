@@ -18,6 +18,7 @@ from consilience.drawing.words import natural_key, short_names
 from consilience.errors import InputError
 from consilience.posteriors.component_table import ComponentMoments, feature_moments
 from consilience.posteriors.details import PosteriorDetails
+from consilience.posteriors.methods import METHODS
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.report.gaussian_processes import ProcessContent, process_of
 from consilience.posteriors.report.hidden_markov import ChainContent, chain_of
@@ -93,6 +94,21 @@ class PosteriorContent:
     def is_matched(self) -> bool:
         """Whether the fused component of every local one is known."""
         return all(site.labels is not None for site in self.sites)
+
+    @property
+    def has_confidence(self) -> bool:
+        """Whether the confidence of any match is known."""
+        return any(component.confidence is not None for component in self.components)
+
+    @property
+    def has_entropy(self) -> bool:
+        """Whether any fused component has an entropy."""
+        return any(component.entropy is not None for component in self.components)
+
+    @property
+    def keeps_models(self) -> bool:
+        """Whether the fused model asks every site's model by itself."""
+        return any(kind.keeps_models for kind in METHODS if kind.name == self.method)
 
 
 def content_of(

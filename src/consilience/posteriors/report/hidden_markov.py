@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -117,47 +118,31 @@ def chain_of(fused: Posterior, sequences: Sequence[DecodedSequence] = ()) -> Cha
     """Return what is shown of a hidden Markov model and of `sequences`; None for other models."""
     if not has_states(fused):
         return None
-    # A difference of counts may round to just below zero.
-    transition_counts = np.maximum(fused.attached["transition_counts"].values, 0.0)  # (G, G), from row to column
-    start_counts = np.maximum(fused.attached["start_counts"].values, 0.0)  # (G,)
-    labelled = [sequence for sequence in sequences if sequence.truth is not None]
-    label_names = sorted({label for sequence in labelled for label in sequence.truth or ()}, key=natural_key)
-    index_of_label = {name: index for index, name in enumerate(label_names)}
-    label_indices = {
-        sequence.name: np.array([index_of_label[label] for label in sequence.truth or ()], dtype=np.int64)
-        for sequence in labelled
-    }
+    # A difference of counts may round to just below zero. (G, G), from row to column, and (G,)
+    counts = [np.maximum(fused.attached[name].values, 0.0) for name in ("transition_counts", "start_counts")]
+    labels_of = {sequence.name: sequence.truth for sequence in sequences if sequence.truth is not None}
+    names = sorted(set(chain(*labels_of.values())), key=natural_key)
+    truths = {name: _positions(labels, names) for name, labels in labels_of.items()}
     # One partner of each label for all sequences together, so that a colour means the same in all of them.
-    contingency_tables = [
-        _contingency_table(sequence.states, label_indices[sequence.name], fused.n_components, len(label_names))
-        for sequence in labelled
-    ]
-    state_of_label = _best_partners(sum(contingency_tables, np.zeros((fused.n_components, len(label_names)))))
-    overall_agreement = None
-    if labelled:
-        together = (
-            np.concatenate([sequence.states for sequence in labelled]),
-            np.concatenate([label_indices[sequence.name] for sequence in labelled]),
-        )
-        overall_agreement = _label_agreement("all", *together, state_of_label)
+    states = [sequence.states for sequence in sequences if sequence.name in truths]
+    together, truth = (np.concatenate([np.zeros(0, dtype=np.int64), *parts]) for parts in (states, truths.values()))
+    partners = _best_partners(_contingency_table(together, truth, fused.n_components, len(names)))
     return ChainContent(
-        states=tuple(_state(state, transition_counts, start_counts) for state in range(fused.n_components)),
+        states=tuple(_state(state, *counts) for state in range(fused.n_components)),
         timelines=tuple(
-            Timeline(
-                sequence.name,
-                len(sequence.states),
-                runs(sequence.states),
-                runs(label_indices[sequence.name]) if sequence.truth else (),
-            )
-            for sequence in sequences
+            Timeline(one.name, len(one.states), runs(one.states), runs(truths[one.name]) if one.truth else ())
+            for one in sequences
         ),
-        label_partners=tuple(zip(label_names, state_of_label.tolist(), strict=True)),
-        agreements=tuple(
-            _label_agreement(sequence.name, sequence.states, label_indices[sequence.name], state_of_label)
-            for sequence in labelled
-        ),
-        overall_agreement=overall_agreement,
+        label_partners=tuple(zip(names, partners.tolist(), strict=True)),
+        agreements=tuple(_label_agreement(n, s, truths[n], partners) for n, s in zip(truths, states, strict=True)),
+        overall_agreement=_label_agreement("all", together, truth, partners) if truths else None,
     )
+
+
+def _positions(labels: Sequence[str], names: Sequence[str]) -> Labels:
+    """Return the positions of labels (T,) among their names."""
+    position_of = {name: position for position, name in enumerate(names)}
+    return np.array([position_of[label] for label in labels], dtype=np.int64)
 
 
 def _state(number: int, transition_counts: Array, start_counts: Array) -> StateSummary:

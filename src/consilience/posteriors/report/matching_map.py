@@ -27,7 +27,7 @@ def matching_map(sites: Sequence[SiteSummary], n_components: int) -> Markup:
 
     The shade of a cell is the mean confidence of its matches. Dropped components have a column of their own.
     """
-    dropped_texts = [_join_numbers(_components_by_label(site).get(-1, ())) for site in sites]
+    dropped_texts = [_join_numbers(site.numbers_by_label().get(-1, ())) for site in sites]
     dropped_width = min(130.0, max(46.0, 7.2 * max(map(len, dropped_texts)) + 12.0)) if any(dropped_texts) else 0.0
     gap = 24.0 if dropped_width else 0.0
     names = [shorten(site.name, 24) for site in sites]
@@ -37,14 +37,7 @@ def matching_map(sites: Sequence[SiteSummary], n_components: int) -> Markup:
     step = 26.0
     header_height = 50.0 if width < 20 else 44.0
     table_height = header_height + step * len(sites)
-    parts = [text(left, 14, "fused component", "axis")]
-    # Every column is numbered where numbers have room, else every second, fifth, ...
-    column_step = 1 if width >= 20 else next(n for n in (2, 5, 10, 20, 50, 100, 10**9) if n * width >= 26)
-    numbered_columns = range(0, n_components, column_step)
-    parts += [
-        text(left + (column + 0.5) * width, header_height - 10, str(column), "tick", "middle")
-        for column in numbered_columns
-    ]
+    parts = [text(left, 14, "fused component", "axis"), *_column_numbers(n_components, left, width, header_height - 10)]
     dropped_x = left + n_components * width + gap
     if dropped_width:
         parts.append(text(dropped_x + 0.5 * dropped_width, header_height - 10, "dropped", "tick", "middle"))
@@ -52,7 +45,7 @@ def matching_map(sites: Sequence[SiteSummary], n_components: int) -> Markup:
         y = header_height + step * row
         parts.append(text(left - 12, y + 17, names[row], "name", "end"))
         parts.append(element("line", x1=left, y1=y + 13, x2=left + n_components * width, y2=y + 13, kind="row"))
-        for column, numbers in sorted(_components_by_label(site).items()):
+        for column, numbers in sorted(site.numbers_by_label().items()):
             x, cell_width = (dropped_x, dropped_width) if column < 0 else (left + column * width, width)
             parts.append(_cell(site, column, numbers, x, y, cell_width, step))
     if any(site.confidence is not None for site in sites):
@@ -66,12 +59,11 @@ def matching_map(sites: Sequence[SiteSummary], n_components: int) -> Markup:
     )
 
 
-def _components_by_label(site: SiteSummary) -> dict[int, list[int]]:
-    """Return the numbers of a site's components by the fused one that they became, -1 for dropped."""
-    components: dict[int, list[int]] = {}
-    for component, label in enumerate(site.labels or ()):
-        components.setdefault(label, []).append(component)
-    return components
+def _column_numbers(n_columns: int, left: float, width: float, y: float) -> list[Markup]:
+    """Return the numbers of columns, where they have room; else every second, fifth, ..."""
+    every = 1 if width >= 20 else next(n for n in (2, 5, 10, 20, 50, 100, 10**9) if n * width >= 26)
+    places = range(0, n_columns, every)
+    return [text(left + (column + 0.5) * width, y, str(column), "tick", "middle") for column in places]
 
 
 def _join_numbers(numbers: Sequence[int]) -> str:
@@ -82,7 +74,7 @@ def _cell(
     site: SiteSummary, column: int, numbers: Sequence[int], x: float, y: float, width: float, step: float
 ) -> Markup:
     """Return the cell of a site and a fused component (column -1: dropped), with the numbers of the site's own."""
-    confidences = [] if site.confidence is None else [v for i in numbers if (v := site.confidence[i]) is not None]
+    confidences = site.confidences_of(numbers)
     mean = float(np.mean(confidences)) if confidences else None
     gap = 2.0 if width >= 12 else 0.5
     label = _join_numbers(numbers)
@@ -113,11 +105,9 @@ def _legend(y: float, left: float) -> list[Markup]:
 
 
 def _description(sites: Sequence[SiteSummary], n_components: int) -> str:
-    labels = [np.array(site.labels or (), dtype=np.int64) for site in sites]
-    n_holders = np.zeros(n_components, dtype=np.int64)  # sites that have each fused component
-    for site_labels in labels:
-        n_holders[np.unique(site_labels[site_labels >= 0])] += 1
-    n_dropped = sum(int((site_labels < 0).sum()) for site_labels in labels)
+    held = [label for site in sites for label in set(site.labels or ()) if label >= 0]
+    n_holders = np.bincount(held, minlength=n_components)  # sites that have each fused component
+    n_dropped = sum(site.n_dropped for site in sites)
     return (
         f"A map of {format_count(len(sites), 'site')} against {format_count(n_components, 'fused component')}. "
         f"{int((n_holders > 1).sum())} components were found at several sites, {int((n_holders == 1).sum())} at one; "

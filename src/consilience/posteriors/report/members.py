@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,22 @@ class SiteSummary:
     observations: float | None
     smallest: float | None
     outlier: str | None
+
+    @property
+    def n_dropped(self) -> int:
+        """Number of its components that are in no fused one."""
+        return sum(label < 0 for label in self.labels or ())
+
+    def numbers_by_label(self) -> dict[int, list[int]]:
+        """Return the numbers of its components by the fused one that they became, -1 for dropped."""
+        numbers: dict[int, list[int]] = {}
+        for number, label in enumerate(self.labels or ()):
+            numbers.setdefault(label, []).append(number)
+        return numbers
+
+    def confidences_of(self, numbers: Sequence[int]) -> list[float]:
+        """Return the confidences of some of its components, those that are not known left out."""
+        return [] if self.confidence is None else [v for i in numbers if (v := self.confidence[i]) is not None]
 
 
 @dataclass(frozen=True)
@@ -129,14 +146,10 @@ def components_of(
     members: list[list[tuple[str, tuple[int, ...]]]] = [[] for _ in range(fused.n_components)]
     confidences: list[list[float]] = [[] for _ in range(fused.n_components)]
     for site in sites:
-        numbers_by_label: dict[int, list[int]] = {}
-        for number, label in enumerate(site.labels or ()):
+        for label, numbers in site.numbers_by_label().items():
             if label >= 0:
-                numbers_by_label.setdefault(label, []).append(number)
-                confidence = None if site.confidence is None else site.confidence[number]
-                confidences[label] += [] if confidence is None else [confidence]
-        for label, numbers in numbers_by_label.items():
-            members[label].append((site.name, tuple(numbers)))
+                members[label].append((site.name, tuple(numbers)))
+                confidences[label] += site.confidences_of(numbers)
     all_matched = all(site.labels is not None for site in sites)
     entropies, local_entropies = (_entropies(fused.family, natural) for natural in (fused.natural, local))
     top_words, scalar_parameters = _top_words(fused), _parameters(fused)
@@ -147,8 +160,8 @@ def components_of(
             observations=None if fused.counts is None else float(fused.counts[g]),
             weight=None if fused.weights is None else float(fused.weights[g]),
             confidence=float(np.mean(confidences[g])) if confidences[g] else None,
-            entropy=None if entropies is None or not np.isfinite(entropies[g]) else float(entropies[g]),
-            local_entropies=() if local_entropies is None else tuple(_finite_values(local_entropies[labels == g])),
+            entropy=float(entropies[g]) if np.isfinite(entropies[g]) else None,
+            local_entropies=tuple(_finite_values(local_entropies[labels == g])),
             words=top_words[g],
             parameters=scalar_parameters[g],
         )
@@ -156,15 +169,13 @@ def components_of(
     )
 
 
-def _entropies(family: Family, natural: Array) -> Array | None:
-    """Return entropies (n,), or None where they do not exist or say nothing: all the same for a known covariance."""
-    if not family.has_width or family.name == "known-covariance-gaussian" or not len(natural):
-        return None
-    try:
-        with np.errstate(all="ignore"):  # what overflows is left out by the caller
+def _entropies(family: Family, natural: Array) -> Array:
+    """Return entropies (n,), NaN where they do not exist or say nothing: all the same for a known covariance."""
+    if family.has_width and family.name != "known-covariance-gaussian" and len(natural):
+        # Matrices may be at the edge of what can be factorised, or a block a point; what overflows is left out later.
+        with suppress(InputError, UnsupportedError), np.errstate(all="ignore"):
             return family.entropy(natural)
-    except (InputError, UnsupportedError):  # matrices at the edge of what can be factorised; a block that is a point
-        return None
+    return np.full(len(natural), np.nan)
 
 
 def _finite_values(values: Array) -> list[float]:

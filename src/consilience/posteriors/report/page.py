@@ -16,7 +16,6 @@ from consilience.core.page_blocks import (
 from consilience.drawing.html import Page
 from consilience.drawing.words import format_count
 from consilience.files.atomic import write_bytes
-from consilience.posteriors.methods import METHODS
 from consilience.posteriors.report import sections
 from consilience.posteriors.report.chain_sections import how_states_follow, states_over_time
 from consilience.posteriors.report.content import PosteriorContent
@@ -67,9 +66,8 @@ def render(content: PosteriorContent) -> str:
     shows_data = bool((chain and chain.timelines) or (process and process.rows))
     data_warning = "This page shows data, not parameters alone: keep it where these data may be seen."
     models = f"{format_count(len(content.sites), 'model')} with {format_count(content.n_local, 'component')}"
-    keeps_models = any(kind.keeps_models for kind in METHODS if kind.name == content.method)
     components = format_count(len(content.components), "component")
-    came_out = SIDE_BY_SIDE if keeps_models else f"one model of {components}"
+    came_out = SIDE_BY_SIDE if content.keeps_models else f"one model of {components}"
     shown = "parameters and the data given with them" if shows_data else "parameters only"
     return Page(
         "Fusion report",

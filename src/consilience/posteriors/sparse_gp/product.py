@@ -130,51 +130,42 @@ def fused_prior(models: Sequence[SparseGP], weights: Array, names: Sequence[str]
         With every model and parameter that differs from the mean by a factor above e^2, and every model that is
         standardised by other constants than the first.
     """
-    first = models[0]
-    problems = [
-        Problem(
-            name,
-            f"is standardised by other constants than {names[0]}",
-            "fit it again with the same public ones",
-            "E-MISMATCH",
-        )
-        for name, model in zip(names, models, strict=True)
-        if not (np.array_equal(model.shift, first.shift) and np.array_equal(model.scale, first.scale))
-    ]
-    voters = [model for model, weight in zip(models, weights, strict=True) if weight > 0]
-    voter_names = [name for name, weight in zip(names, weights, strict=True) if weight > 0]
-    relative_weights = weights[weights > 0] / weights.sum()
-    kernels = [model.kernel for model in voters]
-    kernel_names = {kernel.name for kernel in kernels}
+    problems = _other_standards(models, names)
+    relative_weights, voters = weights[weights > 0] / weights.sum(), np.flatnonzero(weights > 0).tolist()
+    voting, voter_names = [models[i] for i in voters], [names[i] for i in voters]
+    kernel_names = {model.kernel.name for model in voting}
     if len(kernel_names) > 1:
-        raise InputError(
-            "",
-            f"the models have kernels {', '.join(sorted(kernel_names))}; fit them with the same one",
-            code="E-MISMATCH",
-        )
-    parameters_by_name = {"variance": np.array([[kernel.variance] for kernel in kernels])}
-    parameters_by_name |= {"length-scale": np.stack([kernel.lengthscales for kernel in kernels])}
-    noise = np.array([[model.noise] for model in voters])
-    has_noise = noise[:, 0] > 0
-    means_by_name = {}
-    for name, values in parameters_by_name.items():
-        means_by_name[name] = _geometric_mean(values, relative_weights)
-        problems += _outlying_parameters(name, values, means_by_name[name], voter_names)
-    mean_noise = np.zeros(1)
-    if has_noise.any():
-        noise_weights = relative_weights[has_noise] / relative_weights[has_noise].sum()
-        mean_noise = _geometric_mean(noise[has_noise], noise_weights)
-    names_with_noise = [name for name, is_stated in zip(voter_names, has_noise, strict=True) if is_stated]
-    problems += _outlying_parameters("noise", noise[has_noise], mean_noise, names_with_noise)
+        known = ", ".join(sorted(kernel_names))
+        raise InputError("", f"the models have kernels {known}; fit them with the same one", code="E-MISMATCH")
+    numbers = [(model.kernel.variance, model.noise, model.jitter, model.constant) for model in voting]
+    variances, noises, jitters, constants = np.array(list(zip(*numbers, strict=True)))[:, :, None]  # (voters, 1) each
+    lengthscales = np.stack([model.kernel.lengthscales for model in voting])  # (voters, d)
+    means = {}
+    for name, values in (("variance", variances), ("length-scale", lengthscales)):
+        means[name] = _geometric_mean(values, relative_weights)
+        problems += _outlying_parameters(name, values, means[name], voter_names)
+    stated, mean_noise = np.flatnonzero(noises[:, 0] > 0), np.zeros(1)
+    if stated.size:
+        mean_noise = _geometric_mean(noises[stated], relative_weights[stated] / relative_weights[stated].sum())
+        problems += _outlying_parameters("noise", noises[stated], mean_noise, [voter_names[i] for i in stated])
     if problems:
         raise InputError(problems)
-    constants, jitters = np.array([m.constant for m in voters]), np.array([[m.jitter] for m in voters])
     jitter = _geometric_mean(jitters, relative_weights)[0] if np.all(jitters > 0) else 0.0
-    kernel = kernels[0]
-    if not all(kernel.same_as(other) for other in kernels):
-        kernel = make_kernel(kernel.name, means_by_name["variance"][0], means_by_name["length-scale"])
-    constant = constants[0] if np.all(constants == constants[0]) else relative_weights @ constants
+    kernel = voting[0].kernel
+    if not all(kernel.same_as(other.kernel) for other in voting):
+        kernel = make_kernel(kernel.name, means["variance"][0], means["length-scale"])
+    constant = constants[0, 0] if np.all(constants == constants[0]) else relative_weights @ constants[:, 0]
     return GPPrior(kernel, float(mean_noise[0]), float(constant), float(jitter))
+
+
+def _other_standards(models: Sequence[SparseGP], names: Sequence[str]) -> list[Problem]:
+    """Return which models are standardised by other constants than the first."""
+    text, remedy = f"is standardised by other constants than {names[0]}", "fit it again with the same public ones"
+    return [
+        Problem(name, text, remedy, "E-MISMATCH")
+        for name, model in zip(names, models, strict=True)
+        if not (np.array_equal(model.shift, models[0].shift) and np.array_equal(model.scale, models[0].scale))
+    ]
 
 
 def _geometric_mean(values: Array, relative_weights: Array) -> Array:
