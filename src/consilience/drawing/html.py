@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from consilience.drawing.blocks import Block, Section, markup, render_blocks, sort_rules
-from consilience.drawing.style_sheets import read_sheets
+from consilience.drawing.downloads import read_sheets
 
 _PAGE = """<!doctype html>
 <html lang="en">

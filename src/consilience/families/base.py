@@ -68,9 +68,10 @@ class Family(ABC):
     def size(self) -> int:
         """Length P of a row of natural parameters."""
 
-    @abstractmethod
     def config(self) -> dict[str, Json]:
-        """Return what the constructor needs, as JSON values."""
+        """Return what the constructor needs, as JSON values: by default ``dim``, if the family has one."""
+        dim: int | None = getattr(self, "dim", None)
+        return {} if dim is None else {"dim": dim}
 
     @abstractmethod
     def from_natural(self, eta: Array) -> Parameters:
@@ -92,9 +93,10 @@ class Family(ABC):
     def kl_pairs(self, eta_a: Array, eta_b: Array) -> Array:
         """Return KL(q_a || q_b) (n,) row by row, by a formula that does not cancel for nearly equal rows."""
 
-    @abstractmethod
     def faults(self, eta: Array) -> list[tuple[int, str]]:
-        """Return (row, what is wrong) for every finite row of `eta` outside the domain."""
+        """Return (row, what is wrong) for every finite row of `eta` outside the domain: by default none is."""
+        del eta
+        return []
 
     def offsets(self, eta: Array) -> tuple[Array, Array] | None:
         """Return means and their squared distances from zero in units of the width, both (n, D); see ``linalg``.

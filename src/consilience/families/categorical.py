@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp, softmax
 
-from consilience.checks import Array, Json, as_rows
+from consilience.checks import Array, as_rows
 from consilience.errors import InputError
 from consilience.families.base import Draws, Family, Parameters
 from consilience.families.dirichlet import Dirichlet
@@ -47,10 +47,6 @@ class Categorical(Family):
         """Length P = V - 1 of a row of natural parameters."""
         return self.dim - 1
 
-    def config(self) -> dict[str, Json]:
-        """Return what the constructor needs."""
-        return {"dim": self.dim}
-
     def to_natural(self, *, probabilities: ArrayLike) -> Array:
         """Return eta (n, V - 1) from probabilities (n, V), each row summing to 1."""
         rows = as_rows("probabilities", probabilities, self.dim)
@@ -70,8 +66,7 @@ class Categorical(Family):
 
     def log_normalizer(self, eta: Array) -> Array:
         """Return -log p_V."""
-        result: Array = logsumexp(self._log_odds(eta), axis=1)
-        return result
+        return np.asarray(logsumexp(self._log_odds(eta), axis=1))
 
     def mean_parameters(self, eta: Array) -> Array:
         """Return the first V - 1 probabilities."""
@@ -109,10 +104,6 @@ class Categorical(Family):
         """Return Dirichlet distributions of the same mean probabilities, narrow against any spread."""
         family = Dirichlet(self.dim)
         return family, family.to_natural(concentration=softmax(self._log_odds(eta), axis=1) / POINT_VARIANCE_SHARE)
-
-    def faults(self, eta: Array) -> list[tuple[int, str]]:
-        """Every finite row is a member."""
-        return []
 
     def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
         """Return ``value`` (size, n, V): one-hot rows."""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betaincinv, digamma, gammaln
 
-from consilience.checks import Array, Json, as_rows, as_vector
+from consilience.checks import Array, as_rows, as_vector
 from consilience.families.base import Draws, Parameters
 from consilience.families.evidence import LAW_VARIANCE_RATIO
 from consilience.families.random_effects import (
@@ -259,10 +259,6 @@ class Dirichlet(_SimplexFamily):
         """Length P = V of a row of natural parameters."""
         return self.dim
 
-    def config(self) -> dict[str, Json]:
-        """Return what the constructor needs."""
-        return {"dim": self.dim}
-
     def to_natural(self, *, concentration: ArrayLike) -> Array:
         """Return eta (n, V) from concentrations (n, V)."""
         return np.maximum(as_rows("concentration", concentration, self.dim), _MIN_CONCENTRATION) - 1.0
@@ -282,10 +278,6 @@ class Beta(_SimplexFamily):
     def size(self) -> int:
         """Length P = 2 of a row of natural parameters."""
         return 2
-
-    def config(self) -> dict[str, Json]:
-        """Return nothing: there is nothing to configure."""
-        return {}
 
     def to_natural(self, *, a: ArrayLike, b: ArrayLike) -> Array:
         """Return eta (n, 2) from a and b (n,)."""

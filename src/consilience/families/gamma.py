@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln
 
-from consilience.checks import Array, Json, as_vector
+from consilience.checks import Array, as_vector
 from consilience.families.base import Draws, Parameters
 from consilience.families.evidence import EvidenceFamily
 from consilience.families.special import gamma_bregman, gamma_shape, itakura_saito
@@ -34,10 +34,6 @@ class Gamma(EvidenceFamily):
     def size(self) -> int:
         """Length P = 2 of a row of natural parameters."""
         return 2
-
-    def config(self) -> dict[str, Json]:
-        """Return nothing: there is nothing to configure."""
-        return {}
 
     def to_natural(self, *, shape: ArrayLike, rate: ArrayLike) -> Array:
         """Return eta (n, 2) from shape and rate (n,)."""

@@ -19,15 +19,15 @@ from functools import cache, lru_cache
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln, stdtrit
 
-from consilience.checks import Array, Json, Labels, as_matrices, as_rows, as_vector, as_weights, symmetric_part
+from consilience.checks import Array, Labels, as_matrices, as_rows, as_vector, symmetric_part
 from consilience.errors import InputError
 from consilience.families.base import Draws, Parameters
 from consilience.families.chunks import map_rows, row_chunks
 from consilience.families.evidence import MAX_KEPT_ROWS, Discounts
-from consilience.families.gaussian import Gaussian
+from consilience.families.gaussian import Gaussian, GaussianPosteriorFamily
 from consilience.families.linalg import (
     cholesky,
     flatten,
@@ -40,13 +40,6 @@ from consilience.families.linalg import (
     not_positive_definite,
     squared_offsets,
     unflatten,
-)
-from consilience.families.random_effects import (
-    CopyGroups,
-    CovarianceDispersion,
-    Dispersion,
-    RandomEffectsFamily,
-    with_common_covariance,
 )
 from consilience.families.special import (
     decreasing_root,
@@ -71,7 +64,7 @@ _BLOCK_ROWS = 1024
 
 
 @dataclass(frozen=True)
-class NormalWishart(RandomEffectsFamily):
+class NormalWishart(GaussianPosteriorFamily):
     """Lambda ~ Wishart(W, nu) and mu | Lambda ~ N(m, (kappa Lambda)^-1); P = D + 1 + D^2 + 1.
 
     eta = (kappa m, -kappa / 2, -(W^-1 + kappa m m^T) / 2, (nu - D) / 2) for the statistics
@@ -92,18 +85,12 @@ class NormalWishart(RandomEffectsFamily):
     """
 
     dim: int
-    describes_data: ClassVar[bool] = True
     name: ClassVar[str] = "normal-wishart"
-    parts: ClassVar[tuple[str, ...]] = ("location", "scale")
 
     @property
     def size(self) -> int:
         """Length P = D + 1 + D^2 + 1 of a row of natural parameters."""
         return self.dim + 2 + self.dim**2
-
-    def config(self) -> dict[str, Json]:
-        """Return what the constructor needs."""
-        return {"dim": self.dim}
 
     def to_natural(
         self,
@@ -169,6 +156,10 @@ class NormalWishart(RandomEffectsFamily):
         """Return the rows with W^-1 = scatter and nu = dof."""
         return self.to_natural(mean=mean, kappa=kappa, dof=dof, inverse_scale=scatter)
 
+    @property
+    def _gaussians(self) -> Gaussian:
+        return Gaussian(self.dim)
+
     def _dof(self, eta: Array) -> Array:
         """Return nu (n,)."""
         return 2.0 * eta[:, -1] + self.dim
@@ -176,7 +167,7 @@ class NormalWishart(RandomEffectsFamily):
     def _typical_factor(self, eta: Array) -> tuple[Array, Array, Array, Array]:
         """Return m, kappa, the Cholesky factor (n, D, D) of the typical covariance W^-1 / nu, and nu."""
         mean, kappa, inverse_scale, dof = self.standard(eta)
-        return mean, kappa, cholesky(inverse_scale / dof[:, None, None], "scale matrix"), dof
+        return mean, kappa, cholesky(self._typical(inverse_scale, dof), "scale matrix"), dof
 
     def from_natural(self, eta: Array) -> Parameters:
         """Return ``mean`` (n, D), ``kappa`` (n,), ``scale`` (n, D, D) and ``dof`` (n,)."""
@@ -252,10 +243,7 @@ class NormalWishart(RandomEffectsFamily):
         """
         mean_a, kappa_a, inverse_scale_a, dof_a = self.standard(eta_a)
         mean_b, kappa_b, inverse_scale_b, dof_b = self.standard(eta_b)
-        typical_a, typical_b = (
-            inverse_scale_a / dof_a[:, None, None],
-            inverse_scale_b / dof_b[:, None, None],
-        )  # C_a, C_b
+        typical_a, typical_b = self._typical(inverse_scale_a, dof_a), self._typical(inverse_scale_b, dof_b)  # C_a, C_b
         factor_a, factor_b = cholesky(typical_a, "scale matrix"), cholesky(typical_b, "scale matrix")
         change = typical_b - typical_a  # (n, D, D)
         # Published code of KL-fusion has kappa_a / kappa_b in the first bracket, which can be negative.
@@ -279,10 +267,6 @@ class NormalWishart(RandomEffectsFamily):
         """
         return np.array([0.0, 2.0 * self.dim])
 
-    def information(self, eta: Array) -> Array:
-        """Return kappa and nu (n, 2)."""
-        return np.stack([-2.0 * eta[:, self.dim], self._dof(eta)], axis=1)
-
     def reweighted(self, eta: Array, factors: Array) -> Array:
         """Multiply kappa and nu with m and nu W kept; nu does not fall below D."""
         mean, kappa, inverse_scale, dof = self.standard(eta)
@@ -305,27 +289,6 @@ class NormalWishart(RandomEffectsFamily):
         result += half * (dim * np.log(2.0) - log_det)
         return result
 
-    def location_part(self, eta: Array) -> Array:
-        """Return (kappa m, -kappa / 2, -kappa m m^T / 2, 0)."""
-        linear, kappa = eta[:, : self.dim], -2.0 * eta[:, self.dim]
-        squares = linear[:, :, None] * linear[:, None, :] / np.where(kappa == 0.0, 1.0, kappa)[:, None, None]
-        return np.concatenate([linear, -0.5 * kappa[:, None], -0.5 * flatten(squares), np.zeros((len(eta), 1))], axis=1)
-
-    def location_information(self, eta: Array) -> Array:
-        """Return kappa (n,)."""
-        kappa: Array = -2.0 * eta[:, self.dim]
-        return kappa
-
-    def saying_nothing(self, eta: Array, total: Array) -> NDArray[np.bool_]:
-        """Rows without observations behind the mean, or behind the covariance."""
-        return super().saying_nothing(eta, total) | ~(self._dof(eta) > 0.0)
-
-    def dispersions(self, eta: Array, groups: CopyGroups) -> tuple[Dispersion, ...]:
-        """Return how much means differ in units of the pooled W^-1 / nu, and how much the W^-1 / nu do."""
-        mean, kappa, inverse_scale, dof = self.standard(eta)
-        location, is_known = with_common_covariance(groups, kappa, mean, inverse_scale, dof)
-        return location, CovarianceDispersion(groups, dof, inverse_scale / dof[:, None, None], is_known)
-
     def with_spread(self, eta: Array, spread: Array) -> Array:
         """Return m of `eta` with W and nu of `spread`; kappa keeps the width of the mean.
 
@@ -334,7 +297,7 @@ class NormalWishart(RandomEffectsFamily):
         """
         mean, kappa, inner, inner_dof = self.standard(eta)
         _, _, inverse_scale, dof = self.standard(spread)
-        covariance, wider = inner / inner_dof[:, None, None], inverse_scale / dof[:, None, None]
+        covariance, wider = self._typical(inner, inner_dof), self._typical(inverse_scale, dof)
         ratio = np.trace(np.linalg.solve(covariance, wider), axis1=1, axis2=2) / self.dim
         return self.to_natural(mean=mean, kappa=kappa * ratio, inverse_scale=inverse_scale, dof=dof)
 
@@ -361,11 +324,6 @@ class NormalWishart(RandomEffectsFamily):
         columns = [linear, eta[:, self.dim, None], flatten(-0.5 * symmetric_part(image)), eta[:, -1:]]
         return np.concatenate(columns, axis=1)
 
-    def plug_in(self, eta: Array) -> tuple[Array, Array]:
-        """Return means m (n, D) and covariances W^-1 / nu (n, D, D)."""
-        mean, _, inverse_scale, dof = self.standard(eta)
-        return mean, inverse_scale / dof[:, None, None]
-
     def predictive(self, eta: Array) -> tuple[Array, Array, Array]:
         """Return locations m (n, D), scales W^-1 (kappa + 1) / (kappa (nu - D + 1)) (n, D, D), dof nu - D + 1 (n,).
 
@@ -374,23 +332,6 @@ class NormalWishart(RandomEffectsFamily):
         mean, kappa, inverse_scale, dof = self.standard(eta)
         student_dof = dof - self.dim + 1.0
         return mean, inverse_scale * ((kappa + 1.0) / (kappa * student_dof))[:, None, None], student_dof
-
-    def _plug_in_gaussians(self, eta: Array) -> Array:
-        """Return natural parameters of the Gaussians N(m, W^-1 / nu) that the rows stand for."""
-        mean, covariance = self.plug_in(eta)
-        return Gaussian(self.dim).to_natural(mean=mean, covariance=covariance)
-
-    def wasserstein(self, eta_a: Array, eta_b: Array) -> Array:
-        """Return squared Wasserstein-2 distances (n_a, n_b) of the Gaussians N(m, W^-1 / nu)."""
-        return Gaussian(self.dim).wasserstein(self._plug_in_gaussians(eta_a), self._plug_in_gaussians(eta_b))
-
-    def wasserstein_barycenter(self, eta: Array, weights: Array | None = None) -> Array:
-        """Return eta (P,) whose Gaussian is the barycenter of the rows', with the mean kappa and nu."""
-        family, w = Gaussian(self.dim), as_weights(weights, eta.shape[0])
-        centre = family.from_natural(family.wasserstein_barycenter(self._plug_in_gaussians(eta), w)[None])
-        kappa, dof = (w / w.sum()) @ self.information(eta)
-        inverse_scale = centre["covariance"] * dof
-        return self.to_natural(mean=centre["mean"], kappa=[kappa], inverse_scale=inverse_scale, dof=[dof])[0]
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with kappa <= 0, nu <= D - 1 or a scale matrix that is not positive definite."""
@@ -439,15 +380,10 @@ class NormalWishart(RandomEffectsFamily):
 
 @cache
 def _gamma_chains(dim: int) -> tuple[Array, Array, Array, Array]:
-    """Return how log Gamma_D(x) is made of log gammas and logarithms, but for log pi.
+    """Return f, n, s and m, of which log Gamma_D(x) is made, but for log pi.
 
     sum_d log Gamma(x - d / 2) = sum_i n_i log Gamma(x - f_i) - sum_k m_k log(x - s_k), f of length 2 (or 1): every
     other d is one step of Gamma(x + 1) = x Gamma(x) below the one before.
-
-    Returns
-    -------
-    tuple of Array
-        f, n, s and m.
     """
     lengths = [-(-(dim - first) // 2) for first in range(min(dim, 2))]  # of the chains that begin at d = 0 and d = 1
     steps = [(0.5 * first + k, length - k) for first, length in enumerate(lengths) for k in range(1, length)]
@@ -494,34 +430,17 @@ def _log_determinants_of_minus(matrices: Array, linear: Array, divisors: Array) 
 
 @dataclass(frozen=True, eq=False)
 class _ScaleAt:
-    """What of discounted Normal-Wisharts depends on the heterogeneity of the scale alone.
+    """What of discounted Normal-Wisharts depends on the heterogeneity of the scale alone."""
 
-    Parameters
-    ----------
-    dof : Array of shape (L,)
-        nu'.
-    observed : Array of shape (L,)
-        A of each row without its term of kappa'.
-    law_dof : Array of shape (1,)
-        nu of the law.
-    """
-
-    dof: Array
-    observed: Array
-    law_dof: Array
+    dof: Array  # nu' (L,)
+    observed: Array  # A of each row without its term of kappa' (L,)
+    law_dof: Array  # nu of the law (1,)
 
 
 class _NormalWishartDiscounts:
     """Normal-Wisharts under any discount: decompositions are made once, for W' is W times nu / nu'.
 
     Means are relative to that of all rows, so that W^-1 + kappa m m^T keeps the digits of W^-1.
-
-    Parameters
-    ----------
-    family : NormalWishart
-        The family.
-    eta : Array of shape (L, P)
-        The rows, not discounted.
     """
 
     def __init__(self, family: NormalWishart, eta: Array) -> None:
@@ -582,14 +501,16 @@ class _NormalWishartDiscounts:
         self._law_at = self._family._dof_of(gap, self._law_at), gap
         return _ScaleAt(dof, observed, self._law_at[0])
 
-    def pieces(self, heterogeneity: Array) -> Array:
-        """Return what each row says when discounted, less the flat limit (L, P)."""
-        if self._kept is not None:
-            return self.pieces_of(slice(None), heterogeneity)
-        return map_rows(len(self._kappa), self._family.size, lambda rows: self.pieces_of(rows, heterogeneity))
+    def part(self, rows: slice | Labels) -> _NormalWishartRows:
+        """Return some of the rows."""
+        return _NormalWishartRows(self, rows)
 
-    def pieces_of(self, rows: slice | Labels, heterogeneity: Array) -> Array:
-        """Return the pieces of some rows (n, P)."""
+    def pieces(self, heterogeneity: Array, rows: slice | Labels | None = None) -> Array:
+        """Return what some rows say when discounted, less the flat limit (n, P); all of them by default."""
+        if rows is None:
+            if self._kept is None:
+                return map_rows(len(self._kappa), self._family.size, lambda rows: self.pieces(heterogeneity, rows))
+            rows = slice(None)
         dim = self._family.dim
         kappa, dof = self._kappa_at(heterogeneity, rows), self._scale_at(float(heterogeneity[1])).dof[rows]
         if self._kept is not None:
@@ -602,15 +523,7 @@ class _NormalWishartDiscounts:
         pieces[:, -1] = 0.5 * dof
         return pieces
 
-    def part(self, rows: slice | Labels) -> _NormalWishartRows:
-        """Return some of the rows."""
-        return _NormalWishartRows(self, rows)
-
-    def observed(self, heterogeneity: Array) -> Array:
-        """Return A of each discounted row (L,)."""
-        return self.observed_of(slice(None), heterogeneity)
-
-    def observed_of(self, rows: slice | Labels, heterogeneity: Array) -> Array:
+    def observed(self, heterogeneity: Array, rows: slice | Labels = slice(None)) -> Array:
         """Return A of some rows, discounted (n,)."""
         location = 0.5 * self._family.dim * np.log(2.0 * np.pi / self._kappa_at(heterogeneity, rows))
         result: Array = location + self._scale_at(float(heterogeneity[1])).observed[rows]
@@ -629,23 +542,15 @@ class _NormalWishartDiscounts:
 
 @dataclass(frozen=True, eq=False)
 class _NormalWishartRows:
-    """Some of the rows of discounted Normal-Wisharts.
-
-    Parameters
-    ----------
-    discounts : _NormalWishartDiscounts
-        All rows.
-    rows : slice or Labels
-        Which.
-    """
+    """Some of the rows of discounted Normal-Wisharts."""
 
     discounts: _NormalWishartDiscounts
     rows: slice | Labels
 
     def pieces(self, heterogeneity: Array) -> Array:
         """Return what each row says when discounted, less the flat limit (n, P)."""
-        return self.discounts.pieces_of(self.rows, heterogeneity)
+        return self.discounts.pieces(heterogeneity, self.rows)
 
     def observed(self, heterogeneity: Array) -> Array:
         """Return A of each discounted row (n,)."""
-        return self.discounts.observed_of(self.rows, heterogeneity)
+        return self.discounts.observed(heterogeneity, self.rows)

@@ -19,9 +19,9 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.families import Family
+from consilience.matching.assignment import Openings
 from consilience.matching.groups import GroupSums, group_sums
 from consilience.matching.site_by_site import ascend, grow
-from consilience.matching.site_step import Openings
 
 EXACT_GROUPS = 4
 """Nearest groups for which what a newcomer adds is exact. Chosen by hand; nobody has measured other values."""

@@ -23,8 +23,8 @@ from scipy.optimize import linear_sum_assignment
 from consilience.checks import Array, Labels
 from consilience.families.chunks import CHUNK_BYTES as BLOCK_BYTES
 from consilience.families.chunks import LazyRows
+from consilience.matching.assignment import UNLIMITED, Openings
 from consilience.matching.groups import GroupSums, consecutive, group_sums
-from consilience.matching.site_step import UNLIMITED, Openings
 
 FORBIDDEN_GAIN = -1e12
 """Gain of a choice that is not allowed: below any log probability of a matching that is."""

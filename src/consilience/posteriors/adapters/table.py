@@ -11,18 +11,17 @@ from consilience.errors import OptionError, UnsupportedError
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.gensim_lda import LdaModelAdapter
 from consilience.posteriors.adapters.hmmlearn.categorical import CategoricalHMMAdapter, VariationalCategoricalHMMAdapter
-from consilience.posteriors.adapters.hmmlearn.gaussian import GaussianHMMAdapter
-from consilience.posteriors.adapters.hmmlearn.variational_gaussian import VariationalGaussianHMMAdapter
+from consilience.posteriors.adapters.hmmlearn.gaussian import GaussianHMMAdapter, VariationalGaussianHMMAdapter
 from consilience.posteriors.adapters.sklearn.bayesian_mixture import BayesianGaussianMixtureAdapter
-from consilience.posteriors.adapters.sklearn.clustering import (
+from consilience.posteriors.adapters.sklearn.kmeans import (
     BirchAdapter,
     BisectingKMeansAdapter,
+    KMeansAdapter,
     MiniBatchKMeansAdapter,
 )
-from consilience.posteriors.adapters.sklearn.kmeans import KMeansAdapter
 from consilience.posteriors.adapters.sklearn.mixture import GaussianMixtureAdapter
 from consilience.posteriors.adapters.sklearn.topics import LatentDirichletAllocationAdapter
-from consilience.posteriors.hidden_markov.adapter import StickyHDPHMMAdapter
+from consilience.posteriors.hidden_markov.model import StickyHDPHMMAdapter
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.sparse_gp.adapter import SparseGPAdapter
 from consilience.posteriors.sparse_gp.gpytorch import ApproximateGPAdapter

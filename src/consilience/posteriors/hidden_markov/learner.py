@@ -42,9 +42,8 @@ from consilience.core.features import Features
 from consilience.core.observations import ExpectedColumns, read_observations
 from consilience.errors import InputError, OptionError
 from consilience.families import NormalWishart
-from consilience.posteriors.hidden_markov.adapter import KIND
 from consilience.posteriors.hidden_markov.forward_backward import ChainMarginals
-from consilience.posteriors.hidden_markov.model import HiddenMarkovModel, as_lengths
+from consilience.posteriors.hidden_markov.model import KIND, HiddenMarkovModel, as_lengths
 from consilience.posteriors.hidden_markov.sticky_transitions import (
     StickyPrior,
     TransitionCounts,

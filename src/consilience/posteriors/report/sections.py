@@ -35,9 +35,8 @@ from consilience.drawing.svg import colour_class
 from consilience.drawing.words import format_count, format_fixed, format_number, shorten
 from consilience.posteriors.methods import METHODS
 from consilience.posteriors.report import charts
-from consilience.posteriors.report.component_plane import plane_figure
+from consilience.posteriors.report.charts import SITES_AT_MOST, matching_map, plane_figure, share_bars
 from consilience.posteriors.report.content import PosteriorContent
-from consilience.posteriors.report.matching_map import SITES_AT_MOST, matching_map, share_bars
 from consilience.posteriors.report.members import ComponentSummary, SiteSummary
 from consilience.posteriors.report.planar_components import ComponentPlane
 
