@@ -42,25 +42,15 @@ Points = Iterable[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Axes:
-    """Two axes in a drawing.
+    """Two axes in a drawing."""
 
-    Parameters
-    ----------
-    x, y : Scale
-        Coordinates of values.
-    left, right, top, bottom : float
-        Edges of the plot within the drawing.
-    width : float
-        Width of the drawing.
-    """
-
-    x: Scale
+    x: Scale  # coordinates of values
     y: Scale
-    left: float
+    left: float  # edges of the plot within the drawing
     right: float
     top: float
     bottom: float
-    width: float
+    width: float  # of the drawing
 
     @classmethod
     def over(

@@ -126,21 +126,11 @@ class Facts:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing with its caption.
+    """A drawing with its caption."""
 
-    Parameters
-    ----------
-    drawing : Markup
-        SVG.
-    label : str
-        What readers who do not see it are told that it is. Without one, the figure does not scroll on its own.
-    caption : text, optional
-        What to see in it.
-    """
-
-    drawing: Markup
-    label: str
-    caption: object = ""
+    drawing: Markup  # as SVG
+    label: str  # what readers who do not see it are told that it is; without one, the figure does not scroll on its own
+    caption: object = ""  # what to see in it
 
     def render(self) -> Markup:
         """Return it as HTML."""
@@ -149,30 +139,14 @@ class Figure:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
-
-    Parameters
-    ----------
-    title : str
-        Its head.
-    value : callable
-        Gives the value of a row's item; None is shown as a dash.
-    kind : str
-        CSS class of its cells: "n" is for numbers.
-    digits : int, optional
-        Digits after the point. Default: four significant ones.
-    limit : int
-        Longest text.
-    total : text or number, optional
-        What stands in the last row, below a line. A table has such a row if any column has.
-    """
+    """A column of a table."""
 
     title: object
-    value: Callable[[Any], object]
-    kind: str = "n"
-    digits: int | None = None
-    limit: int = 60
-    total: object = None
+    value: Callable[[Any], object]  # gives the value of a row's item; None is shown as a dash
+    kind: str = "n"  # CSS class of its cells: "n" is for numbers
+    digits: int | None = None  # after the point; by default four significant ones
+    limit: int = 60  # of the length of a text
+    total: object = None  # what stands in the last row, below a line, which a table has if any column does
 
     def shown(self, value: object) -> object:
         """Return a value as the column writes it."""
@@ -192,30 +166,14 @@ def text_column(
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a row for every item.
+    """A table with a row for every item."""
 
-    Parameters
-    ----------
-    label : str
-        What it is a table of.
-    items : sequence
-        What rows are of.
-    columns : sequence of Column or None
-        The first names the rows; those of None are left out.
-    noun : str
-        What to call an item where there are too many to show.
-    caption : text, optional
-        What to see in it.
-    kind : str, optional
-        CSS class.
-    """
-
-    label: str
-    items: Sequence[Any]
-    columns: Sequence[Column | None]
-    noun: str
-    caption: object = ""
-    kind: str = ""
+    label: str  # what it is a table of
+    items: Sequence[Any]  # what rows are of
+    columns: Sequence[Column | None]  # the first names the rows; those of None are left out
+    noun: str  # what to call an item where there are too many to show
+    caption: object = ""  # what to see in it
+    kind: str = ""  # CSS class
 
     def render(self) -> Markup:
         """Return it as HTML."""
@@ -256,24 +214,12 @@ class BlockGroup:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page.
+    """A part of a page."""
 
-    Parameters
-    ----------
-    anchor : str
-        Its name in addresses.
-    title : str
-        Its heading.
-    blocks : sequence of Block or None
-        What stands in it.
-    link : str, optional
-        What the list of sections calls it. Default: its title.
-    """
-
-    anchor: str
+    anchor: str  # its name in addresses
     title: str
-    blocks: Sequence[Block | None] = field(default_factory=tuple)
-    link: str = ""
+    blocks: Sequence[Block | None] = field(default_factory=tuple)  # what stands in it
+    link: str = ""  # what the list of sections calls it; by default its title
 
     def render(self) -> Markup:
         """Return it as HTML."""

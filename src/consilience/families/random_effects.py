@@ -41,18 +41,10 @@ _CHUNK_BYTES = 2**26
 
 @dataclass(frozen=True, eq=False)
 class CopyGroups:
-    """Copies sorted by group, every group with at least one.
+    """Copies sorted by group, every group with at least one."""
 
-    Parameters
-    ----------
-    labels : Labels of shape (n,)
-        Group of each copy, ascending from 0.
-    weights : Array of shape (n,)
-        Site weight a_l of each copy.
-    """
-
-    labels: Labels
-    weights: Array
+    labels: Labels  # group of each copy, ascending from 0 (n,)
+    weights: Array  # site weight a_l of each copy (n,)
 
     @property
     def starts(self) -> Labels:
@@ -93,24 +85,12 @@ class Dispersion(Protocol):
 @final
 @dataclass(frozen=True, eq=False)
 class LocationDispersion:
-    """Means whose covariance is known but for a factor: S / n_l.
-
-    Parameters
-    ----------
-    groups : CopyGroups
-        The copies.
-    information : Array of shape (n,)
-        Observations kappa_l behind each mean.
-    whitened : Array of shape (n, D)
-        L^-1 (m_l - c) for S = L L^T of the copy's group, about any point c of the group.
-    dof : Array of shape (G,)
-        D (n - 1), or 0 where S of a group is not positive definite.
-    """
+    """Means whose covariance is known but for a factor: S / n_l."""
 
     groups: CopyGroups
-    information: Array
-    whitened: Array
-    dof: Array
+    information: Array  # observations kappa_l behind each mean (n,)
+    whitened: Array  # L^-1 (m_l - c) for S = L L^T of the copy's group, about any point c of the group (n, D)
+    dof: Array  # D (n - 1), or 0 where S of a group is not positive definite (G,)
 
     def excess(self, heterogeneity: Array) -> Array:
         """Return sum a w |z - z*|^2 less its expectation (G,)."""
@@ -130,23 +110,12 @@ class PrecisionDispersion:
 
     Cochran's statistic is that of means weighted by matrices, sum_l (m_l - m*)^T P_l(h) (m_l - m*); where all shapes
     are alike it is the one of ``LocationDispersion``.
-
-    Parameters
-    ----------
-    groups : CopyGroups
-        The copies.
-    information : Array of shape (n,)
-        Geometric mean of the eigenvalues of each precision.
-    centred : Array of shape (n, D)
-        Means less any point of the group.
-    precision : Array of shape (n, D, D) or (n, D)
-        Precisions P_l, or their diagonals.
     """
 
     groups: CopyGroups
-    information: Array
-    centred: Array
-    precision: Array
+    information: Array  # geometric mean of the eigenvalues of each precision (n,)
+    centred: Array  # means less any point of the group (n, D)
+    precision: Array  # P_l (n, D, D), or their diagonals (n, D)
 
     @property
     def dof(self) -> Array:
@@ -177,24 +146,12 @@ class PrecisionDispersion:
 @final
 @dataclass(frozen=True, eq=False)
 class CovarianceDispersion:
-    """Covariances S_l with nu_l degrees of freedom: w_l / 2 |S*^-1/2 S_l S*^-1/2 - I|^2 for each copy.
-
-    Parameters
-    ----------
-    groups : CopyGroups
-        The copies.
-    information : Array of shape (n,)
-        Degrees of freedom nu_l.
-    covariance : Array of shape (n, D, D) or (n, R)
-        S_l, or R variances.
-    is_known : NDArray of shape (G,)
-        Whether the group's pooled covariance is positive definite.
-    """
+    """Covariances S_l with nu_l degrees of freedom: w_l / 2 |S*^-1/2 S_l S*^-1/2 - I|^2 for each copy."""
 
     groups: CopyGroups
-    information: Array
-    covariance: Array
-    is_known: NDArray[np.bool_]
+    information: Array  # degrees of freedom nu_l (n,)
+    covariance: Array  # S_l (n, D, D), or R variances (n, R)
+    is_known: NDArray[np.bool_]  # whether the group's pooled covariance is positive definite (G,)
 
     @property
     def _dof_of_copy(self) -> float:

@@ -45,21 +45,11 @@ class ValuedObjective(GroupObjective, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class AgglomerationPath:
-    """The matchings that one agglomeration passed.
+    """The matchings that one agglomeration passed."""
 
-    Parameters
-    ----------
-    start : Labels of shape (L,)
-        The groups it started from, consecutive; -1 for rows in none.
-    merges : Labels of shape (n, 2)
-        The groups of `start` that became one at each step: the second goes into the first.
-    totals : Array of shape (n + 1,)
-        F before the first merge, and after each.
-    """
-
-    start: Labels
-    merges: Labels
-    totals: Array
+    start: Labels  # the groups it started from, consecutive; -1 for rows in none (L,)
+    merges: Labels  # the groups of `start` that became one at each step: the second goes into the first (n, 2)
+    totals: Array  # F before the first merge, and after each (n + 1,)
 
     @property
     def n_groups(self) -> Labels:

@@ -79,17 +79,10 @@ def _contested_blocks(columns: Labels, offsets: Labels, n_columns: int) -> list[
 
 @dataclass(frozen=True, eq=False)
 class NestedAssignment:
-    """Columns of outer rows, and of the rows inside them.
+    """Columns of outer rows, and of the rows inside them."""
 
-    Parameters
-    ----------
-    outer : Labels of shape (n,)
-        Column of each outer row, all different.
-    inner : mapping of str to Labels of shape (n * size,)
-        Columns of the inner rows, by name: those of an outer row stay inside the column that it gets.
-    """
-
-    outer: Labels
+    outer: Labels  # column of each outer row, all different (n,)
+    # Columns of the inner rows (n * size,), by name: those of an outer row stay inside the column that it gets.
     inner: Mapping[str, Labels]
 
 

@@ -28,18 +28,10 @@ from consilience.matching.transport import exact_plan
 
 @dataclass(frozen=True, eq=False)
 class TransportPlan:
-    """A coupling of units, with the sign that each unit takes where signs can change.
+    """A coupling of units, with the sign that each unit takes where signs can change."""
 
-    Parameters
-    ----------
-    mass : Array of shape (K, k)
-        P: what goes from unit g to unit j, with marginals 1 / K and 1 / k.
-    signed : Array of shape (K, k), optional
-        S: the same with its signs. Default: no unit changes sign.
-    """
-
-    mass: Array
-    signed: Array | None = None
+    mass: Array  # P (K, k): what goes from unit g to unit j, with marginals 1 / K and 1 / k
+    signed: Array | None = None  # S (K, k): the same with its signs; without, none changes
 
     @property
     def signed_mass(self) -> Array:
@@ -49,28 +41,14 @@ class TransportPlan:
 
 @dataclass(frozen=True, eq=False)
 class FusedGromov:
-    """The fused Gromov-Wasserstein problem of one model.
+    """The fused Gromov-Wasserstein problem of one model."""
 
-    Parameters
-    ----------
-    costs : Array of shape (K, k)
-        C: squared distances of units by all other weights; with signs, without the products in `odd`.
-    row_structure, column_structure : Arrays of shape (G, K, K) and (G, k, k)
-        H and H': weights among the units of either side, one matrix per gate.
-    alpha : float
-        Weight of the quadratic term.
-    odd : Array of shape (K, k), optional
-        O: products of what changes sign with a unit. Default: units do not change sign.
-    flips : tuple of bool, optional
-        For every gate, whether its rows change sign with the unit (G,); its columns always do.
-    """
-
-    costs: Array
-    row_structure: Array
-    column_structure: Array
-    alpha: float
-    odd: Array | None = None
-    flips: tuple[bool, ...] = ()
+    costs: Array  # C (K, k): squared distances by all other weights; with signs, without the products in `odd`
+    row_structure: Array  # H (G, K, K): weights among the units, one matrix per gate
+    column_structure: Array  # H' (G, k, k): those of the other side
+    alpha: float  # weight of the quadratic term
+    odd: Array | None = None  # O (K, k): products of what changes sign with a unit; without, none does
+    flips: tuple[bool, ...] = ()  # whether the rows of each gate change sign with the unit (G,); its columns always do
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -30,24 +30,13 @@ MAX_HALVINGS = 20
 
 @dataclass(frozen=True, eq=False)
 class GromovSolution:
-    """A local solution of a fused Gromov-Wasserstein problem.
-
-    Parameters
-    ----------
-    plan : TransportPlan
-        The coupling.
-    objective : float
-        F of it.
-    history : Array
-        F after each step of the descent; where that ended between permutations, F of the plan may be higher.
-    converged : bool
-        Whether no step lowers F.
-    """
+    """A local solution of a fused Gromov-Wasserstein problem."""
 
     plan: TransportPlan
-    objective: float
+    objective: float  # F of the plan
+    # F after each step of the descent; where that ended between permutations, F of the plan may be higher.
     history: Array
-    converged: bool
+    converged: bool  # whether no step lowers F
 
 
 def conditional_gradient(problem: FusedGromov, start: TransportPlan, max_iterations: int = 100) -> GromovSolution:

@@ -126,27 +126,13 @@ def _improvable_of(costs: Array, offsets: Labels, labels: Labels, join_price: Ar
 
 @dataclass(frozen=True, eq=False)
 class RelaxedPlan:
-    """A solution of the relaxed problem with its certificate.
+    """A solution of the relaxed problem with its certificate."""
 
-    Parameters
-    ----------
-    plan
-        P (L, G): rows sum to 1, block columns sum to at most 1.
-    upper
-        Objective of `plan`.
-    lower
-        A proved lower bound on the optimum.
-    gap
-        (upper - lower) / max(1, |upper|) in the scale of the mean absolute cost: what the solver stops at.
-    state
-        What a warm start needs.
-    """
-
-    plan: Array
-    upper: float
-    lower: float
-    gap: float
-    state: tuple[Array, Array, float]
+    plan: Array  # P (L, G): rows sum to 1, block columns sum to at most 1
+    upper: float  # objective of `plan`
+    lower: float  # a proved lower bound on the optimum
+    gap: float  # (upper - lower) / max(1, |upper|) in the scale of the mean absolute cost: what the solver stops at
+    state: tuple[Array, Array, float]  # what a warm start needs
 
 
 def solve_relaxed(

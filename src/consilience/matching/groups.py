@@ -19,18 +19,10 @@ MIN_MASS = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class GroupSums:
-    """Sufficient statistics of a matching, additive over shards of sites.
+    """Sufficient statistics of a matching, additive over shards of sites."""
 
-    Parameters
-    ----------
-    sums : Array of shape (G, P)
-        Weighted sums of parameters over each group.
-    mass : Array of shape (G,)
-        Sum of weights of each group.
-    """
-
-    sums: Array
-    mass: Array
+    sums: Array  # weighted sums of parameters over each group (G, P)
+    mass: Array  # sum of weights of each group (G,)
 
     def __add__(self, other: GroupSums) -> GroupSums:
         return GroupSums(self.sums + other.sums, self.mass + other.mass)

@@ -50,24 +50,12 @@ _Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class ChainMarginals:
-    """Posterior marginals of the hidden states, given all data.
+    """Posterior marginals of the hidden states, given all data."""
 
-    Parameters
-    ----------
-    responsibilities : Array of shape (n, K)
-        Probability of every state at every step.
-    transitions : Array of shape (K, K)
-        Expected number of transitions, summed over all steps.
-    starts : Array of shape (K,)
-        Expected number of sequences that start in each state.
-    log_densities : Array of shape (n,)
-        log p(x_t | x_1 .. x_{t-1}) of every step, in nats; they add up to the logarithm of the normaliser.
-    """
-
-    responsibilities: Array
-    transitions: Array
-    starts: Array
-    log_densities: Array
+    responsibilities: Array  # probability of every state at every step (n, K)
+    transitions: Array  # expected number of transitions, summed over all steps (K, K)
+    starts: Array  # expected number of sequences that start in each state (K,)
+    log_densities: Array  # log p(x_t | x_1 .. x_{t-1}), in nats (n,); they add up to the logarithm of the normaliser
 
     @property
     def log_likelihood(self) -> float:
@@ -318,21 +306,11 @@ CHUNK_ENTRIES = 1 << 18
 
 @dataclass(frozen=True, eq=False)
 class StepMarginals:
-    """Marginals of the states of a chain.
+    """Marginals of the states of a chain."""
 
-    Parameters
-    ----------
-    responsibilities : Array of shape (n, K)
-        Probability of every state at every step.
-    transitions : Array of shape (K, K)
-        Expected number of transitions.
-    log_densities : Array of shape (n,)
-        log p(x_t | x_1 .. x_{t-1}), in nats.
-    """
-
-    responsibilities: Array
-    transitions: Array
-    log_densities: Array
+    responsibilities: Array  # probability of every state at every step (n, K)
+    transitions: Array  # expected number of transitions (K, K)
+    log_densities: Array  # log p(x_t | x_1 .. x_{t-1}), in nats (n,)
 
 
 def rows_by_step(lengths: Labels) -> list[Labels]:

@@ -35,59 +35,25 @@ from consilience.posteriors.vocabulary import expand_vocabulary, is_topic_poster
 
 @dataclass(frozen=True)
 class PosteriorContent:
-    """Everything the report shows; see ``content_of``.
+    """Everything the report shows; see ``content_of``."""
 
-    Parameters
-    ----------
-    family, method : str
-        Names of the exponential family of the components and of the method.
-    options, versions : tuple of (name, value)
-        Options of the method, and versions of libraries, by name.
-    seed : int or None
-        Seed of the fusion; None where it was given a generator.
-    sites : tuple of SiteSummary
-        The models that went in, in the natural order of their names.
-    components : tuple of ComponentSummary
-        The fused components, in their order.
-    notes : tuple of str
-        What should be known of single models: what was left out and why, and who is far apart.
-    moments : FeatureMoments or None
-        Means and deviations of the components, in the units of the features; None for components without a place.
-    verdict : VerdictSummary or None
-        The verdict on the fusion; None where the file does not state one.
-    findings : Findings
-        Status, objective and details of the method.
-    plane : ComponentPlane or None
-        The components in two coordinates; None for families without locations and for processes.
-    n_known_sites : int
-        Number of sites whose posterior is known.
-    chain : ChainContent or None
-        Transitions and decoded sequences of a hidden Markov model; None for other models.
-    process : ProcessContent or None
-        Function and kernels of a sparse Gaussian process; None for other models.
-    embedding_space : str or None
-        The space that Gaussian topics lie in, empty where they do not say; None for other models.
-    categories : tuple of str
-        The categories of each column that is categorical, in a line for each. Default: none.
-    """
-
-    family: str
+    family: str  # name of the exponential family of the components
     method: str
-    options: tuple[tuple[str, Any], ...]
-    seed: int | None
-    versions: tuple[tuple[str, str], ...]
-    sites: tuple[SiteSummary, ...]
+    options: tuple[tuple[str, Any], ...]  # of the method, by name
+    seed: int | None  # None where the fusion was given a generator
+    versions: tuple[tuple[str, str], ...]  # of libraries, by name
+    sites: tuple[SiteSummary, ...]  # in the natural order of their names
     components: tuple[ComponentSummary, ...]
-    verdict: VerdictSummary | None
-    notes: tuple[str, ...]
-    moments: ComponentMoments | None
+    verdict: VerdictSummary | None  # None where the file does not state one
+    notes: tuple[str, ...]  # on single models: what was left out and why, and who is far apart
+    moments: ComponentMoments | None  # in the units of the features; None for components without a place
     findings: Findings
-    plane: ComponentPlane | None
-    n_known_sites: int
-    chain: ChainContent | None
-    process: ProcessContent | None
-    embedding_space: str | None
-    categories: tuple[str, ...] = ()
+    plane: ComponentPlane | None  # None for families without locations and for processes
+    n_known_sites: int  # those whose posterior is known
+    chain: ChainContent | None  # of a hidden Markov model; None for other models
+    process: ProcessContent | None  # of a sparse Gaussian process; None for other models
+    embedding_space: str | None  # that Gaussian topics lie in, empty where they do not say; None for other models
+    categories: tuple[str, ...] = ()  # of each column that is categorical, in a line for each
 
     @property
     def n_local(self) -> int:

@@ -71,36 +71,16 @@ class PredictiveBand:
 
 @dataclass(frozen=True)
 class ProcessContent:
-    """What is shown of a sparse Gaussian process.
+    """What is shown of a sparse Gaussian process."""
 
-    Parameters
-    ----------
-    inputs : tuple of str
-        Names of the input columns.
-    axes : tuple of two str
-        What is drawn across and upwards: input and target, or the two inputs of shortest length-scale.
-    fused : ProcessParameters
-        Parameters of the fused process.
-    site_parameters : tuple of ProcessParameters
-        Those of the sites that are known.
-    inducing : tuple of (x, y)
-        The fused inducing inputs: with their values, or in the two inputs.
-    site_processes : tuple of SiteProcess
-        Inducing points and means of the sites that are known.
-    band : PredictiveBand or None
-        The fused function; None for several inputs.
-    rows : tuple of (x, y)
-        Data to hold against it, of which `n_rows` were given.
-    """
-
-    inputs: tuple[str, ...]
-    axes: tuple[str, str]
+    inputs: tuple[str, ...]  # names of the columns
+    axes: tuple[str, str]  # across and upwards: input and target, or the two inputs of shortest length-scale
     fused: ProcessParameters
-    site_parameters: tuple[ProcessParameters, ...]
-    inducing: Points
-    site_processes: tuple[SiteProcess, ...]
-    band: PredictiveBand | None
-    rows: Points
+    site_parameters: tuple[ProcessParameters, ...]  # of the sites that are known
+    inducing: Points  # the fused inducing inputs: with their values, or in the two inputs
+    site_processes: tuple[SiteProcess, ...]  # of the sites that are known
+    band: PredictiveBand | None  # the fused function; None for several inputs
+    rows: Points  # data to hold against it, of which `n_rows` were given
     n_rows: int
 
 

@@ -30,53 +30,25 @@ many bins, each of which shows the state that it has most."""
 
 @dataclass(frozen=True)
 class StateSummary:
-    """One state of the fused chain.
-
-    Parameters
-    ----------
-    number : int
-        Its number.
-    n_transitions : float
-        Expected number of transitions out of it, those to itself included.
-    start_share : float or None
-        Share of sequences that start in it; None where no start was counted.
-    transition_shares : tuple of float, of length G
-        Shares of its transitions by the state that they lead to; empty where there was none.
-    dwell : float or None
-        Steps that it is expected to last once entered; None where it was never left.
-    """
+    """One state of the fused chain."""
 
     number: int
-    n_transitions: float
-    start_share: float | None
-    transition_shares: tuple[float, ...]
-    dwell: float | None
+    n_transitions: float  # expected, out of it, those to itself included
+    start_share: float | None  # of sequences; None where no start was counted
+    transition_shares: tuple[float, ...]  # by the state that they lead to (G,); empty where there was none
+    dwell: float | None  # expected steps once entered; None where it was never left
 
 
 @dataclass(frozen=True)
 class LabelAgreement:
-    """Agreement of decoded states with true labels.
+    """Agreement of decoded states with true labels."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the sequence.
-    steps : int
-        Its length.
-    matched_share : float
-        Share of steps whose state is the partner of their label.
-    rand, adjusted_rand : float
-        Rand index over pairs of steps, and the same adjusted for chance.
-    adjusted_mutual_information : float
-        Mutual information adjusted for chance, normalised by the mean of the entropies.
-    """
-
-    name: str
+    name: str  # of the sequence
     steps: int
-    matched_share: float
-    rand: float
+    matched_share: float  # of steps whose state is the partner of their label
+    rand: float  # index over pairs of steps
     adjusted_rand: float
-    adjusted_mutual_information: float
+    adjusted_mutual_information: float  # for chance, normalised by the mean of the entropies
 
 
 @dataclass(frozen=True)
@@ -91,27 +63,14 @@ class Timeline:
 
 @dataclass(frozen=True)
 class ChainContent:
-    """What is shown of a hidden Markov model.
-
-    Parameters
-    ----------
-    states : tuple of StateSummary
-        Every state.
-    timelines : tuple of Timeline
-        Every sequence that was given.
-    label_partners : tuple of (name, int)
-        Names of true labels, and the state whose colour each has: the best overlap one to one, -1 for no state.
-    agreements : tuple of LabelAgreement
-        For every sequence with true labels.
-    overall_agreement : LabelAgreement or None
-        For all of these together.
-    """
+    """What is shown of a hidden Markov model."""
 
     states: tuple[StateSummary, ...]
-    timelines: tuple[Timeline, ...]
+    timelines: tuple[Timeline, ...]  # of every sequence that was given
+    # Names of true labels, and the state whose colour each has: the best overlap one to one, -1 for no state.
     label_partners: tuple[tuple[str, int], ...]
-    agreements: tuple[LabelAgreement, ...]
-    overall_agreement: LabelAgreement | None
+    agreements: tuple[LabelAgreement, ...]  # of every sequence with true labels
+    overall_agreement: LabelAgreement | None  # of all of these together
 
 
 def chain_of(fused: Posterior, sequences: Sequence[DecodedSequence] = ()) -> ChainContent | None:

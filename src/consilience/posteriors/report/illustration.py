@@ -29,21 +29,11 @@ _SUPPORTED_MODELS = (
 
 @dataclass(frozen=True, eq=False)
 class DecodedSequence:
-    """One sequence and the fused model's most probable path behind it.
-
-    Parameters
-    ----------
-    name : str
-        What it is called.
-    states : ndarray of shape (T,)
-        State at every step.
-    truth : tuple of str, of length T, or None
-        True label of every step, where given.
-    """
+    """One sequence and the fused model's most probable path behind it."""
 
     name: str
-    states: Labels
-    truth: tuple[str, ...] | None
+    states: Labels  # at every step (T,)
+    truth: tuple[str, ...] | None  # label of every step, where given
 
 
 @dataclass(frozen=True, eq=False)

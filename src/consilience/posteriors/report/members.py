@@ -21,38 +21,18 @@ _N_WORDS = 10
 
 @dataclass(frozen=True)
 class SiteSummary:
-    """One model that went in; what only its posterior says is None without it.
+    """One model that went in; what only its posterior says is None without it."""
 
-    Parameters
-    ----------
-    name, full_name : str
-        What it is called here, and in full.
-    components : int
-        Number L_j of its components.
-    weight : float
-        Its weight.
-    sha256 : str or None
-        Digest of its file, if it was one.
-    labels : tuple of int, of length L_j, or None
-        Fused component of each of its own, -1 for dropped; None in files that do not say.
-    confidence : tuple of float or None, of length L_j, or None
-        Confidence of each of these matches, from 0 to 1.
-    observations, smallest : float or None
-        Sum and minimum of its counts.
-    outlier : str or None
-        Why the method took it for an outlier; None if it did not.
-    """
-
-    name: str
+    name: str  # what it is called here
     full_name: str
-    components: int
+    components: int  # their number L_j
     weight: float
-    sha256: str | None
-    labels: tuple[int, ...] | None
-    confidence: tuple[float | None, ...] | None
-    observations: float | None
-    smallest: float | None
-    outlier: str | None
+    sha256: str | None  # of its file, if it was one
+    labels: tuple[int, ...] | None  # the fused component of each (L_j,), -1 for dropped; None in files that do not say
+    confidence: tuple[float | None, ...] | None  # of each of these matches, from 0 to 1 (L_j,)
+    observations: float | None  # sum of its counts
+    smallest: float | None  # of its counts
+    outlier: str | None  # why the method took it for an outlier; None if it did not
 
     @property
     def n_dropped(self) -> int:
@@ -73,37 +53,18 @@ class SiteSummary:
 
 @dataclass(frozen=True)
 class ComponentSummary:
-    """One fused component.
-
-    Parameters
-    ----------
-    number : int
-        Its number.
-    members : tuple of (name, numbers) or None
-        Per site that has any: its name and the numbers of its components; None where the matching is not known.
-    observations, weight : float or None
-        Its effective count, and its weight in a mixture.
-    confidence : float or None
-        Mean confidence of the matches behind it.
-    entropy : float or None
-        Entropy in nats; None where it does not exist.
-    local_entropies : tuple of float
-        Entropies of the local components behind it.
-    words : tuple of (word, probability)
-        Its most probable words, for a topic.
-    parameters : tuple of (name, value)
-        Its standard parameters, where each is one number.
-    """
+    """One fused component."""
 
     number: int
+    # For each site that has any, its name and the numbers of its components; None where the matching is not known.
     members: tuple[tuple[str, tuple[int, ...]], ...] | None
-    observations: float | None
-    weight: float | None
-    confidence: float | None
-    entropy: float | None
-    local_entropies: tuple[float, ...]
-    words: tuple[tuple[str, float], ...]
-    parameters: tuple[tuple[str, float], ...]
+    observations: float | None  # its effective count
+    weight: float | None  # in a mixture
+    confidence: float | None  # mean of the matches behind it
+    entropy: float | None  # in nats; None where it does not exist
+    local_entropies: tuple[float, ...]  # of the local components behind it
+    words: tuple[tuple[str, float], ...]  # the most probable ones of a topic, with their probabilities
+    parameters: tuple[tuple[str, float], ...]  # standard ones by name, where each is one number
 
     @property
     def n_members(self) -> int | None:

@@ -34,48 +34,23 @@ MAX_DRAWABLE = 1e150
 
 @dataclass(frozen=True)
 class ComponentEllipse:
-    """One component in the plane: its centre and the covariance around it.
+    """One component in the plane: its centre and the covariance around it."""
 
-    Parameters
-    ----------
-    component : int
-        Number of the fused component that it is or became, -1 for a dropped one.
-    centre : tuple of two float
-        (x, y).
-    covariance : tuple of three float
-        (xx, xy, yy).
-    """
-
-    component: int
-    centre: tuple[float, float]
-    covariance: tuple[float, float, float]
+    component: int  # the fused one that it is or became, -1 for a dropped one
+    centre: tuple[float, float]  # (x, y)
+    covariance: tuple[float, float, float]  # (xx, xy, yy)
 
 
 @dataclass(frozen=True)
 class ComponentPlane:
-    """Fused and local components in two coordinates.
+    """Fused and local components in two coordinates."""
 
-    Parameters
-    ----------
-    axes : tuple of two str
-        What the coordinates are.
-    kind : str
-        ``line`` for one dimension (the second coordinate is the component's number), ``data`` for two, ``projected``
-        for more.
-    share : float or None
-        Part of the differences between fused means that a projection keeps.
-    fused, local : tuple of ComponentEllipse
-        The components.
-    n_local : int
-        Number of local components there are, of which `local` may be a part.
-    """
-
-    axes: tuple[str, str]
-    kind: str
-    share: float | None
+    axes: tuple[str, str]  # what the coordinates are
+    kind: str  # ``line`` for one dimension (the second is the component's number), ``data``, or ``projected``
+    share: float | None  # of the differences between fused means that a projection keeps
     fused: tuple[ComponentEllipse, ...]
     local: tuple[ComponentEllipse, ...]
-    n_local: int
+    n_local: int  # local components there are, of which `local` may be a part
 
 
 def plane_of(fused: Posterior, local: Array, labels: Labels) -> ComponentPlane | None:

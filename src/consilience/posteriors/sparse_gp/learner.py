@@ -43,24 +43,12 @@ EVALUATIONS_PER_ITERATION = 10
 
 @dataclass(frozen=True, eq=False)
 class _Parameters:
-    """Parameters of the bound, and the same as one vector (log v, log l (d,), log s^2, c, Z (M d,)).
+    """Parameters of the bound, and the same as one vector (log v, log l (d,), log s^2, c, Z (M d,))."""
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Covariance function with v and l.
-    noise : float
-        s^2.
-    constant : float
-        c.
-    inputs : Array of shape (M, d)
-        Inducing inputs Z.
-    """
-
-    kernel: Kernel
-    noise: float
-    constant: float
-    inputs: Array
+    kernel: Kernel  # with v and l
+    noise: float  # s^2
+    constant: float  # c
+    inputs: Array  # inducing inputs Z (M, d)
 
     @property
     def vector(self) -> Array:

@@ -50,24 +50,12 @@ MIN_VARIANCE = 1e-14
 
 @dataclass(frozen=True, eq=False)
 class GPPrior:
-    """The prior of the fused process; all in standardised units, as in SparseGP.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        Covariance function.
-    noise : float
-        Variance of an observation about the function; 0 where no site knows it.
-    constant : float
-        Mean function.
-    jitter : float
-        Noise on every inducing value, relative to the kernel's variance.
-    """
+    """The prior of the fused process; all in standardised units, as in SparseGP."""
 
     kernel: Kernel
-    noise: float
-    constant: float
-    jitter: float
+    noise: float  # variance of an observation about the function; 0 where no site knows it
+    constant: float  # the mean function
+    jitter: float  # noise on every inducing value, relative to the kernel's variance
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,40 +64,21 @@ class BayesProduct:
 
     An exact posterior never is; one from an unfinished optimisation may be. In such a direction the site's factor would
     have negative precision, so its eigenvalue is clipped at 0: the site is taken to say nothing there.
-
-    Parameters
-    ----------
-    model : SparseGP
-        The fused process.
-    clipped : int
-        Number of clipped directions, over all sites.
     """
 
     model: SparseGP
-    clipped: int
+    clipped: int  # directions, over all sites
 
 
 @dataclass(frozen=True, eq=False)
 class _SiteFactor:
-    """A site's posterior under the fused prior at its own inducing inputs, whitened.
+    """A site's posterior under the fused prior at its own inducing inputs, whitened."""
 
-    Parameters
-    ----------
-    mean : Array of shape (M_j,)
-        Mean.
-    vectors, values : Array of shape (M_j, M_j) and (M_j,)
-        Eigenvectors U and eigenvalues 1 - d of the covariance.
-    prior_factor : Array of shape (M_j, M_j)
-        Lower Cholesky factor of the fused prior there.
-    clipped : int
-        Number of clipped directions.
-    """
-
-    mean: Array
-    vectors: Array
-    values: Array
-    prior_factor: Array
-    clipped: int
+    mean: Array  # (M_j,)
+    vectors: Array  # eigenvectors U of the covariance (M_j, M_j)
+    values: Array  # its eigenvalues 1 - d (M_j,)
+    prior_factor: Array  # lower Cholesky factor of the fused prior there (M_j, M_j)
+    clipped: int  # directions
 
 
 def fused_prior(models: Sequence[SparseGP], weights: Array, names: Sequence[str]) -> GPPrior:

@@ -22,73 +22,35 @@ from consilience.posteriors.sparse_gp.model import lower_solve
 
 @dataclass(frozen=True, eq=False)
 class BoundGradient:
-    """The bound and its derivatives.
+    """The bound and its derivatives."""
 
-    Parameters
-    ----------
-    bound : float
-        F, in nats.
-    log_variance, log_noise : float
-        Derivatives by log v and log s^2.
-    log_lengthscales : Array of shape (d,)
-        Derivatives by the logarithms of the length-scales.
-    constant : float
-        Derivative by c.
-    inputs : Array of shape (M, d)
-        Derivatives by Z.
-    """
-
-    bound: float
-    log_variance: float
-    log_lengthscales: Array
-    log_noise: float
-    constant: float
-    inputs: Array
+    bound: float  # F, in nats
+    log_variance: float  # derivative by log v
+    log_lengthscales: Array  # derivatives by the logarithms of the length-scales (d,)
+    log_noise: float  # derivative by log s^2
+    constant: float  # derivative by c
+    inputs: Array  # derivatives by Z (M, d)
 
 
 @dataclass(frozen=True, eq=False)
 class CollapsedPosterior:
-    """The optimal q of the inducing values in the whitened basis.
+    """The optimal q of the inducing values in the whitened basis."""
 
-    Parameters
-    ----------
-    mean : Array of shape (M,)
-        Mean B^-1 A (y - c) / s.
-    covariance : Array of shape (M, M)
-        Covariance B^-1.
-    bound : float
-        The bound that it reaches, in nats.
-    """
-
-    mean: Array
-    covariance: Array
-    bound: float
+    mean: Array  # B^-1 A (y - c) / s (M,)
+    covariance: Array  # B^-1 (M, M)
+    bound: float  # that it reaches, in nats
 
 
 @dataclass(frozen=True, eq=False)
 class _Terms:
-    """Terms that value and derivatives of the bound share.
+    """Terms that value and derivatives of the bound share."""
 
-    Parameters
-    ----------
-    scaled_cross : Array of shape (M, N)
-        A = L^-1 k(Z, X) / s.
-    factor, root : Array of shape (M, M)
-        Lower Cholesky factors of K and of B = I + A A^T.
-    residual : Array of shape (N,)
-        y - c.
-    projected : Array of shape (M,)
-        A (y - c).
-    bound : float
-        F, in nats.
-    """
-
-    scaled_cross: Array
-    factor: Array
-    root: Array
-    residual: Array
-    projected: Array
-    bound: float
+    scaled_cross: Array  # A = L^-1 k(Z, X) / s (M, N)
+    factor: Array  # lower Cholesky factor of K (M, M)
+    root: Array  # that of B = I + A A^T (M, M)
+    residual: Array  # y - c (N,)
+    projected: Array  # A (y - c) (M,)
+    bound: float  # F, in nats
 
 
 def _terms(prior: Array, cross: Array, variance: float, noise: float, residual: Array) -> _Terms:

@@ -24,24 +24,12 @@ mean by rounding alone, and n_k is no divisor. Chosen by hand, between the round
 
 @dataclass(frozen=True, eq=False)
 class ConjugateParameters:
-    """Parameters of conjugate posteriors in one form for all covariance types.
+    """Parameters of conjugate posteriors in one form for all covariance types."""
 
-    Parameters
-    ----------
-    mean : ndarray of shape (n, D)
-        Means m.
-    kappa : ndarray of shape (n,)
-        Pseudo-observations behind the means.
-    dof : ndarray of shape (n,)
-        Degrees of freedom nu of the precisions.
-    spread : ndarray of shape (n, D, D), (n, D) or (n,)
-        nu times a typical covariance, W^-1 of a Wishart, in the shape of the covariance type.
-    """
-
-    mean: Array
-    kappa: Array
-    dof: Array
-    spread: Array
+    mean: Array  # m (n, D)
+    kappa: Array  # pseudo-observations behind the means (n,)
+    dof: Array  # degrees of freedom nu of the precisions (n,)
+    spread: Array  # nu times a typical covariance, W^-1 of a Wishart: (n, D, D), (n, D) or (n,) by covariance type
 
 
 def family_of(covariance_type: str, dim: int) -> Family:
