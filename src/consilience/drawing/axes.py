@@ -62,18 +62,11 @@ class Axes:
         margins: tuple[float, float] = (62.0, 14.0),
         inset: tuple[float, float] = (0.0, 0.0),
     ) -> Axes:
-        """Return the axes over ranges of values.
+        """Return the axes over ranges of values, in a plot of this height in a drawing of this width.
 
-        Parameters
-        ----------
-        x_range, y_range : tuple of two float
-            Values at the left and right, and at the lower and upper end; of rows, the larger is the lower.
-        height, width : float
-            Height of the plot, and width of the drawing.
-        margins : tuple of two float
-            Room left of the plot, for the ticks of the y axis, and right of it.
-        inset : tuple of two float
-            Room within the plot, left and right of the x values, and above the y values.
+        Ranges are the values at the left and right, and at the lower and upper end; of rows, the larger is the lower.
+        Margins are room left of the plot, for the ticks of the y axis, and right of it; insets room within the plot,
+        left and right of the x values, and above the y values.
         """
         left, right, bottom = margins[0], width - margins[1], _TOP + height
         x = Scale(*x_range, left + inset[0], right - inset[0])

@@ -122,16 +122,8 @@ def label(text: object, limit: int = 30) -> str:
 def draw_matching(ax: Any, labels: Labels, owner: Labels, n_components: int, names: Sequence[str]) -> None:
     """Draw the matching: a row for each site, a column for each fused component, numbers of local components in cells.
 
-    Parameters
-    ----------
-    ax : matplotlib.axes.Axes
-        Where.
-    labels, owner : ndarray of int of shape (L,)
-        Fused component, -1 for none, and site of each local component.
-    n_components : int
-        Number of fused components.
-    names : sequence of str
-        Names of the sites; "site 0", ... where there are none.
+    `labels` and `owner` (L,) are the fused component, -1 for none, and the site of each local component. Without names,
+    sites are "site 0", ...
     """
     n_sites = int(owner.max()) + 1 if owner.size else 0
     counts = np.zeros((n_sites, n_components))
@@ -163,16 +155,8 @@ def draw_components(
 ) -> None:
     """Draw components of a number, centre and covariance (xx, xy, yy): an ellipse, or a bar, holds half of each.
 
-    Parameters
-    ----------
-    ax : matplotlib.axes.Axes
-        Where.
-    kind : str
-        ``line`` for one dimension, else ``data`` or ``projected``.
-    axes : tuple of two str
-        What the coordinates are.
-    fused, local : sequence of (number, centre, covariance)
-        The fused components, thick; the local ones, thin, in the colour of what they became, grey for dropped ones.
+    `kind` is ``line`` for one dimension, else ``data`` or ``projected``; `axes` are the names of the coordinates. The
+    fused components are thick; the local ones thin, in the colour of what they became, grey for dropped ones.
     """
     from matplotlib.patches import Ellipse
 
@@ -233,23 +217,7 @@ def draw_intervals(
     title: str,
     marked: Sequence[bool] | None = None,
 ) -> None:
-    """Draw a forest plot: a row for each name, its mean and its interval.
-
-    Parameters
-    ----------
-    ax : matplotlib.axes.Axes
-        Where.
-    names : sequence of str of length n
-        Names of the rows.
-    means : ndarray of shape (n,)
-        Their means.
-    intervals : ndarray of shape (n, 2), optional
-        Their intervals; nan for none.
-    title : str
-        What it is.
-    marked : sequence of bool of length n, optional
-        The rows that stand out, such as those of all sites together. Default: all alike.
-    """
+    """Draw rows of names with their means (n,) and intervals (n, 2), nan for none; those marked (n,) stand out."""
     n_shown = min(len(names), MAX_ROWS)
     for row in range(n_shown):
         is_marked = marked is not None and marked[row]

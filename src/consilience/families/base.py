@@ -359,18 +359,12 @@ class Tangent:
     """The log normaliser without its tangent at a centre, which leaves every divergence as it is.
 
     KL(q_a || q_b) = A(b) - A(a) - <grad A(a), b - a> is a Bregman divergence of A, hence the same for A minus any
-    affine function. Taking off the tangent of A at a centre c replaces A by the divergence from that centre, and
-    gradients and parameters by their differences from it, so that nothing large is left to cancel:
+    affine function. Taking off the tangent of A at a centre c (P,), best near the components to be compared, replaces A
+    by the divergence from that centre, and gradients and parameters by their differences from it, so that nothing large
+    is left to cancel:
 
         B(eta) = A(eta) - A(c) - <grad A(c), eta - c> = KL(q_c || q_eta)
         KL(q_a || q_b) = B(b) - B(a) - <mu_a - mu_c, (b - c) - (a - c)>
-
-    Parameters
-    ----------
-    family : Family
-        The family.
-    centre : ndarray of shape (P,)
-        Natural parameters c, best near those of the components to be compared.
     """
 
     def __init__(self, family: Family, centre: Array) -> None:
@@ -405,16 +399,9 @@ class Tangent:
         Then KL(q_a || q_b) = vector_a + vector_b - <factor_a, factor_b>, with
 
             factor_a = mu_a - mu_c,    vector_a = <mu_a - mu_c, a - c> - B(a),
-            factor_b = b - c,          vector_b = B(b).
+            factor_b = b - c,          vector_b = B(b),
 
-        Parameters
-        ----------
-        eta : ndarray of shape (n, P)
-            Natural parameters.
-        potential : callable
-            B: one of ``kl_from_centre`` and ``kl_from_centre_by_pairs``.
-        first : bool
-            Whether the rows are first arguments.
+        and `potential` is B, one of ``kl_from_centre`` and ``kl_from_centre_by_pairs``.
         """
         offset, height = eta - self.centre, potential(eta)  # (n, P), (n,)
         if not first:
@@ -474,16 +461,9 @@ class FixedSide:
         return np.maximum(costs, 0.0, out=costs)
 
     def matched_costs(self, eta: Array, labels: Labels) -> Array:
-        """Return the divergence (n_fixed,) of each fixed row from the moving one that it is matched with.
+        """Return the divergence (n_fixed,) of each fixed row from the row of `eta` (n_moving, P) that `labels` give it.
 
         As ``costs`` of all would have it, without making all at once.
-
-        Parameters
-        ----------
-        eta : ndarray of shape (n_moving, P)
-            Natural parameters of the moving side.
-        labels : ndarray of int of shape (n_fixed,)
-            Row of `eta` for each fixed row.
         """
         if self.direction != "forward" or self.eta.nbytes <= CHUNK_BYTES:
             return self.costs(eta)[labels, np.arange(len(self.eta))]
@@ -527,20 +507,7 @@ class FixedSide:
         return np.maximum(costs, 0.0, out=costs)
 
     def pairs(self, eta: Array, rows: Labels, columns: Labels) -> Array:
-        """Return the divergence of each (moving row, fixed row) pair, accurately, in chunks of bounded memory.
-
-        Parameters
-        ----------
-        eta : ndarray of shape (n_moving, P)
-            Natural parameters of the moving side.
-        rows, columns : ndarray of int of shape (n_pairs,)
-            Row of `eta` and row of the fixed side of every pair.
-
-        Returns
-        -------
-        ndarray of shape (n_pairs,)
-            Divergences in nats.
-        """
+        """Return the divergence (n_pairs,) of each (moving row of `eta`, fixed row), accurately, in bounded memory."""
         divergences = np.empty(len(rows))
         for chunk in row_chunks(len(rows), self.family.size):
             moving, fixed = eta[rows[chunk]], self.eta[columns[chunk]]  # (step, P) each

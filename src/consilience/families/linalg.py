@@ -106,17 +106,11 @@ def half_solve(factors: Array, vectors: Array) -> Array:
 
 
 def log_det_divergence(factor_a: Array, factor_b: Array, change: Array) -> Array:
-    """Return the log-determinant (Burg, Stein) divergence tr(A^-1 B) - D - log|A^-1 B| (n,).
+    """Return the log-determinant (Burg, Stein) divergence tr(A^-1 B) - D - log|A^-1 B| (n,), given Cholesky factors.
 
     With u the eigenvalues of A^-1 (B - A) it is sum h(u), h(u) = u - log(1 + u), which keeps its digits for B near A.
-    Where some u is not small, the trace and the difference of log determinants keep theirs.
-
-    Parameters
-    ----------
-    factor_a, factor_b : ndarray of shape (n, D, D)
-        Cholesky factors of A and B.
-    change : ndarray of shape (n, D, D)
-        B - A, which the caller may know to more digits than A and B have.
+    Where some u is not small, the trace and the difference of log determinants keep theirs. The caller may know
+    `change`, B - A (n, D, D), to more digits than A and B have.
     """
     # L_A^-1 (B - A) L_A^-T has the eigenvalues of A^-1 (B - A), and is symmetric.
     half = _solve(factor_a, change)
@@ -233,14 +227,7 @@ def is_cancelled(before: Array, left: Array) -> NDArray[np.bool_]:
 def far_components(means: Array, offsets: Array, columns: Sequence[str] | None) -> tuple[set[int], list[Problem]]:
     """Return the components (n,) whose widths are lost, and a line that says so with a constant to subtract.
 
-    Parameters
-    ----------
-    means : ndarray of shape (n, D)
-        Means.
-    offsets : ndarray of shape (n, D)
-        q of every component and column.
-    columns : sequence of str of length D, optional
-        Names of the columns. Default: they are called by their places.
+    They have means and q (n, D), the offsets. Columns are called by their names (D,), or by their places.
     """
     is_far = _EPSILON * offsets > MAX_WIDTH_ERROR
     if not np.any(is_far):

@@ -187,16 +187,9 @@ class CovarianceDispersion:
 
 @final
 class ProportionDispersion:
-    """Proportions p_l of n_l draws: Pearson's statistic, w_l sum_v (p_lv - p*_v)^2 / p*_v.
+    """Proportions p_l of n_l draws: Pearson's statistic, w_l sum_v (p_lv - p*_v)^2 / p*_v, from counts (n, V).
 
     Categories whose expected count is below ``MIN_EXPECTED_COUNT`` in a group are left out of its statistic.
-
-    Parameters
-    ----------
-    groups : CopyGroups
-        The copies.
-    counts : Array of shape (n, V)
-        Draws of each category, not negative.
     """
 
     def __init__(self, groups: CopyGroups, counts: Array) -> None:
@@ -258,27 +251,11 @@ class RandomEffectsFamily(EvidenceFamily):
 
     @abstractmethod
     def dispersions(self, eta: Array, groups: CopyGroups) -> tuple[Dispersion, ...]:
-        """Return how much copies differ, for each of ``parts``.
-
-        Parameters
-        ----------
-        eta : ndarray of shape (n, P)
-            What the data of each copy say: natural parameters whose limit of no data is ``flat``.
-        groups : CopyGroups
-            The groups of the copies.
-        """
+        """Return how much copies differ, for each of ``parts``, by what their data say (n, P): ``flat`` of no data."""
 
     @abstractmethod
     def mean_intervals(self, eta: Array, level: float) -> tuple[Array, Array, Array]:
-        """Return posterior mean and central interval (n, D) of what data average to, coordinate by coordinate.
-
-        Parameters
-        ----------
-        eta : ndarray of shape (n, P)
-            Natural parameters.
-        level : float
-            Probability inside.
-        """
+        """Return posterior mean and central interval of this probability (n, D) of what data average to, by column."""
 
     def with_spread(self, eta: Array, spread: Array) -> Array:
         """Return the distributions with the location of `eta` and all else of `spread`, both (n, P).
@@ -343,20 +320,9 @@ def with_common_covariance(
 ) -> tuple[LocationDispersion, NDArray[np.bool_]]:
     """Return the dispersion of means under their pooled within-site covariance, and which groups have one.
 
-    Never the covariance of the merged copies, which holds the differences between sites and so drives h to zero.
-
-    Parameters
-    ----------
-    groups : CopyGroups
-        The copies.
-    information : Array of shape (n,)
-        Observations behind each mean.
-    means : Array of shape (n, D)
-        Means.
-    scatter : Array of shape (n, D, D) or (n, D)
-        Sums of squares within each copy, W_l^-1, or their diagonals.
-    dof : Array of shape (n,)
-        Degrees of freedom nu_l behind them.
+    Never the covariance of the merged copies, which holds the differences between sites and so drives h to zero. The
+    means (n, D) are of so many observations (n,); sums of squares within each copy, W_l^-1 (n, D, D) or their diagonals
+    (n, D), of so many degrees of freedom nu_l (n,).
     """
     shape = (-1, *[1] * (scatter.ndim - 1))
     pooled = groups.sum(groups.weights.reshape(shape) * scatter) / groups.sum(groups.weights * dof).reshape(shape)

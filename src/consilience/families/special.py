@@ -294,19 +294,8 @@ def log_minus_digamma(x: Array) -> Array:
 def decreasing_root(function: Callable[[Array], tuple[Array, Array]], start: Array) -> Array:
     """Return, for every entry, the root in [-700, 700] of a decreasing function: Newton's method inside a bracket.
 
-    A step that leaves the bracket is replaced by a bisection, so it converges from any `start`.
-
-    Parameters
-    ----------
-    function : callable
-        Takes points (n,) and returns values and slopes (n,).
-    start : ndarray of shape (n,)
-        First guess.
-
-    Returns
-    -------
-    ndarray of shape (n,)
-        The roots; the end of the interval where there is none inside.
+    The function takes points (n,) and returns values and slopes (n,). A step that leaves the bracket is replaced by a
+    bisection, so it converges from any start (n,); where there is no root inside, to an end of the interval.
     """
     low, high = np.full_like(start, -_LOG_RANGE), np.full_like(start, _LOG_RANGE)
     point = np.clip(start, low, high)

@@ -86,18 +86,8 @@ def pair_gains(
 ) -> Array:
     """Return what every two groups would gain as one (G, G), symmetric; -inf where a site has a part in both.
 
-    Parameters
-    ----------
-    objective : ValuedObjective
-        What groups are worth.
-    groups : GroupSums
-        G groups.
-    sites : ndarray of shape (G, words)
-        Sites with a part in each group, from ``site_bits``.
-    are_neighbours : ndarray of bool of shape (G, G), optional
-        The pairs that are looked at, symmetric; -inf for all others. Default: all.
-    values : Array of shape (G,), optional
-        What the groups are worth, where that is known.
+    `sites` (G, words) are of ``site_bits``; `are_neighbours` (G, G), symmetric, are the pairs that are looked at, -inf
+    for all others; `values` (G,) what the groups are worth, where that is known.
     """
     n_groups = len(groups.mass)
     values = objective.value(groups) if values is None else values
@@ -156,22 +146,13 @@ def agglomerate(
 ) -> AgglomerationPath:
     """Merge groups two by two, the best pair first, until every two of them share a site.
 
-    Of equally good pairs the first in the order of groups is taken.
+    Of equally good pairs the first in the order of groups is taken. It starts from consecutive labels (L,),
+    ``arange(L)`` for every component by itself, -1 for rows that stay in none, and ends where no pair gains if
+    `while_gaining`.
 
-    Parameters
-    ----------
-    objective : ValuedObjective
-        What is raised.
-    start : Labels of shape (L,)
-        Consecutive labels to start from, ``arange(L)`` for every component by itself; -1 for rows that stay in none.
-    min_gain_share : float, default 1.0
-        All pairs that are the best of both of their groups and gain at least so much of the greatest gain so far are
-        merged in one round, the best first. 1 merges one pair after another.
-    are_neighbours : ndarray of bool of shape (G, G), optional
-        The pairs of the start that are looked at while any of them gains, symmetric. What becomes one group has the
-        neighbours of both; when no neighbours gain, all pairs are looked at. Default: all from the beginning.
-    while_gaining : bool, default False
-        Whether to end where no pair gains, before all have merged that may.
+    All pairs that are the best of both of their groups and gain at least `min_gain_share` of the greatest gain so far
+    are merged in one round, the best first; 1 merges one pair after another. While any pair of the start that is among
+    `are_neighbours` (G, G) gains, only these are looked at; what becomes one group has the neighbours of both.
     """
     state = _Agglomeration.of(objective, start, are_neighbours)
     totals, merges = [float(state.values.sum())], list[tuple[int, int]]()
@@ -306,14 +287,8 @@ MAX_EVALUATED_PARAMETERS = 2e8
 def improve_by_exchange(objective: ValuedObjective, labels: Labels) -> Labels | None:
     """Return a better matching (L,), the best swap of two sites' members between two groups; None where none helps.
 
-    The search takes J^2 G^2 values of groups; where that is more than some seconds' work it is not made.
-
-    Parameters
-    ----------
-    objective
-        What is raised.
-    labels
-        Consecutive labels (L,).
+    The search takes J^2 G^2 values of groups; where that is more than some seconds' work it is not made. Labels are
+    consecutive.
     """
     n_groups, n_sites = int(labels.max()) + 1, len(objective.offsets) - 1
     pairs = np.array(list(combinations(range(n_sites), 2)), dtype=np.int64).reshape(-1, 2)

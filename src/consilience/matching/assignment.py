@@ -37,14 +37,7 @@ def assign_block(costs: Array) -> Labels:
 def assign_blocks(costs: Array, offsets: Labels, prices: Array | None = None) -> Labels:
     """Return optimal columns (L,) for every block of rows ``offsets[j]:offsets[j + 1]``, different inside a block.
 
-    Parameters
-    ----------
-    costs : Array of shape (L, G)
-        Costs of rows in columns.
-    offsets : Labels of shape (J + 1,)
-        Where each block starts, and the end.
-    prices : Array of shape (G,), optional
-        Added to the costs of every row. Default: nothing.
+    Prices (G,) are added to the costs of every row (L, G).
 
     Examples
     --------
@@ -89,12 +82,8 @@ class NestedAssignment:
 def assign_nested(costs: Array, inside: Mapping[str, Array]) -> NestedAssignment:
     """Return the assignment of least total cost: the units inside are assigned best for every pair of outer ones.
 
-    Parameters
-    ----------
-    costs
-        Of the outer units alone (n, n); (n, G) with n <= G where nothing is inside.
-    inside
-        By name, costs between the units inside (n * size, n * size), numbered (outer unit, own number).
+    Costs are those of the outer units alone (n, n), or (n, G) with n <= G where nothing is inside; inside are, by name,
+    costs between the units inside (n * size, n * size), numbered (outer unit, own number).
 
     Examples
     --------
@@ -123,13 +112,9 @@ def assign_nested(costs: Array, inside: Mapping[str, Array]) -> NestedAssignment
 
 @dataclass(frozen=True)
 class Openings:
-    """Which new groups a site may open.
+    """Which new groups a site may open: up to so many groups in all, 0 for none but those there are; else any number.
 
-    Parameters
-    ----------
-    max_groups : int, optional
-        Number of groups at most, 0 for none but those that are there. There must be room for the components of a site.
-        Default: no limit.
+    There must be room for the components of a site.
     """
 
     max_groups: int | None = None

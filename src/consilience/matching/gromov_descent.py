@@ -45,15 +45,6 @@ def conditional_gradient(problem: FusedGromov, start: TransportPlan, max_iterati
     No step of the descent raises F. Where there are as many units on both sides, a permutation is wanted: if the
     descent ends inside, it goes on from the nearest permutation in whole steps, and that is what is returned.
 
-    Parameters
-    ----------
-    problem
-        The problem.
-    start
-        Where to start.
-    max_iterations
-        Steps at most.
-
     Examples
     --------
     >>> weights = np.array([[[0.0, 1, 0], [0, 0, 2], [3, 0, 0]]])
@@ -128,20 +119,9 @@ def alternating(
 ) -> GromovSolution:
     """Repeat equation (43) of the paper: the plan of least cost under C + alpha L (x) P of the plan before.
 
-    For matrices that are not symmetric this is no descent of F, since only the rows of H count; it may rise.
-
-    Parameters
-    ----------
-    problem
-        The problem; without signs.
-    start
-        Where to start.
-    epsilon
-        Weight of the entropy relative to the largest cost; 0 solves exactly.
-    max_iterations
-        Repetitions at most.
-    tolerance
-        Mean change of an entry, times K k, that ends it.
+    For matrices that are not symmetric this is no descent of F, since only the rows of H count; it may rise. `epsilon`
+    is the weight of the entropy relative to the largest cost, 0 to solve exactly; a mean change of an entry, times K k,
+    below the tolerance ends it. The problem has no signs.
     """
     plan = start
     history = [problem.value(problem.at(plan))]
@@ -159,16 +139,8 @@ def alternating(
 def mirror_descent(problem: FusedGromov, start: TransportPlan, max_iterations: int = 100) -> GromovSolution:
     """Descend F by steps that stay inside: P is multiplied by exp(-tau times the gradient) and given its marginals.
 
-    tau is halved until F falls, and doubled after a step that did.
-
-    Parameters
-    ----------
-    problem
-        The problem; without signs.
-    start
-        Where to start; entries that are zero stay so.
-    max_iterations
-        Steps at most.
+    tau is halved until F falls, and doubled after a step that did. Entries that are zero at the start stay so. The
+    problem has no signs.
     """
     state = problem.at(start)
     history = [problem.value(state)]

@@ -393,14 +393,7 @@ def _step(groups: MatchedGroups, rows: Labels, openings: Openings, *, empties_gr
 class _Screen:
     """Gains of all groups by all rows, kept between rounds: those of groups that nobody has left or come to stay.
 
-    Parameters
-    ----------
-    groups : MatchedGroups
-        The groups.
-    value
-        Returns what n groups are worth (n,).
-    neighbours : tuple of (Labels, Labels), optional
-        Pairs of rows that are near each other, see ``ascend``.
+    `value` and `neighbours` are those of ``MatchedGroups.gains_of_all_rows``.
     """
 
     def __init__(

@@ -32,14 +32,7 @@ MAX_LOG_SCALING = 50.0
 
 
 def exact_plan(costs: Array, rows: Array | None = None, columns: Array | None = None) -> Array:
-    """Return a plan (n, m) of least cost with the given marginals.
-
-    Parameters
-    ----------
-    costs
-        Cost (n, m) of moving a unit of mass.
-    rows, columns
-        Marginals (n,) and (m,), each summing to 1; None for uniform ones.
+    """Return a plan (n, m) of least cost with marginals (n,) and (m,), each summing to 1; uniform ones by default.
 
     Examples
     --------
@@ -69,19 +62,11 @@ def exact_plan(costs: Array, rows: Array | None = None, columns: Array | None = 
 def entropic_plan(
     costs: Array, epsilon: float, rows: Array | None = None, columns: Array | None = None, max_iterations: int = 2_000
 ) -> Array:
-    """Return the plan (n, m) that minimises cost plus `epsilon` times negative entropy, with the given marginals.
+    """Return the plan (n, m) that minimises cost plus `epsilon` times negative entropy, with marginals (n,) and (m,).
 
-    Parameters
-    ----------
-    costs
-        Cost (n, m) of moving a unit of mass; divided by its largest, so that `epsilon` is relative.
-    epsilon
-        Weight of the entropy; reached by halving from 1, each time from the last potentials.
-    rows, columns
-        Marginals (n,) and (m,), each summing to 1; None for uniform ones.
-    max_iterations
-        Most iterations at the last epsilon; they end earlier at a marginal error of 1e-8. What is then left is
-        rounded off, so that the marginals always hold.
+    Costs are divided by their largest, so that `epsilon` is relative; it is reached by halving from 1, each time from
+    the last potentials. Iterations at the last one end at a marginal error of 1e-8, or at their limit; what is then
+    left is rounded off, so that the marginals, by default uniform, always hold.
 
     Examples
     --------

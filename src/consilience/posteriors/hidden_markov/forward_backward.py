@@ -66,16 +66,9 @@ class ChainMarginals:
 def forward_backward(log_start: Array, log_transition: Array, log_evidence: Array, lengths: Labels) -> ChainMarginals:
     """Return the marginals of the chain.
 
-    Parameters
-    ----------
-    log_start : Array of shape (K,)
-        Logarithms of start weights.
-    log_transition : Array of shape (K, K)
-        Logarithms of transition weights, from rows to columns.
-    log_evidence : Array of shape (n, K)
-        log p(x_t | z_t = k), or its expectation.
-    lengths : Labels
-        Lengths of the sequences, which follow each other in `log_evidence`; positive, with sum n.
+    Start (K,) and transitions (K, K), from rows to columns, are logarithms of weights; the evidence (n, K) is that of
+    every state at every row, log p(x_t | z_t), or its expectation. Lengths are those of the sequences, which follow
+    each other in the evidence; positive, with sum n.
 
     Raises
     ------

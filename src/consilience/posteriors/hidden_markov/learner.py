@@ -273,17 +273,8 @@ MAX_CLUSTER_STEPS = 10
 def initial_factors(problem: HMMProblem, n_states: int, rng: np.random.Generator, *, clusters: bool) -> GlobalFactors:
     """Return factors of `n_states` states, or fewer when there are fewer different rows.
 
-    Parameters
-    ----------
-    problem : HMMProblem
-        Data and priors.
-    n_states : int
-        States at most.
-    rng : Generator
-        Source of randomness.
-    clusters : bool
-        True gives every state a cluster of rows, by a few steps of k-means with columns scaled by their standard
-        deviations; False a random block of time, half as long as would cover all rows together.
+    With `clusters` every state has a cluster of rows, by a few steps of k-means with columns scaled by their standard
+    deviations; else a random block of time, half as long as would cover all rows together.
     """
     membership = (
         _cluster_membership(problem.rows, n_states, rng)
@@ -339,16 +330,8 @@ def simplify(
 ) -> Solution:
     """Return a solution with fewer states and a higher bound, or the very same when no move raises it.
 
-    Parameters
-    ----------
-    problem : HMMProblem
-        Data and priors.
-    factors : GlobalFactors
-        The factors to simplify.
-    marginals, bound
-        Their local step.
-    merge : bool
-        Whether pairs are merged, or only empty states deleted.
+    The marginals and the bound are those of the factors' local step. Pairs are merged if `merge`, or else only empty
+    states deleted.
     """
     best = factors, marginals, bound
     occupied = np.flatnonzero(marginals.responsibilities.sum(axis=0) >= MIN_EXPECTED_ROWS)

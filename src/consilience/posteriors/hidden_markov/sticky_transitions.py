@@ -136,19 +136,7 @@ def sticks_bound(sticks: Sticks, counts: TransitionCounts, prior: StickyPrior) -
 
 
 def fit_sticks(counts: TransitionCounts, prior: StickyPrior, start: Sticks, steps: int = MAX_STEPS) -> Sticks:
-    """Return sticks that raise ``sticks_bound``.
-
-    Parameters
-    ----------
-    counts : TransitionCounts
-        Expected counts.
-    prior : StickyPrior
-        Hyper-parameters.
-    start : Sticks
-        Where L-BFGS starts; returned where no step raises the bound.
-    steps : int, optional
-        Steps at most. Default: until the gradient is flat.
-    """
+    """Return sticks that raise ``sticks_bound`` by so many steps of L-BFGS from `start`, or that where no step does."""
     size = len(start.rho)
 
     def negative(vector: Array) -> tuple[float, Array]:

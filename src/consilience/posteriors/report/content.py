@@ -89,16 +89,8 @@ def content_of(
 ) -> PosteriorContent:
     """Return what the report shows.
 
-    Parameters
-    ----------
-    provenance : mapping
-        Method, options, seed, inputs, result and versions, as ``core.provenance`` writes them.
-    fused : Posterior
-        The fused posterior.
-    posteriors : sequence of Posterior or None
-        That of each input of the provenance, in its order; None where it is not known.
-    illustration : Illustration, optional
-        Sequences or rows of data to show the fused model on. Default: none.
+    The provenance has method, options, seed, inputs, result and versions, as ``core.provenance`` writes them.
+    Posteriors are those of its inputs, in their order, None where one is not known.
 
     Raises
     ------
@@ -199,15 +191,8 @@ def content_of_files(
 ) -> PosteriorContent:
     """Return what the report shows of a fused file.
 
-    Parameters
-    ----------
-    fused : SafetensorsFile
-        The file that a fusion was saved to.
-    sites : sequence of SafetensorsFile
-        Files of models that it was made from, in any order, not necessarily all; each is known by its SHA-256.
-    data, truth : optional
-        Data to show the fused model on, and true labels of them, as in
-        ``consilience.posteriors.report.illustration.illustrate``. Default: none.
+    Sites are files of models that it was made from, in any order, not necessarily all; each is known by its SHA-256.
+    Data to show the fused model on, and their truth, are as in ``illustration.illustrate``.
 
     Raises
     ------

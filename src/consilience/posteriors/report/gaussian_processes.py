@@ -87,16 +87,9 @@ class ProcessContent:
 def process_of(
     fused: Posterior, sites: Sequence[tuple[str, Posterior]], rows: Array | None = None
 ) -> ProcessContent | None:
-    """Return what is shown of a sparse Gaussian process; None for other models.
+    """Return what is shown of a sparse Gaussian process and of rows (n, d + 1) of data; None for other models.
 
-    Parameters
-    ----------
-    fused : Posterior
-        The fused process.
-    sites : sequence of (name, Posterior)
-        The sites that are known; those of other models, or of another number of inputs, are left out.
-    rows : ndarray of shape (n, d + 1), optional
-        Inputs and targets to draw. Default: none.
+    Sites of other models, or of another number of inputs, are left out.
     """
     fused_gp = _sparse_gp(fused)
     if fused_gp is None:

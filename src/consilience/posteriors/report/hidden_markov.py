@@ -118,14 +118,9 @@ def _state(number: int, transition_counts: Array, start_counts: Array) -> StateS
 
 
 def runs(labels: Labels, max_runs: int = MAX_DRAWN_STEPS) -> tuple[tuple[int, int, int], ...]:
-    """Return runs (first step, step after the last, label) of equal labels.
+    """Return runs (first step, step after the last, label) of equal labels (T,), which count from 0.
 
-    Parameters
-    ----------
-    labels : ndarray of shape (T,)
-        Labels from 0.
-    max_runs : int, optional
-        A sequence of more steps is cut into so many bins, each with the label that it has most. Default: 700.
+    A sequence of more than `max_runs` steps is cut into so many bins, each with the label that it has most.
 
     Examples
     --------

@@ -91,12 +91,9 @@ _NOTEBOOK_SECTIONS = (sections.who_is_who, sections.the_components)
 
 
 def notebook_blocks(fusion: Any) -> Iterator[Block]:
-    """Yield the figures and tables of the matching and of the components.
+    """Yield the figures and tables of the matching and of the components of a `PosteriorFusion`.
 
-    Parameters
-    ----------
-    fusion : PosteriorFusion
-        The fusion; of shards, whose sites are not at hand, nothing is shown.
+    Of shards, whose sites are not at hand, nothing is shown.
     """
     if not fusion.inputs:
         return

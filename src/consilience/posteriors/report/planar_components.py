@@ -56,14 +56,7 @@ class ComponentPlane:
 def plane_of(fused: Posterior, local: Array, labels: Labels) -> ComponentPlane | None:
     """Return the components in two coordinates; None for a family without locations, or values too large to draw.
 
-    Parameters
-    ----------
-    fused : Posterior
-        The fused components.
-    local : ndarray of shape (L, P)
-        Natural parameters of the local ones.
-    labels : ndarray of shape (L,)
-        Which fused component each became, -1 for none.
+    Local ones have natural parameters (L, P) and labels (L,): which fused component each became, -1 for none.
     """
     drawn_locals = np.unique(np.linspace(0, len(local) - 1, min(len(local), _MAX_LOCALS)).round().astype(np.int64))
     with np.errstate(all="ignore"):  # what overflows is left out below
@@ -112,16 +105,8 @@ def _mass_shares(fused: Posterior) -> Array:
 def _discriminant_view(mean: Array, spread: Array, mass_shares: Array) -> tuple[Array, float | None]:
     """Return the view (D, 2) on the linear discriminants of the fused means, and the share of differences it shows.
 
-    Where means differ in fewer than two directions, the direction in which components are widest fills in.
-
-    Parameters
-    ----------
-    mean : ndarray of shape (G, D)
-        Means of the fused components.
-    spread : ndarray of shape (G, D, D) or (G, D)
-        Their covariances, or variances.
-    mass_shares : ndarray of shape (G,)
-        Their shares of all mass, of sum 1.
+    Where means (G, D) differ in fewer than two directions, the direction in which components are widest fills in.
+    Spreads are covariances (G, D, D) or variances (G, D); shares of all mass (G,) have sum 1.
     """
     within = np.einsum("g,g...->...", mass_shares, spread)  # W: (D, D), or its diagonal (D,)
     centred = mean - mass_shares @ mean  # (G, D)

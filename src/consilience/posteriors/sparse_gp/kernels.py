@@ -102,13 +102,7 @@ class Kernel(ABC):
 
     @final
     def with_pullback(self, A: Array, B: Array) -> tuple[Array, Pullback]:
-        """Return k(A, B) (n, m), and the pullback of its derivatives.
-
-        Parameters
-        ----------
-        A, B : Array of shape (n, d) and (m, d)
-            Inputs.
-        """
+        """Return k(A, B) (n, m) of inputs (n, d) and (m, d), and the pullback of its derivatives."""
         a, b = self.scaled(A), self.scaled(B)
         shape, slope = self._shape(cdist(a, b, "sqeuclidean"))
         values = self.variance * shape
@@ -192,16 +186,7 @@ KERNELS = ("rbf", "matern12", "matern32", "matern52")
 
 
 def make_kernel(name: str, variance: float, lengthscales: ArrayLike) -> Kernel:
-    """Return the kernel of a name.
-
-    Parameters
-    ----------
-    name : {"rbf", "matern12", "matern32", "matern52"}
-        Which kernel.
-    variance : float
-        Output variance v.
-    lengthscales : array_like of shape (d,)
-        Length-scales.
+    """Return the kernel of a name: one of ``KERNELS``, with output variance v and length-scales (d,).
 
     Raises
     ------

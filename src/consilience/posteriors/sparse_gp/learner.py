@@ -291,19 +291,8 @@ def _negative_bound(
 def starting_inputs(rows: Array, count: int, min_count: int, rng: np.random.Generator) -> Array:
     """Return at most `count` inputs, each the mean of at least `min_count` rows and a little off it.
 
-    The largest group of rows is halved along a random direction until there are enough groups or none can be halved;
-    fewer rows than `min_count` in all are one group.
-
-    Parameters
-    ----------
-    rows : Array of shape (N, d)
-        Inputs, in units of the length-scales.
-    count : int
-        Number M of inducing inputs at most.
-    min_count : int
-        Rows behind each at least.
-    rng : Generator
-        Source of randomness.
+    The largest group of rows (N, d), in units of the length-scales, is halved along a random direction until there are
+    enough groups or none can be halved; fewer rows than `min_count` in all are one group.
 
     Examples
     --------

@@ -280,19 +280,9 @@ def whitened_cross_covariance(
 ) -> tuple[Array, bool]:
     """Return V = L^-1 k(Z, Z_j) L_j^-T (M, M_j), and whether every row of Z_j is one of Z.
 
-    V is the covariance of the values at Z and at Z_j, both whitened; where Z contains Z_j, its columns are orthonormal.
-    Values at coinciding inputs share their jitter.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        Covariance function.
-    inputs, factor : Array of shape (M, d) and (M, M)
-        Z and its lower Cholesky factor L, see ``prior_factor``.
-    other_inputs, other_factor : Array of shape (M_j, d) and (M_j, M_j)
-        Z_j and L_j.
-    jitter : float
-        Noise on every inducing value, relative to the kernel's variance.
+    V is the covariance of the values at Z (M, d) and at the others Z_j (M_j, d), both whitened by their lower Cholesky
+    factors, see ``prior_factor``; where Z contains Z_j, its columns are orthonormal. Values at coinciding inputs share
+    their jitter.
     """
     if np.array_equal(inputs, other_inputs):
         return np.eye(len(other_inputs)), True

@@ -84,14 +84,7 @@ class _SiteFactor:
 def fused_prior(models: Sequence[SparseGP], weights: Array, names: Sequence[str]) -> GPPrior:
     """Return the prior of the fused process: geometric means of kernel parameters and noise, the mean of constants.
 
-    Parameters
-    ----------
-    models : sequence of SparseGP of length J
-        The sites' processes; those without noise have no part in its mean.
-    weights : Array of shape (J,)
-        Weight of each in the means; those of weight zero are not used.
-    names : sequence of str of length J
-        What to call each in messages.
+    Processes without noise have no part in its mean; those of weight zero are not used. Names are for messages.
 
     Raises
     ------
@@ -160,19 +153,9 @@ def _outlying_parameters(name: str, values: Array, mean: Array, voter_names: Seq
 def bayes_product(models: Sequence[SparseGP], inputs: Array, prior: GPPrior, weights: Array) -> BayesProduct:
     """Return the process at `inputs` (M, d) whose factors are those of all models, under one prior.
 
-    In the whitened basis at `inputs`, Lam = I + sum_j w_j C_j and h = sum_j w_j (I + C_j) V_j m_j give S = Lam^-1 and
-    m = S h. The cost is O(J M^2 M_j + M^3).
-
-    Parameters
-    ----------
-    models : sequence of SparseGP of length J
-        The sites' processes, of one input dimension and one standardisation.
-    inputs : Array of shape (M, d)
-        The fused inducing inputs, standardised.
-    prior : GPPrior
-        The prior of the fused process.
-    weights : Array of shape (J,)
-        How many times each site's data count.
+    Models are of one input dimension and one standardisation, and their data count as often as the weights (J,) say. In
+    the whitened basis at `inputs`, Lam = I + sum_j w_j C_j and h = sum_j w_j (I + C_j) V_j m_j give S = Lam^-1 and m =
+    S h. The cost is O(J M^2 M_j + M^3).
     """
     first = models[0]
     factor = prior_factor(prior.kernel, inputs, prior.jitter)

@@ -81,23 +81,9 @@ def bound_gradient(
 ) -> BoundGradient:
     """Return the bound and its derivatives; O(N M^2).
 
-    With alpha = (Q + s^2 I)^-1 (y - c), the derivative by Q is (alpha alpha^T - (Q + s^2 I)^-1 + I / s^2) / 2, from
-    which those by k(Z, X) and by K follow through Q.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        The covariance function.
-    inputs : Array of shape (M, d)
-        Inducing inputs Z.
-    noise : float
-        s^2.
-    constant : float
-        c.
-    X, y : Array of shape (N, d) and (N,)
-        Data.
-    jitter : float
-        Relative to the kernel's variance.
+    Z are the inducing inputs (M, d), s^2 the noise, c the constant, X (N, d) and y (N,) the data; the jitter is
+    relative to the kernel's variance. With alpha = (Q + s^2 I)^-1 (y - c), the derivative by Q is (alpha alpha^T - (Q +
+    s^2 I)^-1 + I / s^2) / 2, from which those by k(Z, X) and by K follow through Q.
     """
     size = len(inputs)
     prior, from_prior = kernel.with_pullback(inputs, inputs)

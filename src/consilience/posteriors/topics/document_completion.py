@@ -250,16 +250,9 @@ def tokens_of_topics(documents: Any, topics: ArrayLike, gamma: Array) -> Labels:
 
 
 def _infer_gamma(word_factors: Array, tokens: Array, alpha: Array, tolerance: float, max_iterations: int) -> Array:
-    """Return gamma (K,) of one document of m words.
+    """Return gamma (K,) of one document, given how often each of its words occurs (m,) and its prior alpha (K,).
 
-    Parameters
-    ----------
-    word_factors : ndarray of shape (m, K)
-        exp E log phi of the document's words, up to a factor for each word.
-    tokens : ndarray of shape (m,)
-        How often each occurs.
-    alpha : ndarray of shape (K,)
-        Document prior.
+    Word factors (m, K) are exp E log phi, up to a factor for each word.
     """
     topic_factors = np.ascontiguousarray(word_factors.T)  # (K, m): both products read along rows
     gamma = np.ones(len(topic_factors))

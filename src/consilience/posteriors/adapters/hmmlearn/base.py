@@ -103,17 +103,7 @@ class PointEstimateAdapter(HmmlearnAdapter):
 
     @abstractmethod
     def describe_emissions(self, model: Any, counts: Array, states: Labels) -> Posterior:
-        """Return the posterior of the emissions of some states under a flat prior.
-
-        Parameters
-        ----------
-        model : object
-            The fitted model of K states.
-        counts : ndarray of shape (K,)
-            Number of rows in every state.
-        states : ndarray of int of shape (k,)
-            The states to describe.
-        """
+        """Return the posterior of the emissions of some states (k,) under a flat prior, given the rows in each (K,)."""
 
     @final
     def describe(self, model: Any, n_observations: float | None) -> Posterior:

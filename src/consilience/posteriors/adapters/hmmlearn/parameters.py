@@ -139,16 +139,9 @@ def prior_of(posterior: Posterior) -> Array:
 def expected_visits(start: Array, transitions: Array, frames: float) -> Array:
     """Return how often a chain is expected to be in each state (K,): sum_{t < n} pi A^t over n frames.
 
-    By doubling: sums over 2, 4, 8, ... steps from powers of A, so it takes about log2(n) products.
-
-    Parameters
-    ----------
-    start : ndarray of shape (K,)
-        Probability pi of every state in the first frame.
-    transitions : ndarray of shape (K, K)
-        Probabilities A from rows to columns, every row with a positive sum.
-    frames : float
-        Number n of frames; a fraction is rounded for the sum, which is then scaled.
+    By doubling: sums over 2, 4, 8, ... steps from powers of A, so it takes about log2(n) products. The start is pi
+    (K,), transitions are A (K, K) from rows to columns, every row with a positive sum. A fraction of frames is rounded
+    for the sum, which is then scaled.
 
     Examples
     --------
