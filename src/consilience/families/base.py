@@ -292,8 +292,7 @@ class Family(ABC):
         w = as_weights(weights, rows.shape[0])
         w = w / w.sum()
         if direction == "forward":
-            forward: Array = w @ rows
-            return forward
+            return np.asarray(w @ rows)
         if direction == "reverse":
             return self.from_mean((w @ self.mean_parameters(rows))[None])[0]
         raise OptionError("direction", f"expected 'forward' or 'reverse', found {direction!r}")
@@ -494,12 +493,12 @@ class FixedSide:
         median = np.abs(np.median(costs, axis=1))[:, None]  # (n_moving, 1)
         # A bound on the rounding: eps times the sum of the sizes of all terms. The factor of the first argument is a
         # difference of mean parameters, mu - mu_c, and carries the rounding of both.
-        moving_size = (
-            np.abs(moving_factor) + 2.0 * np.abs(self.tangent.centre_mean) if is_forward else np.abs(moving_factor)
+        moving_size, fixed_size, both = (
+            np.abs(moving_factor),
+            np.abs(fixed_factor),
+            2.0 * np.abs(self.tangent.centre_mean),
         )
-        fixed_size = (
-            np.abs(fixed_factor) if is_forward else np.abs(fixed_factor) + 2.0 * np.abs(self.tangent.centre_mean)
-        )
+        moving_size, fixed_size = (moving_size + both, fixed_size) if is_forward else (moving_size, fixed_size + both)
         rounding = _EPSILON * (moving_size @ fixed_size.T + np.abs(moving)[:, None] + np.abs(fixed))
         is_lost = (costs < _NEAR_ZERO * median) | (rounding > _MAX_ROUNDING * np.maximum(median, costs))
         rows, columns = np.nonzero(is_lost)

@@ -70,8 +70,7 @@ class Categorical(Family):
 
     def mean_parameters(self, eta: Array) -> Array:
         """Return the first V - 1 probabilities."""
-        result: Array = softmax(self._log_odds(eta), axis=1)[:, :-1]
-        return result
+        return np.asarray(softmax(self._log_odds(eta), axis=1)[:, :-1])
 
     def from_mean(self, mean: Array) -> Array:
         """Return eta from the first V - 1 probabilities."""
@@ -92,13 +91,11 @@ class Categorical(Family):
         is_small = np.abs(log_ratio) < 1.0
         near_terms = p_a * u_minus_log1p(np.expm1(-np.where(is_small, log_ratio, 0.0)))  # p_a h(p_b / p_a - 1)
         # Far apart h is expanded, so that p_a = 0 does not divide: p_a h(u) = p_b - p_a + p_a log(p_a / p_b).
-        result: Array = np.where(is_small, near_terms, p_b - p_a + p_a * log_ratio).sum(axis=1)
-        return result
+        return np.asarray(np.where(is_small, near_terms, p_b - p_a + p_a * log_ratio).sum(axis=1))
 
     def points(self, eta: Array) -> Array:
         """Return square roots of the probabilities (n, V), whose Euclidean distance is Hellinger's."""
-        roots: Array = np.sqrt(softmax(self._log_odds(eta), axis=1))
-        return roots
+        return np.asarray(np.sqrt(softmax(self._log_odds(eta), axis=1)))
 
     def evidence_form(self, eta: Array) -> tuple[EvidenceFamily, Array]:
         """Return Dirichlet distributions of the same mean probabilities, narrow against any spread."""
@@ -112,5 +109,4 @@ class Categorical(Family):
 
     def sufficient_statistics(self, draws: Draws) -> Array:
         """Return the first V - 1 indicators."""
-        result: Array = draws["value"][..., :-1]
-        return result
+        return np.asarray(draws["value"][..., :-1])

@@ -31,6 +31,9 @@ MAX_REMOVAL_ERROR = 1e-8
 removed that are 1e4 times those that stay leave 1e-7 (measured), half of the digits of a float64."""
 
 
+_FIELDS = ("n", "weight", "log_weight", "mean", "scatter")
+
+
 @dataclass(frozen=True, eq=False)
 class CentredMoments:
     """Count, mean and scatter of weighted rows, one record for each entry of the leading axes.
@@ -141,7 +144,7 @@ class CentredMoments:
     def placed(self, positions: Labels, length: int) -> CentredMoments:
         """Return `length` records with those of the first axis at `positions`, and none elsewhere."""
         wide = CentredMoments.empty((length, *self.shape[1:]), self.n_columns, diagonal=self.is_diagonal)
-        for name in ("n", "weight", "log_weight", "mean", "scatter"):
+        for name in _FIELDS:
             values = getattr(wide, name).copy()
             values[positions] = getattr(self, name)
             wide = replace(wide, **{name: values})
@@ -149,13 +152,7 @@ class CentredMoments:
 
     def at(self, positions: Any) -> CentredMoments:
         """Return some of the records of the first axis."""
-        return CentredMoments(
-            self.n[positions],
-            self.weight[positions],
-            self.log_weight[positions],
-            self.mean[positions],
-            self.scatter[positions],
-        )
+        return CentredMoments(*(getattr(self, name)[positions] for name in _FIELDS))
 
     def total(self) -> CentredMoments:
         """Return the record of the rows of all entries of the first axis."""

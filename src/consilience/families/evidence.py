@@ -137,8 +137,7 @@ class EvidenceFamily(Family):
         By default ``flat + factors * (eta - flat)``, for families of one block.
         """
         flat = self.flat
-        result: Array = flat + factors * (eta - flat)
-        return result
+        return np.asarray(flat + factors * (eta - flat))
 
     def observed(self, eta: Array, heterogeneity: Array) -> Array:
         """Return what normalises each row, discounted, as the likelihood of a copy (n,): minus the log of its constant.

@@ -46,8 +46,7 @@ class Gamma(EvidenceFamily):
     def log_normalizer(self, eta: Array) -> Array:
         """Return log Gamma(a) - a log b."""
         a, b = eta[:, 0] + 1.0, -eta[:, 1]
-        result: Array = gammaln(a) - a * np.log(b)
-        return result
+        return np.asarray(gammaln(a) - a * np.log(b))
 
     def points(self, eta: Array) -> Array:
         """Return the logarithm of the mean (n, 1)."""

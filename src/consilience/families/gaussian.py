@@ -448,8 +448,7 @@ class GaussianPosteriorFamily(RandomEffectsFamily):
 
     def location_information(self, eta: Array) -> Array:
         """Return kappa (n,)."""
-        kappa: Array = -2.0 * eta[:, self.dim]
-        return kappa
+        return np.asarray(-2.0 * eta[:, self.dim])
 
     def saying_nothing(self, eta: Array, total: Array) -> NDArray[np.bool_]:
         """Rows without observations behind the mean, or behind the precisions."""

@@ -74,8 +74,7 @@ def inverse(matrices: Array, what: str) -> Array:
 
 def log_determinant(factors: Array) -> Array:
     """Return log|L L^T| (n,) from Cholesky factors."""
-    result: Array = 2.0 * np.log(np.diagonal(factors, axis1=1, axis2=2)).sum(axis=1)
-    return result
+    return np.asarray(2.0 * np.log(np.diagonal(factors, axis1=1, axis2=2)).sum(axis=1))
 
 
 def log_determinants_of_many(entries: Array) -> Array:
@@ -92,8 +91,7 @@ def log_determinants_of_many(entries: Array) -> Array:
         ratios = entries[k + 1 :, k] / pivots[k]  # (D - k - 1, n)
         for j in range(k + 1, dim):
             entries[j:, j] -= entries[j:, k] * ratios[j - k - 1]
-    log_det: Array = np.log(pivots, out=pivots).sum(axis=0)
-    return log_det
+    return np.asarray(np.log(pivots, out=pivots).sum(axis=0))
 
 
 def _solve(matrices: Array, right_sides: Array) -> Array:

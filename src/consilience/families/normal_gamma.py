@@ -57,6 +57,25 @@ class _NormalGammaFamily(GaussianPosteriorFamily):
         """Length P = D + 1 + R + 1 of a row of natural parameters."""
         return self.dim + 2 + self.n_rates
 
+    def to_natural(self, *, mean: ArrayLike, kappa: ArrayLike, shape: ArrayLike, rate: ArrayLike) -> Array:
+        """Return eta (n, P) from mean (n, D), kappa and shape (n,), and rate: (n, D), or (n,) of a spherical form."""
+        means = as_rows("mean", mean, self.dim)
+        kappas, shapes = as_vector("kappa", kappa, means.shape[0]), as_vector("shape", shape, means.shape[0])
+        return self._natural(means, kappas, shapes, self._rates(rate, means.shape[0]))
+
+    def from_natural(self, eta: Array) -> Parameters:
+        """Return ``mean`` (n, D), ``kappa`` and ``shape`` (n,), and ``rate``: (n, D), or (n,) of a spherical form."""
+        mean, kappa, shape, rate = self.standard(eta)
+        return {"mean": mean, "kappa": kappa, "shape": shape, "rate": self._told(rate)}
+
+    @abstractmethod
+    def _rates(self, rate: ArrayLike, count: int) -> Array:
+        """Return as many rates (n, R), or raise."""
+
+    def _told(self, rates: Array) -> Array:
+        """Return rates or precisions (..., R) in the form that parameters and draws have."""
+        return rates
+
     def _sum_by_rate(self, values: Array) -> Array:
         """Sum (..., D) over the dimensions that share a precision: (..., R)."""
         return values.reshape(*values.shape[:-1], self.n_rates, self._dims_per_rate).sum(axis=-1)
@@ -115,8 +134,7 @@ class _NormalGammaFamily(GaussianPosteriorFamily):
         """Return (D/2) log(2 pi / kappa) + sum over precisions of log Gamma(a) - a log b."""
         _, kappa, shape, rate = self.standard(eta)
         location = 0.5 * self.dim * (_LOG_TWO_PI - np.log(kappa))
-        result: Array = location + self.n_rates * gammaln(shape) - shape * np.log(rate).sum(axis=1)
-        return result
+        return np.asarray(location + self.n_rates * gammaln(shape) - shape * np.log(rate).sum(axis=1))
 
     def mean_parameters(self, eta: Array) -> Array:
         """Return (m a / b, D / kappa + sum m^2 a / b, a / b, sum of psi(a) - log b)."""
@@ -221,15 +239,18 @@ class _NormalGammaFamily(GaussianPosteriorFamily):
         with np.errstate(divide="ignore"):
             return mean, 0.5 * kappa[:, None] * mean**2 / left
 
-    def _draw(self, eta: Array, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Return draws of mean (size, n, D) and precision (size, n, R)."""
+    def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
+        """Return ``mean`` (size, n, D) and ``precision``: (size, n, D), or (size, n) of a spherical form."""
         mean, kappa, shape, rate = self.standard(eta)
         precision = rng.gamma(shape[:, None], 1.0 / rate, size=(size, *rate.shape))
         noise = rng.standard_normal((size, *mean.shape))
-        return mean + noise / np.sqrt(kappa[:, None] * self._by_dimension(precision)), precision
+        mean = mean + noise / np.sqrt(kappa[:, None] * self._by_dimension(precision))
+        return {"mean": mean, "precision": self._told(precision)}
 
-    def _statistics(self, mean: Array, precision: Array) -> Array:
-        """Return T (size, n, P) of draws of means (size, n, D) and precisions (size, n, R)."""
+    def sufficient_statistics(self, draws: Draws) -> Array:
+        """Return (lambda mu, sum_d lambda mu^2, lambda, sum_r log lambda_r) (size, n, P)."""
+        mean = draws["mean"]
+        precision = draws["precision"].reshape(*mean.shape[:-1], self.n_rates)
         linear = mean * self._by_dimension(precision)
         square = (linear * mean).sum(axis=-1, keepdims=True)
         log_precision = np.log(precision).sum(axis=-1, keepdims=True)
@@ -257,25 +278,9 @@ class NormalGamma(_NormalGammaFamily):
         """One precision per dimension."""
         return self.dim
 
-    def to_natural(self, *, mean: ArrayLike, kappa: ArrayLike, shape: ArrayLike, rate: ArrayLike) -> Array:
-        """Return eta (n, P) from mean (n, D), kappa (n,), shape (n,) and rate (n, D)."""
-        means = as_rows("mean", mean, self.dim)
-        kappas, shapes = as_vector("kappa", kappa, means.shape[0]), as_vector("shape", shape, means.shape[0])
-        return self._natural(means, kappas, shapes, as_rows("rate", rate, self.dim))
-
-    def from_natural(self, eta: Array) -> Parameters:
-        """Return ``mean`` (n, D), ``kappa`` (n,), ``shape`` (n,) and ``rate`` (n, D)."""
-        mean, kappa, shape, rate = self.standard(eta)
-        return {"mean": mean, "kappa": kappa, "shape": shape, "rate": rate}
-
-    def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
-        """Return ``mean`` and ``precision`` (size, n, D)."""
-        mean, precision = self._draw(eta, size, rng)
-        return {"mean": mean, "precision": precision}
-
-    def sufficient_statistics(self, draws: Draws) -> Array:
-        """Return (lambda mu, sum lambda mu^2, lambda, sum log lambda)."""
-        return self._statistics(draws["mean"], draws["precision"])
+    def _rates(self, rate: ArrayLike, count: int) -> Array:
+        del count
+        return as_rows("rate", rate, self.dim)
 
 
 @dataclass(frozen=True)
@@ -296,24 +301,8 @@ class SphericalNormalGamma(_NormalGammaFamily):
         """One precision."""
         return 1
 
-    def to_natural(self, *, mean: ArrayLike, kappa: ArrayLike, shape: ArrayLike, rate: ArrayLike) -> Array:
-        """Return eta (n, P) from mean (n, D) and kappa, shape, rate (n,)."""
-        means = as_rows("mean", mean, self.dim)
-        kappas, shapes, rates = (
-            as_vector(name, v, means.shape[0]) for name, v in (("kappa", kappa), ("shape", shape), ("rate", rate))
-        )
-        return self._natural(means, kappas, shapes, rates[:, None])
+    def _rates(self, rate: ArrayLike, count: int) -> Array:
+        return as_vector("rate", rate, count)[:, None]
 
-    def from_natural(self, eta: Array) -> Parameters:
-        """Return ``mean`` (n, D) and ``kappa``, ``shape``, ``rate`` (n,)."""
-        mean, kappa, shape, rate = self.standard(eta)
-        return {"mean": mean, "kappa": kappa, "shape": shape, "rate": rate[:, 0]}
-
-    def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
-        """Return ``mean`` (size, n, D) and ``precision`` (size, n)."""
-        mean, precision = self._draw(eta, size, rng)
-        return {"mean": mean, "precision": precision[..., 0]}
-
-    def sufficient_statistics(self, draws: Draws) -> Array:
-        """Return (lambda mu, lambda |mu|^2, lambda, log lambda)."""
-        return self._statistics(draws["mean"], draws["precision"][..., None])
+    def _told(self, rates: Array) -> Array:
+        return rates[..., 0]

@@ -181,8 +181,7 @@ class NormalWishart(GaussianPosteriorFamily):
         log_gamma = gammaln(half[:, None] - shifts).sum(axis=1) + 0.25 * self.dim * (self.dim - 1) * np.log(np.pi)
         # log|2 W| with W = C^-1 / nu for the typical covariance C: -log|C| - D log(nu / 2)
         log_det = -log_determinant(factor) - self.dim * np.log(half)
-        result: Array = 0.5 * self.dim * np.log(2.0 * np.pi / kappa) + half * log_det + log_gamma
-        return result
+        return np.asarray(0.5 * self.dim * np.log(2.0 * np.pi / kappa) + half * log_det + log_gamma)
 
     def mean_parameters(self, eta: Array) -> Array:
         """Return (nu W m, D / kappa + nu m^T W m, nu W, E log|Lambda|)."""
@@ -231,8 +230,7 @@ class NormalWishart(GaussianPosteriorFamily):
         else:
             near_dof, near_gap = near
             start = np.log(0.5 * (near_dof - dim + 1) * near_gap / gap)
-        dof: Array = 2.0 * np.exp(decreasing_root(equation, start)) + (dim - 1)
-        return dof
+        return np.asarray(2.0 * np.exp(decreasing_root(equation, start)) + (dim - 1))
 
     def kl_pairs(self, eta_a: Array, eta_b: Array) -> Array:
         """Return KL(a || b) as a sum of non-negative terms.
@@ -402,8 +400,7 @@ def _log_multigamma(x: Array, dim: int) -> Array:
 def _multidigamma(x: Array, dim: int) -> Array:
     """Return sum_d psi(x - d / 2) (n,), the slope of log Gamma_D(x), of two digammas."""
     firsts, n_firsts, steps, n_steps = _gamma_chains(dim)
-    slope: Array = digamma(x[:, None] - firsts) @ n_firsts - (1.0 / (x[:, None] - steps)) @ n_steps
-    return slope
+    return np.asarray(digamma(x[:, None] - firsts) @ n_firsts - (1.0 / (x[:, None] - steps)) @ n_steps)
 
 
 def _log_determinants_of_minus(matrices: Array, linear: Array, divisors: Array) -> Array:
@@ -526,8 +523,7 @@ class _NormalWishartDiscounts:
     def observed(self, heterogeneity: Array, rows: slice | Labels = slice(None)) -> Array:
         """Return A of some rows, discounted (n,)."""
         location = 0.5 * self._family.dim * np.log(2.0 * np.pi / self._kappa_at(heterogeneity, rows))
-        result: Array = location + self._scale_at(float(heterogeneity[1])).observed[rows]
-        return result
+        return np.asarray(location + self._scale_at(float(heterogeneity[1])).observed[rows])
 
     def law(self, heterogeneity: Array) -> Array:
         """Return the distribution (P,) of the discounted rows: only E[mu^T Lambda mu] and E log|Lambda| change."""

@@ -184,8 +184,7 @@ class KnownCovarianceGaussian(Family):
 
     def mean_parameters(self, eta: Array) -> Array:
         """Return m."""
-        means: Array = eta @ self.covariance
-        return means
+        return np.asarray(eta @ self.covariance)
 
     def from_mean(self, mean: Array) -> Array:
         """Return eta of these means."""
@@ -213,8 +212,7 @@ class KnownCovarianceGaussian(Family):
     def log_base_measure(self, draws: Draws) -> Array:
         """Return -z^T S^-1 z / 2."""
         value = draws["value"]
-        result: Array = -0.5 * np.einsum("...i,...i->...", value @ self.precision, value)
-        return result
+        return np.asarray(-0.5 * np.einsum("...i,...i->...", value @ self.precision, value))
 
     def entropy(self, eta: Array) -> Array:
         """Return log|2 pi e S| / 2, the same for every component."""

@@ -230,8 +230,7 @@ class _ProductRows:
     def observed(self, heterogeneity: Array) -> Array:
         """Return the sum over blocks (L,)."""
         parts = zip(self._rows_of_blocks, self._parts(heterogeneity), strict=True)
-        total: Array = np.sum([block.observed(part) for block, part in parts], axis=0)
-        return total
+        return np.asarray(np.sum([block.observed(part) for block, part in parts], axis=0))
 
 
 class _ProductDiscounts(_ProductRows):

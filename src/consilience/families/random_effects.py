@@ -53,8 +53,7 @@ class CopyGroups:
 
     def sum(self, values: Array) -> Array:
         """Return sums (G, ...) of values (n, ...) over groups."""
-        sums: Array = np.add.reduceat(values, self.starts, axis=0)
-        return sums
+        return np.asarray(np.add.reduceat(values, self.starts, axis=0))
 
     def sizes(self) -> Array:
         """Return the number of copies of each group (G,)."""
@@ -63,8 +62,7 @@ class CopyGroups:
     def expected(self, discounted: Array) -> Array:
         """Return sum a - sum a^2 w / sum a w (G,), for w (n,): the expected Q per degree of freedom of a copy."""
         weighted = self.weights * discounted
-        result: Array = self.sum(self.weights) - self.sum(self.weights * weighted) / self.sum(weighted)
-        return result
+        return np.asarray(self.sum(self.weights) - self.sum(self.weights * weighted) / self.sum(weighted))
 
 
 class Dispersion(Protocol):
@@ -120,8 +118,7 @@ class PrecisionDispersion:
     @property
     def dof(self) -> Array:
         """D (n - 1)."""
-        dof: Array = self.centred.shape[1] * (self.groups.sizes() - 1.0)
-        return dof
+        return np.asarray(self.centred.shape[1] * (self.groups.sizes() - 1.0))
 
     def excess(self, heterogeneity: Array) -> Array:
         """Return Q less its expectation D sum a - tr[(sum a P)^-1 sum a^2 P] (G,)."""
@@ -205,8 +202,7 @@ class ProportionDispersion:
     @property
     def dof(self) -> Array:
         """(V - 1) (n - 1), V the number of categories that are common enough."""
-        dof: Array = self._dof_of_copy * (self.groups.sizes() - 1.0)
-        return dof
+        return np.asarray(self._dof_of_copy * (self.groups.sizes() - 1.0))
 
     def excess(self, heterogeneity: Array) -> Array:
         """Return Q less its expectation (G,)."""
@@ -268,14 +264,12 @@ class RandomEffectsFamily(EvidenceFamily):
     def saying_nothing(self, eta: Array, total: Array) -> NDArray[np.bool_]:
         """Return which rows say nothing (n,): what data say, `eta`, against all that was known, `total` (n, P)."""
         floor = MIN_INFORMATION_SHARE * self.location_information(total)
-        is_empty: NDArray[np.bool_] = ~(self.location_information(eta) > floor)
-        return is_empty
+        return np.asarray(~(self.location_information(eta) > floor))
 
     @final
     def rescaled_location(self, eta: Array, factors: Array) -> Array:
         """Return rows whose location has `factors` (n,) times the information, about the same centre."""
-        result: Array = eta + (factors - 1.0)[:, None] * self.location_part(eta)
-        return result
+        return np.asarray(eta + (factors - 1.0)[:, None] * self.location_part(eta))
 
 
 class RandomEffectsPrecisionFamily(RandomEffectsFamily, PrecisionFamily):

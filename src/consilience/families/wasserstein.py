@@ -31,8 +31,7 @@ def matrix_square_root(matrices: Array) -> Array:
     """Return symmetric square roots (..., D, D) of symmetric positive semi-definite matrices."""
     values, vectors = np.linalg.eigh(matrices)
     scaled = vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
-    result: Array = scaled @ np.swapaxes(vectors, -1, -2)
-    return result
+    return np.asarray(scaled @ np.swapaxes(vectors, -1, -2))
 
 
 def bures_distances(a: Array, b: Array) -> Array:

@@ -54,8 +54,7 @@ class AgglomerationPath:
     @property
     def n_groups(self) -> Labels:
         """Number of groups before the first merge, and after each (n + 1,)."""
-        counts: Labels = int(self.start.max(initial=-1)) + 1 - np.arange(len(self.totals))
-        return counts
+        return np.asarray(int(self.start.max(initial=-1)) + 1 - np.arange(len(self.totals)))
 
     def best(self, max_groups: int | None = None) -> int:
         """Return the step of the greatest F with at most `max_groups` groups; of equal ones that of fewest groups.

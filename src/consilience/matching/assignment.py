@@ -30,8 +30,7 @@ def assign_block(costs: Array) -> Labels:
     cheapest = costs.argmin(axis=1)
     if len(set(cheapest.tolist())) == costs.shape[0]:
         return cheapest
-    columns: Labels = linear_sum_assignment(costs)[1]
-    return columns
+    return np.asarray(linear_sum_assignment(costs)[1])
 
 
 def assign_blocks(costs: Array, offsets: Labels, prices: Array | None = None) -> Labels:

@@ -161,16 +161,14 @@ class GaussianAtoms:
     def opening(self, rows: Labels) -> Array:
         """Return what each of some rows is worth as a group of its own (k,)."""
         shrinkage, level = self._coefficients(np.ones(1, dtype=np.int64))
-        values: Array = self._whitened(self.pieces[rows], 1.0) ** 2 @ shrinkage[0] + level[0]
-        return values
+        return np.asarray(self._whitened(self.pieces[rows], 1.0) ** 2 @ shrinkage[0] + level[0])
 
     def value(self, groups: GroupSums) -> Array:
         """Return what groups are worth (n,), before the members' own constants."""
         count = groups.mass.astype(np.int64)  # members of each group (G,)
         sums = self._whitened(groups.sums, groups.mass)  # (n, D)
         shrinkage, level = self._coefficients(count)
-        values: Array = np.einsum("nd,nd,nd->n", sums, sums, shrinkage) + level
-        return values
+        return np.asarray(np.einsum("nd,nd,nd->n", sums, sums, shrinkage) + level)
 
     def gains(self, rows: Labels, groups: GroupSums) -> Array:
         """Return ``subtraction_gains`` of the value (k, G) as one matrix product.

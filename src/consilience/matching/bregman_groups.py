@@ -64,8 +64,7 @@ class BregmanGroups:
     @cached_property
     def _centre(self) -> Array:
         """The mean of all natural parameters, which leaves divergences as they are and makes the numbers smaller."""
-        centre: Array = self.natural.mean(axis=0)
-        return centre
+        return np.asarray(self.natural.mean(axis=0))
 
     def value(self, groups: GroupSums) -> Array:
         """Return what groups are worth (n,): minus their cost."""

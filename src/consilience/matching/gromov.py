@@ -88,8 +88,7 @@ class FusedGromov:
     def hidden_costs(self, plan: TransportPlan) -> Array:
         """Return sum_g L(H_g, H'_g) (x) P (K, k), for plans without signs."""
         row_squares, column_squares = self.squares
-        costs: Array = row_squares[:, None] + column_squares - 2.0 * self.at(plan).received_odd
-        return costs
+        return np.asarray(row_squares[:, None] + column_squares - 2.0 * self.at(plan).received_odd)
 
     def at(self, plan: TransportPlan) -> PlanProducts:
         """Return what F needs to know of a plan."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.drawing.blocks import Block, Column, Facts, Table, text_column
+from consilience.drawing.blocks import Block, Column, Facts, Table
 from consilience.drawing.display import MAX_NAMES, Displayed
 from consilience.drawing.frames import Tabular
 from consilience.drawing.plots import Chart, Plotted, draw_matching
@@ -80,13 +81,10 @@ class Matching(Displayed, Plotted, Tabular):
             return [Facts(self._facts())]
         columns = self.to_columns()
         rows = list(zip(*columns.values(), strict=True))
-
-        def column(place: int, name: str) -> Column:
-            if name == "site":
-                return text_column(name.capitalize(), lambda row: row[place])
-            return Column(name.capitalize(), lambda row: row[place])
-
-        heads = [column(place, name) for place, name in enumerate(columns)]
+        heads = [
+            Column(name.capitalize(), itemgetter(place), "" if name == "site" else "n")
+            for place, name in enumerate(columns)
+        ]
         return [Table("Matching", rows, heads, "component", self._facts()["shared"], "narrow")]
 
     def to_columns(self) -> dict[str, list[Any]]:

@@ -533,5 +533,4 @@ def match_confidence(
     classes they remain optimistic.
     """
     log_odds = np.maximum(match_log_odds(objective, labels, value), -MAX_TRUSTED_LOG_ODDS)
-    confidence: Array = 1.0 / (1.0 + np.exp(-np.minimum(log_odds, MAX_TRUSTED_LOG_ODDS) / LOG_ODDS_SCALE))
-    return confidence
+    return np.asarray(1.0 / (1.0 + np.exp(-np.minimum(log_odds, MAX_TRUSTED_LOG_ODDS) / LOG_ODDS_SCALE)))

@@ -153,8 +153,7 @@ class HiddenMarkovModel:
             raise OptionError("method", f"expected 'viterbi' or 'marginal', found {method!r}")
         if method == "viterbi":
             return self.decode(X, lengths)
-        labels: Labels = self.predict_proba(X, lengths).argmax(axis=1).astype(np.int64)
-        return labels
+        return np.asarray(self.predict_proba(X, lengths).argmax(axis=1).astype(np.int64))
 
     def decode(self, X: Any, lengths: ArrayLike | None = None) -> Labels:
         """Return the most probable path (n,) under expected log parameters."""

@@ -121,8 +121,7 @@ def dirichlet_parameters(counts: TransitionCounts, weights: Array, prior: Sticky
 
 def expected_logs(concentrations: Array) -> Array:
     """Return E[log pi] of Dirichlets, the remainder left out: (K + 1,) to (K,), or (n, K + 1) to (n, K)."""
-    result: Array = digamma(concentrations[..., :-1]) - digamma(concentrations.sum(axis=-1, keepdims=True))
-    return result
+    return np.asarray(digamma(concentrations[..., :-1]) - digamma(concentrations.sum(axis=-1, keepdims=True)))
 
 
 def sticks_bound(sticks: Sticks, counts: TransitionCounts, prior: StickyPrior) -> float:

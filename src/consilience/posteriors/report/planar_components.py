@@ -98,8 +98,7 @@ def _mass_shares(fused: Posterior) -> Array:
     mass = fused.weights if fused.weights is not None else fused.counts
     if mass is None or mass.sum() <= 0:
         mass = np.ones(fused.n_components)
-    mass_shares: Array = mass / mass.sum()
-    return mass_shares
+    return np.asarray(mass / mass.sum())
 
 
 def _discriminant_view(mean: Array, spread: Array, mass_shares: Array) -> tuple[Array, float | None]:

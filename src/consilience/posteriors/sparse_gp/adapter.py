@@ -116,47 +116,26 @@ class InducingPointAdapter(Adapter):
         value = self.to_sparse_gp(model, None)
         inputs, targets = data[:, :-1], data[:, -1]
         values, labels = value.log_density(inputs, targets), value.nearest(inputs)
-        return row_scores(
-            "log predictive density",
-            "nats per row",
-            values,
-            labels,
-            value.n_inducing,
-            larger_is_better=True,
-            kind=ScoreKind.PREDICTIVE,
-        )
+        name, unit, kind = "log predictive density", "nats per row", ScoreKind.PREDICTIVE
+        return row_scores(name, unit, values, labels, value.n_inducing, larger_is_better=True, kind=kind)
 
     def _sparse_gp_of(self, posterior: Posterior) -> SparseGP:
         """Return the SparseGP that a posterior describes."""
         self.require_family(posterior, Point)
         arrays = {name: attached.values for name, attached in posterior.attached.items()}
         kernel = make_kernel(posterior.source["kernel"], float(arrays["variance"]), arrays["lengthscales"])
+        noise, constant, n, jitter = (float(arrays[k]) for k in ("noise", "constant", "n_observations", "jitter"))
         return SparseGP(
-            posterior.natural[:, :-1],
-            posterior.natural[:, -1],
-            arrays["covariance"],
-            kernel,
-            noise=float(arrays["noise"]),
-            constant=float(arrays["constant"]),
-            shift=arrays["shift"],
-            scale=arrays["scale"],
-            n_observations=float(arrays["n_observations"]),
-            jitter=float(arrays["jitter"]),
-        )
+            posterior.natural[:, :-1], posterior.natural[:, -1], arrays["covariance"], kernel, noise=noise,
+            constant=constant, shift=arrays["shift"], scale=arrays["scale"], n_observations=n, jitter=jitter,
+        )  # fmt: skip
 
 
 def _attached(value: SparseGP) -> dict[str, Attached]:
     """Return everything but inducing inputs and mean as attached arrays; ``recombine`` replaces the fused ones."""
-    shared_values = {
-        "variance": value.kernel.variance,
-        "lengthscales": value.kernel.lengthscales,
-        "noise": value.noise,
-        "constant": value.constant,
-        "jitter": value.jitter,
-        "shift": value.shift,
-        "scale": value.scale,
-    }
-    arrays = {name: np.asarray(values, dtype=np.float64) for name, values in shared_values.items()}
+    of_kernel = {name: getattr(value.kernel, name) for name in ("variance", "lengthscales")}
+    shared = of_kernel | {name: getattr(value, name) for name in ("noise", "constant", "jitter", "shift", "scale")}
+    arrays = {name: np.asarray(values, dtype=np.float64) for name, values in shared.items()}
     return {
         **{name: Attached(values, _FIXED[: values.ndim], "mean") for name, values in arrays.items()},
         "covariance": Attached(value.covariance, ("component", "component"), "mean"),
@@ -173,11 +152,8 @@ class SparseGPAdapter(InducingPointAdapter):
 
     def to_sparse_gp(self, model: SparseGP, n_observations: float | None) -> SparseGP:
         """Return the process itself, with the given number of observations where it states none."""
-        return (
-            replace(model, n_observations=n_observations)
-            if n_observations is not None and not model.n_observations
-            else model
-        )
+        is_unknown = n_observations is not None and not model.n_observations
+        return replace(model, n_observations=n_observations) if is_unknown else model
 
     def from_sparse_gp(self, value: SparseGP) -> SparseGP:
         """Return the process itself."""

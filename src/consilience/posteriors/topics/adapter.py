@@ -102,5 +102,4 @@ def topic_prior_of(posterior: Posterior) -> Array:
     """Return the concentrations (V,) that every topic had before data: 1 / K each where the posterior states none."""
     if posterior.prior is None:
         return np.full(posterior.family.size, 1.0 / posterior.n_components)
-    prior: Array = posterior.prior + 1.0
-    return prior
+    return np.asarray(posterior.prior + 1.0)

@@ -153,8 +153,7 @@ class GaussianTopicModel:
         membership[embedded, self.assign(rows[embedded])] = 1.0
         tokens: Array = counts @ membership  # (n, K)
         total = tokens.sum(axis=1, keepdims=True)
-        proportions: Array = tokens / np.where(total > 0, total, 1.0)
-        return proportions
+        return np.asarray(tokens / np.where(total > 0, total, 1.0))
 
 
 class GaussianTopicsAdapter(Adapter):
@@ -204,8 +203,7 @@ def embedding_rows(embeddings: ArrayLike, n_words: int | None, columns: int | No
 
 def _relative_distances(a: Array, b: Array) -> Array:
     """Return |x - y|^2 / 2 less |x|^2 / 2 (n, m), x in `a` and y in `b`: it orders the rows of `b` as distances do."""
-    distances: Array = 0.5 * np.einsum("md,md->m", b, b) - a @ b.T
-    return distances
+    return np.asarray(0.5 * np.einsum("md,md->m", b, b) - a @ b.T)
 
 
 @dataclass(frozen=True)
@@ -295,8 +293,7 @@ def _tokens_of_words(documents: Any, n_words: int, vocabulary: Sequence[str] | N
     """Return how many tokens of each word (V,) all documents have together."""
     are_lists = not sparse.issparse(documents) and len(documents) > 0 and _are_lists_of_words(documents)
     if not are_lists:
-        total: Array = np.asarray(as_counts("documents", documents, n_words).sum(axis=0), dtype=np.float64).ravel()
-        return total
+        return np.asarray(as_counts("documents", documents, n_words).sum(axis=0), dtype=np.float64).ravel()
     if vocabulary is None:
         raise InputError("vocabulary", "needed where documents are lists of words", code="E-NEEDED")
     word_counts = Counter(word for document in documents for word in document)

@@ -134,8 +134,7 @@ class PointEstimateAdapter(HmmlearnAdapter):
     def _state_counts(start: Array, transitions: Array, n_observations: float | None) -> Array:
         """Return the rows that each state is expected to have (K,), one at least."""
         n_rows = ASSUMED_SAMPLES if n_observations is None else n_observations
-        counts: Array = np.maximum(expected_visits(start, normalised_counts(transitions), n_rows), 1.0)
-        return counts
+        return np.asarray(np.maximum(expected_visits(start, normalised_counts(transitions), n_rows), 1.0))
 
     @final
     def recount(self, posterior: Posterior, n_observations: float | None) -> Posterior:

@@ -23,7 +23,8 @@ from consilience.posteriors.adapters.sklearn.covariance_types import (
     ConjugateParameters,
     family_of,
     from_natural,
-    maximum_likelihood_covariances,
+    kept_covariances,
+    per_row,
     posterior_and_prior,
     to_natural,
 )
@@ -71,8 +72,7 @@ class GaussianHMMAdapter(PointEstimateAdapter):
         means = as_finite("means_", means, (len(states), dim))
         counts = counts[states]
         covariances = self._covariances(model, covariance_type, dim, states)
-        spread = covariances * counts.reshape(-1, *[1] * (covariances.ndim - 1))  # n_k S_k
-        parameters = ConjugateParameters(means, counts, counts, spread)
+        parameters = ConjugateParameters(means, counts, counts, per_row(counts, covariances))  # n_k S_k
         form, natural = family.evidence_form(to_natural(family, parameters))
         # n_k degrees of freedom count from none at all, which is ``flat``; a prior of zeros has a few more
         source = {"covariance_type": covariance_type}
@@ -104,12 +104,9 @@ class GaussianHMMAdapter(PointEstimateAdapter):
         self.require_family(posterior, type(family_of(covariance_type, 1)))
         fitted = from_natural(posterior.family, posterior.natural)
         counts = fitted.kappa if posterior.counts is None else posterior.counts
-        covariances = maximum_likelihood_covariances(fitted, covariance_type)
-        if covariance_type == "tied":
-            covariances = np.einsum("n,nij->ij", counts / counts.sum(), covariances)
         model = GaussianHMM(n_components=len(counts), covariance_type=covariance_type)
         model.n_features = fitted.mean.shape[1]
-        model.means_, model.covars_ = fitted.mean, covariances
+        model.means_, model.covars_ = fitted.mean, kept_covariances(fitted, counts, covariance_type)
         return model
 
 

@@ -87,8 +87,7 @@ def normalised_counts(counts: Array) -> Array:
            [0.5 , 0.5 ]])
     """
     totals = counts.sum(axis=-1, keepdims=True)
-    result: Array = np.where(totals > 0.0, counts, 1.0) / np.where(totals > 0.0, totals, counts.shape[-1])
-    return result
+    return np.asarray(np.where(totals > 0.0, counts, 1.0) / np.where(totals > 0.0, totals, counts.shape[-1]))
 
 
 def counts_beyond_prior(name: str, posterior: ArrayLike, prior: Array) -> Array:
@@ -159,5 +158,4 @@ def expected_visits(start: Array, transitions: Array, frames: float) -> Array:
         power = power @ power
         power = power / power.sum(axis=1, keepdims=True)  # or rounding would add up over millions of frames
         remaining >>= 1
-    result: Array = visits * (frames / n_steps)
-    return result
+    return np.asarray(visits * (frames / n_steps))

@@ -12,13 +12,16 @@ import numpy as np
 
 from consilience.checks import Array
 from consilience.core.features import sklearn_features
-from consilience.core.scores import ScoreKind, Scores, row_scores, without_feature_names
+from consilience.core.scores import ScoreKind, Scores
 from consilience.posteriors.adapters.base import Adapter, set_sklearn_features
 from consilience.posteriors.adapters.sklearn.covariance_types import (
     EMPTY_COUNT_SHARE,
     ConjugateParameters,
+    covariances_of_components,
     family_of,
     from_natural,
+    mixture_scores,
+    per_row,
     posterior_and_prior,
     precision_factors,
     to_natural,
@@ -49,10 +52,7 @@ class BayesianGaussianMixtureAdapter(Adapter):
         n, dim = model.means_.shape
         family = family_of(covariance_type, dim)
         dof = np.broadcast_to(np.asarray(model.degrees_of_freedom_, dtype=np.float64), (n,))
-        covariances = np.asarray(model.covariances_, dtype=np.float64)
-        if covariance_type == "tied":
-            covariances = np.broadcast_to(covariances, (n, dim, dim))
-        spread = covariances * dof.reshape(-1, *[1] * (covariances.ndim - 1))  # W^-1, or 2 b
+        spread = per_row(dof, covariances_of_components(model.covariances_, covariance_type, n))  # W^-1, or 2 b
         if covariance_type == "tied":
             spread = spread + self._prior_mean_pull(model)
         prior = ConjugateParameters(
@@ -92,8 +92,7 @@ class BayesianGaussianMixtureAdapter(Adapter):
         is_observed = counts > EMPTY_COUNT_SHARE * kappa
         strength = np.where(is_observed, prior_kappa * kappa / np.where(is_observed, counts, 1.0), 0.0)
         pulls = strength[:, None, None] * offset[:, :, None] * offset[:, None, :]  # (K, D, D)
-        centred: Array = pulls - pulls.mean(axis=0)
-        return centred
+        return np.asarray(pulls - pulls.mean(axis=0))
 
     @staticmethod
     def _counts(model: Any, weight_prior: str) -> Array:
@@ -159,17 +158,7 @@ class BayesianGaussianMixtureAdapter(Adapter):
 
         That is a lower bound of the log predictive density, and looser the fewer observations a component has.
         """
-        bare = without_feature_names(model)
-        values, labels = bare.score_samples(data), bare.predict(data)
-        return row_scores(
-            "variational bound of the log density",
-            "nats per row",
-            values,
-            labels,
-            len(model.means_),
-            larger_is_better=True,
-            kind=ScoreKind.BOUND,
-        )
+        return mixture_scores(model, data, "variational bound of the log density", ScoreKind.BOUND)
 
     @staticmethod
     def _weights(posterior: Posterior) -> tuple[Any, Array]:

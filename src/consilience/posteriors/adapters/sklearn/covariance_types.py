@@ -8,10 +8,13 @@ matched means included. ``diag`` and ``spherical`` are Normal-Gammas.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from consilience.checks import Array
+from consilience.core.scores import ScoreKind, Scores, row_scores, without_feature_names
 from consilience.errors import InputError
 from consilience.families import Family, NormalGamma, NormalWishart, SphericalNormalGamma
 
@@ -98,14 +101,30 @@ def flat_dof(covariance_type: str, dim: int) -> float:
     return {"full": float(dim), "tied": float(dim), "diag": 1.0, "spherical": 2.0 / dim - 1.0}[covariance_type]
 
 
+def per_row(values: Array, matrices: Array) -> Array:
+    """Return matrices (n, ...) each times its own of some values (n,)."""
+    return matrices * values.reshape(-1, *[1] * (matrices.ndim - 1))
+
+
+def covariances_of_components(covariances: ArrayLike, covariance_type: str, n_components: int) -> Array:
+    """Return what scikit-learn keeps as ``covariances_`` for each component, a tied one again and again."""
+    matrices = np.asarray(covariances, dtype=np.float64)
+    return np.broadcast_to(matrices, (n_components, *matrices.shape)) if covariance_type == "tied" else matrices
+
+
+def kept_covariances(fitted: ConjugateParameters, counts: Array, covariance_type: str) -> Array:
+    """Return maximum likelihood covariances as models keep them: a tied one is the mean by counts."""
+    covariances = maximum_likelihood_covariances(fitted, covariance_type)
+    return np.einsum("n,nij->ij", counts / counts.sum(), covariances) if covariance_type == "tied" else covariances
+
+
 def maximum_likelihood_covariances(fitted: ConjugateParameters, covariance_type: str) -> Array:
     """Return W^-1 / n_k in the shape of the covariance type, n_k being the degrees of freedom beyond a flat prior.
 
     Not kappa, which is n_k too unless sites differ in the means.
     """
     counts = fitted.dof - flat_dof(covariance_type, fitted.mean.shape[1])
-    covariances: Array = fitted.spread / counts.reshape(-1, *[1] * (fitted.spread.ndim - 1))
-    return covariances
+    return np.asarray(fitted.spread / counts.reshape(-1, *[1] * (fitted.spread.ndim - 1)))
 
 
 def precision_factors(covariances: Array, covariance_type: str) -> tuple[Array, Array]:
@@ -115,3 +134,10 @@ def precision_factors(covariances: Array, covariance_type: str) -> tuple[Array, 
         return factor, factor**2
     upper = np.swapaxes(np.linalg.inv(np.linalg.cholesky(covariances)), -1, -2)  # L^-T, as scikit-learn keeps it
     return upper, upper @ np.swapaxes(upper, -1, -2)
+
+
+def mixture_scores(model: Any, data: Any, name: str, kind: ScoreKind) -> Scores:
+    """Return what scikit-learn's mixtures score every row with, a larger number being better."""
+    bare = without_feature_names(model)
+    values, labels = bare.score_samples(data), bare.predict(data)
+    return row_scores(name, "nats per row", values, labels, len(model.means_), larger_is_better=True, kind=kind)

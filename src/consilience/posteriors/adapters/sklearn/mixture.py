@@ -9,15 +9,18 @@ import numpy as np
 
 from consilience.checks import Array
 from consilience.core.features import sklearn_features
-from consilience.core.scores import ScoreKind, Scores, row_scores, without_feature_names
+from consilience.core.scores import ScoreKind, Scores
 from consilience.errors import InputError
 from consilience.posteriors.adapters.base import ASSUMED_SAMPLES, Adapter, set_sklearn_features
 from consilience.posteriors.adapters.sklearn.covariance_types import (
     ConjugateParameters,
+    covariances_of_components,
     family_of,
     flat_dof,
     from_natural,
-    maximum_likelihood_covariances,
+    kept_covariances,
+    mixture_scores,
+    per_row,
     precision_factors,
     to_natural,
     with_shared_factor,
@@ -50,15 +53,11 @@ class GaussianMixtureAdapter(Adapter):
         n_components, dim = model.means_.shape
         family = family_of(covariance_type, dim)
         counts = self._component_counts(model.weights_, n_observations)  # n_k (K,)
-        covariances = np.asarray(model.covariances_, dtype=np.float64)
-        if covariance_type == "tied":
-            covariances = np.broadcast_to(covariances, (n_components, dim, dim))
-        spread = covariances * counts.reshape(-1, *[1] * (covariances.ndim - 1))  # W^-1 = n_k S
+        covariances = covariances_of_components(model.covariances_, covariance_type, n_components)
+        dof, spread = counts + flat_dof(covariance_type, dim), per_row(counts, covariances)  # W^-1 = n_k S
         return Posterior(
             family,
-            to_natural(
-                family, ConjugateParameters(model.means_, counts, counts + flat_dof(covariance_type, dim), spread)
-            ),
+            to_natural(family, ConjugateParameters(model.means_, counts, dof, spread)),
             prior=np.zeros(family.size),
             counts=counts,
             weights=model.weights_,
@@ -74,8 +73,7 @@ class GaussianMixtureAdapter(Adapter):
     def _component_counts(weights: Array, n_observations: float | None) -> Array:
         """Return the observations behind each component (K,), one at least."""
         n_rows = ASSUMED_SAMPLES if n_observations is None else n_observations
-        counts: Array = np.maximum(n_rows * weights, 1.0)
-        return counts
+        return np.asarray(np.maximum(n_rows * weights, 1.0))
 
     def recount(self, posterior: Posterior, n_observations: float | None) -> Posterior:
         """Return the posterior of another number of observations: its natural parameters are counts times moments."""
@@ -97,9 +95,7 @@ class GaussianMixtureAdapter(Adapter):
         fitted = from_natural(posterior.family, posterior.natural)
         model = GaussianMixture(n_components=posterior.n_components, covariance_type=covariance_type)
         counts = fitted.kappa if posterior.counts is None else posterior.counts
-        covariances = maximum_likelihood_covariances(fitted, covariance_type)
-        if covariance_type == "tied":
-            covariances = np.einsum("n,nij->ij", counts / counts.sum(), covariances)
+        covariances = kept_covariances(fitted, counts, covariance_type)
         model.means_, model.covariances_ = fitted.mean, covariances
         model.precisions_cholesky_, model.precisions_ = precision_factors(covariances, covariance_type)
         model.weights_ = counts / counts.sum()
@@ -115,30 +111,14 @@ class GaussianMixtureAdapter(Adapter):
         """
         covariance_type, fitted = posterior.source["covariance_type"], from_natural(posterior.family, posterior.natural)
         counts = fitted.kappa if posterior.counts is None else posterior.counts
-        covariances = maximum_likelihood_covariances(fitted, covariance_type)
+        covariances = kept_covariances(fitted, counts, covariance_type)
         if covariance_type == "tied":
-            shared = np.einsum("n,nij->ij", counts / counts.sum(), covariances)  # as the model has it
-            fitted, covariances = with_shared_factor(fitted), np.broadcast_to(shared, covariances.shape)
+            fitted, covariances = with_shared_factor(fitted), np.broadcast_to(covariances, fitted.spread.shape)
         if covariance_type == "spherical":
             covariances = np.broadcast_to(covariances[:, None], fitted.mean.shape)
-        return MixtureDensity(
-            posterior.family,
-            to_natural(posterior.family, fitted),
-            counts,
-            covariances,
-            knows_counts=posterior.source.get("samples") != "assumed",
-        )
+        natural, knows_counts = to_natural(posterior.family, fitted), posterior.source.get("samples") != "assumed"
+        return MixtureDensity(posterior.family, natural, counts, covariances, knows_counts=knows_counts)
 
     def scores(self, model: Any, data: Any) -> Scores:
         """Return the log density of every row."""
-        bare = without_feature_names(model)
-        values, labels = bare.score_samples(data), bare.predict(data)
-        return row_scores(
-            "log plug-in density",
-            "nats per row",
-            values,
-            labels,
-            len(model.means_),
-            larger_is_better=True,
-            kind=ScoreKind.PLUG_IN,
-        )
+        return mixture_scores(model, data, "log plug-in density", ScoreKind.PLUG_IN)
