@@ -176,10 +176,9 @@ def draw_components(
             ax.add_patch(ellipse)
     for number, (x, y), _ in fused:
         ax.annotate(str(number), (x, y), textcoords="offset points", xytext=(5, 4), fontweight="bold")
-    ax.set_xlabel(label(axes[0], 60))
-    ax.set_ylabel(label(axes[1], 60))
     ax.autoscale_view()
-    ax.set_title("The components: fused (thick) and local (thin)" if local else "The components")
+    title = "The components: fused (thick) and local (thin)" if local else "The components"
+    ax.set(xlabel=label(axes[0], 60), ylabel=label(axes[1], 60), title=title)
 
 
 def draw_number(ax: Any, values: Mapping[int, float], chosen: int, what: str) -> None:
@@ -191,9 +190,7 @@ def draw_number(ax: Any, values: Mapping[int, float], chosen: int, what: str) ->
         ax.plot(numbers, [values[n] for n in numbers], marker="o", color=_FUSED)
         ax.axvline(chosen, color=_LOCAL, linestyle="--")
     ax.xaxis.get_major_locator().set_params(integer=True)
-    ax.set_xlabel("number of components")
-    ax.set_ylabel(what)
-    ax.set_title(f"How many components: {chosen}")
+    ax.set(xlabel="number of components", ylabel=what, title=f"How many components: {chosen}")
 
 
 def draw_scores(ax: Any, scores: Mapping[str, float], chosen: str | None, criterion: str | None) -> None:
@@ -238,17 +235,14 @@ def draw_curve(ax: Any, t: Array, curve: Array, name: str) -> None:
     ax.plot(t[finite], curve[finite], color=_FUSED, marker="o", markersize=3)
     if finite[0] and finite[-1]:
         ax.plot([0.0, 1.0], [curve[0], curve[-1]], color=_SOFT, linestyle="--")
-    ax.set_xlabel("place on the line: 0 is the first network, 1 the second")
-    ax.set_ylabel(label(name))
-    ax.set_title("Loss barrier")
+    place = "place on the line: 0 is the first network, 1 the second"
+    ax.set(xlabel=place, ylabel=label(name), title="Loss barrier")
 
 
 def draw_history(ax: Any, history: Array) -> None:
     """Draw the objective after each step."""
     ax.plot(np.arange(1, len(history) + 1), history, color=_FUSED, marker="o", markersize=3)
-    ax.set_xlabel("step")
-    ax.set_ylabel("objective")
-    ax.set_title("Descent of the objective")
+    ax.set(xlabel="step", ylabel="objective", title="Descent of the objective")
 
 
 def draw_grid(ax: Any, alphas: Array, betas: Array, grid: Array, markers: Sequence[tuple[str, float, float]]) -> None:
@@ -270,7 +264,6 @@ def draw_bars(ax: Any, names: Sequence[str], pairs: Mapping[str, Sequence[float]
                 color=(_SOFT, _FUSED)[place % 2] if len(pairs) > 1 else _FUSED)  # fmt: skip
     ax.set_yticks(np.arange(len(shown)) + 0.4 - height / 2, [label(name) for name in shown])
     ax.invert_yaxis()
-    ax.set_xlabel(what)
-    ax.set_title(title)
+    ax.set(xlabel=what, title=title)
     if len(pairs) > 1:
         ax.legend()

@@ -161,12 +161,7 @@ class CentredMoments:
     def affine_image(self, matrix: Array, shift: Array) -> CentredMoments:
         """Return the record of A x + b from that of x: means A m + b, scatters A S A^T.
 
-        Parameters
-        ----------
-        matrix : ndarray of shape (k, p)
-            A; diagonal where only the diagonal of the scatter is known.
-        shift : ndarray of shape (k,)
-            b.
+        A is (k, p), diagonal where only the diagonal of the scatter is known, and b (k,).
 
         Raises
         ------

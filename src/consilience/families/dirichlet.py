@@ -21,12 +21,7 @@ from scipy.special import betaincinv, digamma, gammaln
 from consilience.checks import Array, as_rows, as_vector
 from consilience.families.base import Draws, Parameters
 from consilience.families.evidence import LAW_VARIANCE_RATIO
-from consilience.families.random_effects import (
-    CopyGroups,
-    Dispersion,
-    ProportionDispersion,
-    RandomEffectsFamily,
-)
+from consilience.families.random_effects import CopyGroups, Dispersion, ProportionDispersion, RandomEffectsFamily
 from consilience.families.special import (
     decreasing_root,
     gamma_bregman,

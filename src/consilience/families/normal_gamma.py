@@ -107,9 +107,8 @@ class _NormalGammaFamily(GaussianPosteriorFamily):
         kappa = -2.0 * eta[:, self.dim]
         mean = eta[:, : self.dim] / kappa[:, None]
         linear = eta[:, : self.dim].reshape(-1, self.n_rates, self._dims_per_rate)  # kappa m (n, R, D / R)
-        squares = [
-            (linear[:, :, d], linear[:, :, d]) for d in range(self._dims_per_rate)
-        ]  # (kappa m)^2 / (2 kappa), by factors
+        # (kappa m)^2 / (2 kappa), by factors
+        squares = [(linear[:, :, d], linear[:, :, d]) for d in range(self._dims_per_rate)]
         rate = subtract_quotients(-eta[:, self.dim + 1 : -1], squares, 2.0 * kappa[:, None])
         return mean, kappa, self._shape(eta), rate
 

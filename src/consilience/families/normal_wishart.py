@@ -218,18 +218,14 @@ class NormalWishart(GaussianPosteriorFamily):
             """Return sum_d log x - psi(x - d / 2) less the gap, and its slope, at x = nu / 2 = (D - 1) / 2 + exp z."""
             excess = np.exp(z)[:, None]  # (nu - D + 1) / 2, positive for every z
             x = excess + shifts[-1]
-            shifted = excess + (
-                shifts[-1] - shifts
-            )  # x - d / 2, (n, D), without cancellation at the edge of the domain
+            # x - d / 2, (n, D), without cancellation at the edge of the domain
+            shifted = excess + (shifts[-1] - shifts)
             value = (log_minus_digamma(shifted) - np.log1p(-shifts / x)).sum(axis=1) - gap
             return value, ((1.0 / x - trigamma(shifted)) * excess).sum(axis=1)
 
         # For large nu the sum is about D (D + 1) / (2 nu).
-        if near is None:
-            start = np.log(0.25 * dim * (dim + 1) / gap)
-        else:
-            near_dof, near_gap = near
-            start = np.log(0.5 * (near_dof - dim + 1) * near_gap / gap)
+        numerator = 0.25 * dim * (dim + 1) if near is None else 0.5 * (near[0] - dim + 1) * near[1]
+        start = np.log(numerator / gap)
         return np.asarray(2.0 * np.exp(decreasing_root(equation, start)) + (dim - 1))
 
     def kl_pairs(self, eta_a: Array, eta_b: Array) -> Array:

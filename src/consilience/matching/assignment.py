@@ -95,9 +95,8 @@ def assign_nested(costs: Array, inside: Mapping[str, Array]) -> NestedAssignment
     for name, values in inside.items():
         n_outer = len(costs)
         size = len(values) // n_outer
-        blocks = values.reshape(n_outer, size, n_outer, size).transpose(
-            0, 2, 1, 3
-        )  # (outer row, outer column, size, size)
+        # (outer row, outer column, size, size)
+        blocks = values.reshape(n_outer, size, n_outer, size).transpose(0, 2, 1, 3)
         inner_columns[name] = np.array([[assign_block(block) for block in row] for row in blocks])
         costs = costs + np.take_along_axis(blocks, inner_columns[name][..., None], axis=3)[..., 0].sum(axis=2)
     outer = assign_block(costs)

@@ -123,20 +123,8 @@ def descend_groups(
 ) -> tuple[Labels, list[float], bool]:
     """Return labels (L,), the objective (9) after each sweep over the sites, and whether it has settled.
 
-    Parameters
-    ----------
-    objective : BregmanGroups
-        Minus what is lowered.
-    order : Labels of shape (J,)
-        Sites in the order in which they come to the groups.
-    rng : Generator
-        Draws the order of sites in later sweeps.
-    max_sweeps : int
-        Sweeps at most.
-    openings : Openings
-        Bounds the number of groups.
-    tolerance : float, optional
-        A sweep that lowers the objective by no more than this share is the last. Default: 0.
+    Sites come to the groups in this order (J,), and in random orders in later sweeps, of which one that lowers the
+    objective by no more than the share `tolerance` is the last.
     """
     labels = grow(objective, order, openings)
     history = [-objective.total(labels)]

@@ -16,6 +16,7 @@ turn with the unit go with P, everything else with S:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -92,14 +93,7 @@ class FusedGromov:
 
     def at(self, plan: TransportPlan) -> PlanProducts:
         """Return what F needs to know of a plan."""
-        signed_mass = plan.signed_mass
-        rows, columns = self.shape
-        products = [np.zeros((rows, columns)) for _ in range(4)]  # received even, odd; sent even, odd: as the fields
-        for gate, odd in enumerate(self._odd_gates):
-            row_weights, column_weights = self.row_structure[gate], self.column_structure[gate]  # (K, K), (k, k)
-            products[1 if odd else 0] += row_weights @ (signed_mass @ column_weights.T)
-            products[3 if odd else 2] += row_weights.T @ ((signed_mass if odd else plan.mass) @ column_weights)
-        return PlanProducts(plan, *products)
+        return self._products(plan, lambda weights, signed: (plan.signed_mass if signed else plan.mass) @ weights)
 
     def at_permutation(self, columns: Labels, signs: Array | None) -> PlanProducts:
         """Return the same for a permutation, unit ``columns[j]`` to unit j: half of the products are look-ups."""
@@ -108,12 +102,17 @@ class FusedGromov:
         signed_share = share if signs is None else share * signs[:, None]
         mass = np.zeros((rows, rows))
         mass[np.arange(rows), columns] = 1.0 / rows
-        products = [np.zeros((rows, rows)) for _ in range(4)]
+        plan = TransportPlan(mass, None if signs is None else mass * signs[:, None])
+        return self._products(plan, lambda weights, signed: (signed_share if signed else share) * weights[columns])
+
+    def _products(self, plan: TransportPlan, moved: Callable[[Array, bool], Array]) -> PlanProducts:
+        """Return the products of a plan, given what S (or P, unsigned) times weights among the units is (K, k)."""
+        products = [np.zeros(self.shape) for _ in range(4)]  # received even, odd; sent even, odd: as the fields
         for gate, odd in enumerate(self._odd_gates):
             row_weights, column_weights = self.row_structure[gate], self.column_structure[gate]  # (K, K), (k, k)
-            products[1 if odd else 0] += row_weights @ (signed_share * column_weights.T[columns])
-            products[3 if odd else 2] += row_weights.T @ ((signed_share if odd else share) * column_weights[columns])
-        return PlanProducts(TransportPlan(mass, None if signs is None else mass * signs[:, None]), *products)
+            products[1 if odd else 0] += row_weights @ moved(column_weights.T, True)
+            products[3 if odd else 2] += row_weights.T @ moved(column_weights, odd)
+        return PlanProducts(plan, *products)
 
     @property
     def _odd_gates(self) -> tuple[bool, ...]:
@@ -187,10 +186,6 @@ class PlanProducts:
 
         plan, other_plan = self.plan, other.plan
         signed = None if plan.signed is None or other_plan.signed is None else mixed(plan.signed, other_plan.signed)
-        return PlanProducts(
-            TransportPlan(mixed(plan.mass, other_plan.mass), signed),
-            mixed(self.received_even, other.received_even),
-            mixed(self.received_odd, other.received_odd),
-            mixed(self.sent_even, other.sent_even),
-            mixed(self.sent_odd, other.sent_odd),
-        )
+        products = ("received_even", "received_odd", "sent_even", "sent_odd")
+        moved = (mixed(getattr(self, name), getattr(other, name)) for name in products)
+        return PlanProducts(TransportPlan(mixed(plan.mass, other_plan.mass), signed), *moved)

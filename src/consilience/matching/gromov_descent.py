@@ -22,6 +22,8 @@ WHOLE_MASS_TOLERANCE = 1e-9
 """Part of its mass that a unit of a permutation may send elsewhere, by rounding."""
 MAX_WHOLE_STEPS = 50
 """Steps between permutations: a bound, for each of them lowers F and there are finitely many permutations."""
+MIN_CHANGE = 1e-5
+"""Mean change of an entry, times K k, at which an alternation ends."""
 MIN_MASS = 1e-300
 """Mass whose logarithm stands for that of zero."""
 MAX_HALVINGS = 20
@@ -85,9 +87,8 @@ def _step(problem: FusedGromov, state: PlanProducts, whole: bool = False) -> tup
     # F is quadratic along the segment, F(t) = F + slope t + second_order t^2: its minimum on [0, 1] is closed.
     length = 1.0 if second_order <= 0.0 else min(1.0, -slope / (2.0 * second_order))
     if whole:
-        return (
-            (vertex, True) if slope + second_order < -OBJECTIVE_ROUNDING * problem.objective_scale else (state, False)
-        )
+        falls = slope + second_order < -OBJECTIVE_ROUNDING * problem.objective_scale
+        return (vertex, True) if falls else (state, False)
     return (vertex if length == 1.0 else state.moved(length, vertex)), True
 
 
@@ -114,14 +115,11 @@ def _rounded(problem: FusedGromov, state: PlanProducts, history: list[float]) ->
     return GromovSolution(best.plan, value, np.array(history), converged)
 
 
-def alternating(
-    problem: FusedGromov, start: TransportPlan, epsilon: float, max_iterations: int = 50, tolerance: float = 1e-5
-) -> GromovSolution:
+def alternating(problem: FusedGromov, start: TransportPlan, epsilon: float, max_iterations: int = 50) -> GromovSolution:
     """Repeat equation (43) of the paper: the plan of least cost under C + alpha L (x) P of the plan before.
 
     For matrices that are not symmetric this is no descent of F, since only the rows of H count; it may rise. `epsilon`
-    is the weight of the entropy relative to the largest cost, 0 to solve exactly; a mean change of an entry, times K k,
-    below the tolerance ends it. The problem has no signs.
+    is the weight of the entropy relative to the largest cost, 0 to solve exactly. The problem has no signs.
     """
     plan = start
     history = [problem.value(problem.at(plan))]
@@ -131,7 +129,7 @@ def alternating(
         change = float(np.abs(new - plan.mass).sum())
         plan = TransportPlan(new)
         history.append(problem.value(problem.at(plan)))
-        if change < tolerance:
+        if change < MIN_CHANGE:
             return GromovSolution(plan, history[-1], np.array(history), True)
     return GromovSolution(plan, history[-1], np.array(history), False)
 

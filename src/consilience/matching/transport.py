@@ -23,6 +23,8 @@ MARGINAL_ERROR = 1e-8
 """Largest summed error of a marginal of an entropic plan, as a share of all mass. Chosen by hand."""
 MAX_SIMPLEX_STEPS = 10_000_000
 """Iterations of the network simplex at most; reaching them raises an error. Chosen by hand."""
+MAX_ITERATIONS = 2_000
+"""Iterations at the last epsilon at most. Chosen by hand."""
 WARM_ITERATIONS = 50
 """Iterations at each larger epsilon on the way: they only start the next. Chosen by hand."""
 CHECK_EVERY = 10
@@ -59,9 +61,7 @@ def exact_plan(costs: Array, rows: Array | None = None, columns: Array | None = 
     return np.asarray(plan)
 
 
-def entropic_plan(
-    costs: Array, epsilon: float, rows: Array | None = None, columns: Array | None = None, max_iterations: int = 2_000
-) -> Array:
+def entropic_plan(costs: Array, epsilon: float, rows: Array | None = None, columns: Array | None = None) -> Array:
     """Return the plan (n, m) that minimises cost plus `epsilon` times negative entropy, with marginals (n,) and (m,).
 
     Costs are divided by their largest, so that `epsilon` is relative; it is reached by halving from 1, each time from
@@ -83,7 +83,7 @@ def entropic_plan(
     while step > epsilon:  # epsilon scaling: potentials at twice epsilon are close to those at epsilon
         f, g = _sinkhorn(scaled, step, a, b, f, g, WARM_ITERATIONS)
         step = max(step / 2.0, epsilon)
-    f, g = _sinkhorn(scaled, epsilon, a, b, f, g, max_iterations)
+    f, g = _sinkhorn(scaled, epsilon, a, b, f, g, MAX_ITERATIONS)
     return _rounded(np.exp((f[:, None] + g - scaled) / epsilon), a, b)
 
 

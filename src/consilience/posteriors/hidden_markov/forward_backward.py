@@ -83,16 +83,13 @@ def forward_backward(log_start: Array, log_transition: Array, log_evidence: Arra
     ([[0.9, 0.1], [0.2, 0.8]], [[0.18, 0.72], [0.02, 0.08]])
     """
     chain = _Chain(log_start, log_transition, log_evidence, lengths)
-    first_rows = np.cumsum(lengths) - lengths
     if chain.is_possible:
         marginals = _smooth_scaled(chain)
-        starts = marginals.responsibilities[first_rows].sum(axis=0)
-        if marginals.transitions[chain.is_raised].sum() + starts[chain.is_raised_start].sum() <= NEGLIGIBLE_PROBABILITY:
+        raised = marginals.transitions[chain.is_raised].sum() + marginals.starts[chain.is_raised_start].sum()
+        if raised <= NEGLIGIBLE_PROBABILITY:
             marginals.transitions[chain.is_raised] = 0.0
-            return ChainMarginals(marginals.responsibilities, marginals.transitions, starts, marginals.log_densities)
-    marginals = messages_in_logs(log_start, log_transition, log_evidence, lengths)
-    starts = marginals.responsibilities[first_rows].sum(axis=0)
-    return ChainMarginals(marginals.responsibilities, marginals.transitions, starts, marginals.log_densities)
+            return marginals
+    return messages_in_logs(log_start, log_transition, log_evidence, lengths)
 
 
 def log_densities(log_start: Array, log_transition: Array, log_evidence: Array, lengths: Labels) -> Array:
@@ -278,7 +275,7 @@ def _backward(chain: _Chain, products: tuple[Array, Array]) -> Array:
     return backward
 
 
-def _smooth_scaled(chain: _Chain) -> StepMarginals:
+def _smooth_scaled(chain: _Chain) -> ChainMarginals:
     """Return marginals from scaled messages, raised weights included."""
     products = _products(chain)
     (filtered, normalisers), backward = _forward(chain, products), _backward(chain, products)
@@ -286,24 +283,15 @@ def _smooth_scaled(chain: _Chain) -> StepMarginals:
     overlap = joint.sum(axis=1)
     # Expected transitions: xi_t(k, l) = filtered_t(k) A(k, l) b_{t+1}(l) backward_{t+1}(l) / normaliser, summed over t.
     future = chain.evidence * backward / (normalisers * overlap)[:, None]
-    has_successor = np.ones(len(joint), dtype=bool)
-    has_successor[np.cumsum(chain.lengths) - 1] = False  # nothing follows the last step of a sequence
-    steps = np.flatnonzero(has_successor)
+    steps = np.delete(np.arange(len(joint)), np.cumsum(chain.lengths) - 1)  # nothing follows the last of a sequence
     transitions = chain.transition * (filtered[steps].T @ future[steps + 1])
-    return StepMarginals(joint / overlap[:, None], transitions, np.log(normalisers) + chain.shift)
+    responsibilities = joint / overlap[:, None]
+    starts = responsibilities[np.cumsum(chain.lengths) - chain.lengths].sum(axis=0)
+    return ChainMarginals(responsibilities, transitions, starts, np.log(normalisers) + chain.shift)
 
 
 CHUNK_ENTRIES = 1 << 18
 """Entries of pair marginals at a time, 2 MiB of them, so that they stay in the cache. Chosen by hand."""
-
-
-@dataclass(frozen=True, eq=False)
-class StepMarginals:
-    """Marginals of the states of a chain."""
-
-    responsibilities: Array  # probability of every state at every step (n, K)
-    transitions: Array  # expected number of transitions (K, K)
-    log_densities: Array  # log p(x_t | x_1 .. x_{t-1}), in nats (n,)
 
 
 def rows_by_step(lengths: Labels) -> list[Labels]:
@@ -320,7 +308,7 @@ def rows_by_step(lengths: Labels) -> list[Labels]:
     return [first_step[:count] + step for step, count in enumerate(n_running.tolist())]
 
 
-def messages_in_logs(log_start: Array, log_transition: Array, log_evidence: Array, lengths: Labels) -> StepMarginals:
+def messages_in_logs(log_start: Array, log_transition: Array, log_evidence: Array, lengths: Labels) -> ChainMarginals:
     """Return the marginals of the chain; parameters as in ``forward_backward``."""
     steps = rows_by_step(lengths)
     filtered, densities = forward_in_logs(log_start, log_transition, log_evidence, steps)
@@ -331,9 +319,8 @@ def messages_in_logs(log_start: Array, log_transition: Array, log_evidence: Arra
         backward[rows[: len(later)]] = message - message.max(axis=1, keepdims=True)
     joint = filtered + backward  # (n, K)
     joint -= _log_sum(joint, 1)[:, None]
-    has_successor = np.ones(len(joint), dtype=bool)
-    has_successor[np.cumsum(lengths) - 1] = False  # nothing follows the last step of a sequence
-    predecessors, future = np.flatnonzero(has_successor), log_evidence + backward
+    future = log_evidence + backward
+    predecessors = np.delete(np.arange(len(joint)), np.cumsum(lengths) - 1)  # nothing follows the last of a sequence
     transitions = np.zeros_like(log_transition)
     for rows in np.array_split(predecessors, 1 + len(predecessors) * log_transition.size // CHUNK_ENTRIES):
         # (chunk, K, K): log xi_t(k, l) up to a constant of each t
@@ -341,7 +328,9 @@ def messages_in_logs(log_start: Array, log_transition: Array, log_evidence: Arra
         pairs = np.exp(pairs - pairs.max(axis=(1, 2), keepdims=True))
         flat = pairs.reshape(len(rows), log_transition.size)
         transitions += ((1.0 / flat.sum(axis=1)) @ flat).reshape(log_transition.shape)
-    return StepMarginals(np.exp(joint), transitions, densities)
+    responsibilities = np.exp(joint)
+    starts = responsibilities[np.cumsum(lengths) - lengths].sum(axis=0)
+    return ChainMarginals(responsibilities, transitions, starts, densities)
 
 
 def forward_in_logs(

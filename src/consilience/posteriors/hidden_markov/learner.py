@@ -183,12 +183,8 @@ class StickyHDPHMM:
         shifted = _translate(family, prior, -centre)[0]
         problem = HMMProblem(family, shifted, transitions, rows - centre, as_lengths(lengths, len(rows)))
         generators = np.random.default_rng(self.seed).spawn(self.n_init)
-        fits = [
-            self._coordinate_ascent(
-                problem, initial_factors(problem, self.n_states, generator, clusters=number % 2 == 0)
-            )
-            for number, generator in enumerate(generators)
-        ]
+        starts = (initial_factors(problem, self.n_states, g, clusters=i % 2 == 0) for i, g in enumerate(generators))
+        fits = [self._coordinate_ascent(problem, start) for start in starts]
         marginals, bounds = max(fits, key=lambda fit: fit[1][-1])
         natural = _translate(family, shifted + marginals.responsibilities.T @ problem.statistics, centre)
         posterior = Posterior(
@@ -276,11 +272,8 @@ def initial_factors(problem: HMMProblem, n_states: int, rng: np.random.Generator
     With `clusters` every state has a cluster of rows, by a few steps of k-means with columns scaled by their standard
     deviations; else a random block of time, half as long as would cover all rows together.
     """
-    membership = (
-        _cluster_membership(problem.rows, n_states, rng)
-        if clusters
-        else _block_membership(len(problem.rows), n_states, rng)
-    )
+    make = _cluster_membership if clusters else _block_membership
+    membership = make(problem.rows, n_states, rng)
     size = membership.shape[1]
     no_counts = TransitionCounts(np.zeros((size, size)), np.zeros(size))
     # Prior plus the statistics of each state's rows: (K, n) @ (n, P)
@@ -301,8 +294,9 @@ def _cluster_membership(rows: Array, n_states: int, rng: np.random.Generator) ->
     return np.eye(size)[clusters]
 
 
-def _block_membership(n_rows: int, n_states: int, rng: np.random.Generator) -> Array:
+def _block_membership(rows: Array, n_states: int, rng: np.random.Generator) -> Array:
     """Return which rows are in the block of which state (n, K); blocks may overlap."""
+    n_rows = len(rows)
     size = min(n_states, n_rows)
     length = max(1, n_rows // (2 * size))
     first_rows = rng.choice(n_rows - length + 1, size, replace=False)

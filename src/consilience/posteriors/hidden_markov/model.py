@@ -175,11 +175,8 @@ class HiddenMarkovModel:
         dim, kappa, dof, squares, log_det = self._mahalanobis(rows)
         student_dof = dof - dim + 1.0  # (K,)
         # Student t of D dimensions: (n, K)
-        evidence = (
-            gammaln(0.5 * (student_dof + dim))
-            - gammaln(0.5 * student_dof)
-            - 0.5 * dim * np.log(np.pi * (kappa + 1.0) / kappa)
-        )
+        log_scale = gammaln(0.5 * (student_dof + dim)) - gammaln(0.5 * student_dof)
+        evidence = log_scale - 0.5 * dim * np.log(np.pi * (kappa + 1.0) / kappa)
         evidence = evidence - 0.5 * log_det - 0.5 * (student_dof + dim) * np.log1p(squares * (kappa / (kappa + 1.0)))
         return log_densities(np.log(self.start_probabilities), np.log(self.transition_probabilities), evidence, steps)
 

@@ -323,11 +323,7 @@ def _ellipse(ellipse: ComponentEllipse, x: Scale, y: Scale, kind: str, plane_kin
         return Markup("")
     angle = math.degrees(math.atan2(float(vectors[1, 1]), float(vectors[0, 1]))) % 180.0
     return element(
-        "ellipse",
-        rx=long,
-        ry=max(short, 0.5),
-        transform=f"translate({cx:.1f} {cy:.1f}) rotate({angle:.1f})",
-        kind=kind,
+        "ellipse", rx=long, ry=max(short, 0.5), transform=f"translate({cx:.1f} {cy:.1f}) rotate({angle:.1f})", kind=kind
     )
 
 

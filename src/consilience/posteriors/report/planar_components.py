@@ -142,17 +142,11 @@ def _discriminant_view(mean: Array, spread: Array, mass_shares: Array) -> tuple[
 def _project(mean: Array, spread: Array, component: Labels, view: Array) -> list[ComponentEllipse]:
     """Return the ellipses of components with means (n, D) and spreads (n, D, D) or (n, D) in a view (D, 2)."""
     centre = mean @ view  # (n, 2)
-    subscripts = "nij,ia,jb->nab" if spread.ndim == 3 else "ni,ia,ib->nab"
-    covariance = (
-        np.einsum(subscripts, spread, view, view, optimize=True)
-        if spread.ndim == 3
-        else np.einsum(subscripts, spread, view, view)
-    )
+    is_full = spread.ndim == 3
+    subscripts = "nij,ia,jb->nab" if is_full else "ni,ia,ib->nab"
+    covariance = np.einsum(subscripts, spread, view, view, optimize=is_full).reshape(-1, 4)
     # x, y, xx, xy, yy of each component: (n, 5)
-    columns = np.stack(
-        [centre[:, 0], centre[:, 1], covariance[:, 0, 0], covariance[:, 0, 1], covariance[:, 1, 1]], axis=1
-    )
-    return _drawable_ellipses(columns, component)
+    return _drawable_ellipses(np.concatenate([centre, covariance[:, [0, 1, 3]]], axis=1), component)
 
 
 def _stack_on_lines(mean: Array, spread: Array, component: Labels) -> list[ComponentEllipse]:

@@ -5,15 +5,7 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from consilience.core.findings import NumberSupport, VocabularySummary
-from consilience.core.page_blocks import (
-    DIGEST_CAPTION,
-    code,
-    descent,
-    digest_column,
-    seed_text,
-    site_name,
-    strong,
-)
+from consilience.core.page_blocks import DIGEST_CAPTION, code, descent, digest_column, seed_text, site_name, strong
 from consilience.core.verdict import FUSED
 from consilience.drawing.blocks import (
     MAX_ROWS,

@@ -152,8 +152,9 @@ class SparseGPAdapter(InducingPointAdapter):
 
     def to_sparse_gp(self, model: SparseGP, n_observations: float | None) -> SparseGP:
         """Return the process itself, with the given number of observations where it states none."""
-        is_unknown = n_observations is not None and not model.n_observations
-        return replace(model, n_observations=n_observations) if is_unknown else model
+        if n_observations is None or model.n_observations:
+            return model
+        return replace(model, n_observations=n_observations)
 
     def from_sparse_gp(self, value: SparseGP) -> SparseGP:
         """Return the process itself."""

@@ -148,15 +148,7 @@ class RBF(Kernel):
 
 @dataclass(frozen=True, eq=False)
 class Matern(Kernel):
-    """The Matern kernels of smoothness 1/2, 3/2 and 5/2.
-
-    Parameters
-    ----------
-    variance, lengthscales
-        As in Kernel.
-    nu
-        Smoothness: 0.5, 1.5 or 2.5.
-    """
+    """The Matern kernels of smoothness nu: 1/2, 3/2 or 5/2; parameters as in Kernel."""
 
     nu: float = 1.5
 

@@ -91,9 +91,8 @@ def bound_gradient(
     terms = _terms(_add_jitter(prior, jitter, kernel.variance), cross, kernel.variance, noise, y - constant)
     b_inverse = cho_solve((terms.root, True), np.eye(size))
     alpha = (terms.residual - terms.scaled_cross.T @ (b_inverse @ terms.projected)) / noise
-    cross_alpha = np.sqrt(noise) * lower_solve(
-        terms.factor, terms.scaled_cross @ alpha, transposed=True
-    )  # K^-1 k(Z, X) alpha (M,)
+    # K^-1 k(Z, X) alpha (M,)
+    cross_alpha = np.sqrt(noise) * lower_solve(terms.factor, terms.scaled_cross @ alpha, transposed=True)
     information = np.eye(size) - b_inverse  # I - B^-1 (M, M)
     # Derivative by k(Z, X) (M, N)
     by_cross = np.outer(cross_alpha, alpha)

@@ -115,9 +115,8 @@ def split_tokens(
     sizes = counts.sum(axis=1).astype(np.int64)
     token_document = np.repeat(np.arange(len(sizes)), sizes)
     shuffled = np.lexsort((generator.random(len(token_entry)), token_document))  # tokens shuffled within documents
-    rank = np.arange(len(token_entry)) - np.repeat(
-        np.cumsum(sizes) - sizes, sizes
-    )  # of a shuffled token in its document
+    # Of a shuffled token in its document.
+    rank = np.arange(len(token_entry)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     n_held_out = np.where(sizes > 0, np.maximum(1, np.rint(share * sizes).astype(np.int64)), 0)  # (n,)
     held_out_entry = token_entry[shuffled[rank < np.repeat(n_held_out, sizes)]]
     held_out_counts = np.bincount(held_out_entry, minlength=counts.nnz).astype(np.float64)  # aligned with counts.data

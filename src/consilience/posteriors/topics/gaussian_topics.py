@@ -89,13 +89,7 @@ class GaussianTopicModel:
         return Posterior(family, self.centers, counts=self.counts, source={"kind": KIND, "space": self.space})
 
     def assign(self, embeddings: ArrayLike) -> Labels:
-        """Return the topic of each embedding (n,): the one of the nearest centre.
-
-        Parameters
-        ----------
-        embeddings : array_like of shape (n, e)
-            Embeddings of words or tokens.
-        """
+        """Return the topic of each embedding (n, e) of words or tokens (n,): the one of the nearest centre."""
         rows = as_rows("embeddings", embeddings, self.centers.shape[1])
         labels = np.empty(len(rows), dtype=np.int64)
         step = max(1, _CHUNK_ENTRIES // self.n_topics)
