@@ -166,6 +166,7 @@ def draw_components(
             if kind == "line":
                 half = HALF_OF_A_LINE * xx**0.5
                 ax.plot([x - half, x + half], [y, y], color=colour, linewidth=2 * width, alpha=0.8)
+            # Semi-axes of the ellipse are along the eigenvectors, the longer one last.
             lengths, directions = np.linalg.eigh(np.array([[xx, xy], [xy, yy]]))
             ax.plot(x, y, marker="." if width < 1 else "o", color=colour, markersize=3 if width < 1 else 5)
             if kind == "line" or lengths[1] <= 0:

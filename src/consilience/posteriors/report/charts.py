@@ -55,6 +55,7 @@ def entropy_chart(components: Sequence[ComponentSummary]) -> Markup:
     )
     rows = [number + 0.5 for number in range(len(drawn))]
     value_range = (float(values.min()), float(values.max()))
+    # The larger row is the lower: components stand in their order from the top.
     axes = Axes.over(value_range, (float(len(drawn)), 0.0), _STEP * len(drawn), margins=(64.0, 12.0), inset=(12.0, 0.0))
     parts = axes.names("entropy in nats; left is surer", "component") + axes.x_ticks(7)
     parts += axes.rows(rows, [str(component.number) for component in drawn])

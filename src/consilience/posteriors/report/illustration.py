@@ -117,6 +117,7 @@ def _read_observations(adapter: Adapter, posterior: Posterior, data: Any, truth:
     if problems:
         raise InputError(problems)
     n_columns = adapter.n_columns(posterior)
+    # Of symbols there is one column, whatever their number: the names are those of the symbols then.
     names = posterior.features.names if n_columns == getattr(posterior.family, "dim", None) else None
     columns = ExpectedColumns(n_columns, names, adapter.takes_counts)
     observations_by_name: dict[str, Observations] = {}

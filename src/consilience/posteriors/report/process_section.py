@@ -26,7 +26,7 @@ def the_function(content: PosteriorContent) -> Section | None:
     figure = (
         Figure(process_figure(process), "The sparse Gaussian process", _caption(process)) if process.inducing else None
     )
-    single = len(process.inputs) == 1
+    single = len(process.inputs) == 1  # then the length-scale is a column beside the others, else a table of its own
     kernels_caption = sentences(
         "In the units of the data.",
         single and "Length-scale: how far one must go until the function is another.",

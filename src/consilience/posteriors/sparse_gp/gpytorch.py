@@ -94,7 +94,7 @@ class ApproximateGPAdapter(InducingPointAdapter):
             def __init__(self) -> None:
                 distribution = variational.CholeskyVariationalDistribution(value.n_inducing)
                 points = torch.tensor(value.inducing_inputs)
-                jitter = value.jitter * kernel.variance
+                jitter = value.jitter * kernel.variance  # GPyTorch's is absolute, ours relative to v
                 super().__init__(variational.VariationalStrategy(self, points, distribution, jitter_val=jitter))
                 self.mean_module = means.ConstantMean()
                 self.covar_module = kernels.ScaleKernel(base)

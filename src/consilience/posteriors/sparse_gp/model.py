@@ -127,7 +127,7 @@ class SparseGP:
         for name, values in arrays.items():
             if not np.all(np.isfinite(values)):
                 raise InputError("", f"{name} of a sparse Gaussian process has NaN or infinite values", code="E-NUMBER")
-            frozen = values.copy()
+            frozen = values.copy()  # so that nobody's array changes under it
             frozen.setflags(write=False)
             object.__setattr__(self, name, frozen)
         for name in ("noise", "constant", "n_observations", "jitter"):

@@ -193,6 +193,7 @@ class VariationalAdapter(HmmlearnAdapter):
         transition_prior = as_positive("transmat_prior_", model.transmat_prior_, (k, k))
         start_counts = counts_beyond_prior("startprob_posterior_", model.startprob_posterior_, start_prior)
         transition_counts = counts_beyond_prior("transmat_posterior_", model.transmat_posterior_, transition_prior)
+        # One value for staying and one for every change: what differs between states could not follow a matching.
         self_prior = common_value("the diagonal of transmat_prior_", np.diagonal(transition_prior))
         off_diagonal = transition_prior[~np.eye(k, dtype=bool)]
         change_prior = common_value("transmat_prior_ off its diagonal", off_diagonal) if k > 1 else self_prior

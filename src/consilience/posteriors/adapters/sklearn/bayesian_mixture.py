@@ -129,6 +129,7 @@ class BayesianGaussianMixtureAdapter(Adapter):
             weight_concentration_prior=concentration,
             **options,
         )
+        # What fitting would have taken from these options; tied components then share one factor, which is a mean.
         for name, value in {"weight_concentration_prior": concentration, **options}.items():
             setattr(model, f"{name}_", value)
         dof, spread = fitted.dof, fitted.spread
