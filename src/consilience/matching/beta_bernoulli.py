@@ -71,14 +71,8 @@ class BetaBernoulliPrior:
 class AtomLaw:
     """Gaussian distributions of atoms and of their copies, per dimension: theta ~ N(mu0, s0), v ~ N(theta, s).
 
-    Parameters
-    ----------
-    mean
-        Mean mu0 of atoms (D,).
-    within
-        Variance s of a copy around its atom (D,).
-    between
-        Variance s0 of atoms around their mean (D,).
+    The mean is mu0, the variance `within` s that of a copy around its atom, and `between` s0 that of atoms around their
+    mean, all (D,).
     """
 
     mean: Array
@@ -107,19 +101,10 @@ class AtomLaw:
 class GaussianAtoms:
     """The log posterior of matchings of Gaussian point components: a ``GroupObjective``.
 
-    Parameters
-    ----------
-    pieces
-        What the sites report (L, D), best centred beforehand: sums of it are subtracted from one another.
-    offsets
-        Where each site starts, and the end (J + 1,).
-    law
-        Of atoms and copies.
-    sharing
-        Of who holds what.
-    marginal
-        Whether atoms are integrated out; else they take their likeliest values (the published form for networks, only
-        without estimation of variances), and the two logarithms of the objective vanish.
+    `pieces` (L, D) are what the sites report, best centred beforehand, since sums of it are subtracted from one
+    another; `offsets` (J + 1,) are where each site starts, and the end; the law is that of atoms and copies, sharing
+    that of who holds what. Unless atoms are integrated out (`marginal`), they take their likeliest values (the
+    published form for networks, only without estimation of variances), and the two logarithms of the objective vanish.
     """
 
     pieces: Array

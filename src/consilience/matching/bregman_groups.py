@@ -31,20 +31,10 @@ CACHE_ROWS = 32
 
 @dataclass(frozen=True, eq=False)
 class BregmanGroups:
-    """Minus the objective above: a ``GroupObjective``.
+    """Minus the objective above: a ``GroupObjective``, with lambda as its strength.
 
-    Parameters
-    ----------
-    family
-        The family of every component.
-    natural
-        Natural parameters of the local components (L, P).
-    offsets
-        Where each site starts, and the end (J + 1,).
-    weights
-        Of the components (L,), positive.
-    strength
-        lambda.
+    `natural` (L, P) are the natural parameters of the local components, `offsets` (J + 1,) where each site starts, and
+    the end, and `weights` (L,), positive, those of the components.
     """
 
     family: Family

@@ -9,7 +9,7 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.errors import InputError
 from consilience.families import Dirichlet
-from consilience.posteriors.adapters.hmmlearn.base import PointEstimateAdapter, VariationalAdapter
+from consilience.posteriors.adapters.hmmlearn.base import HmmlearnAdapter, PointEstimateAdapter, VariationalAdapter
 from consilience.posteriors.adapters.hmmlearn.parameters import (
     as_positive,
     as_probabilities,
@@ -21,7 +21,20 @@ from consilience.posteriors.adapters.hmmlearn.parameters import (
 from consilience.posteriors.posterior import Posterior
 
 
-class CategoricalHMMAdapter(PointEstimateAdapter):
+class SymbolAdapter(HmmlearnAdapter):
+    """States that emit symbols, of which the data are one column of whole numbers."""
+
+    def observations(self, model: Any, data: Any) -> Any:
+        """Return symbols as whole numbers."""
+        return _as_symbols(data, np.shape(getattr(model, self.emission))[-1])
+
+    def n_columns(self, posterior: Posterior) -> int:
+        """Return one: the column of symbols."""
+        del posterior
+        return 1
+
+
+class CategoricalHMMAdapter(SymbolAdapter, PointEstimateAdapter):
     """States with probabilities of symbols, as the Dirichlet that n_k symbols of these frequencies give.
 
     The prior is flat, with concentrations of one, so the concentrations are 1 + n_k p_k and the fused probabilities are
@@ -51,17 +64,8 @@ class CategoricalHMMAdapter(PointEstimateAdapter):
         model.emissionprob_ = normalised_counts(np.maximum(posterior.natural, 0.0))
         return model
 
-    def observations(self, model: Any, data: Any) -> Any:
-        """Return symbols as whole numbers."""
-        return _as_symbols(data, np.shape(model.emissionprob_)[-1])
 
-    def n_columns(self, posterior: Posterior) -> int:
-        """Return one: the column of symbols."""
-        del posterior
-        return 1
-
-
-class VariationalCategoricalHMMAdapter(VariationalAdapter):
+class VariationalCategoricalHMMAdapter(SymbolAdapter, VariationalAdapter):
     """States with Dirichlet posteriors over symbols: ``emissionprob_posterior_`` is prior plus expected counts."""
 
     kind: ClassVar[str] = "hmmlearn.VariationalCategoricalHMM"
@@ -99,15 +103,6 @@ class VariationalCategoricalHMMAdapter(VariationalAdapter):
         model.emissionprob_prior_, model.emissionprob_posterior_ = prior, concentration
         model.emissionprob_ = normalised_counts(concentration)
         return model
-
-    def observations(self, model: Any, data: Any) -> Any:
-        """Return symbols as whole numbers."""
-        return _as_symbols(data, np.shape(model.emissionprob_posterior_)[-1])
-
-    def n_columns(self, posterior: Posterior) -> int:
-        """Return one: the column of symbols."""
-        del posterior
-        return 1
 
 
 def _as_symbols(data: Any, n_symbols: int) -> Any:

@@ -19,13 +19,13 @@ from consilience.posteriors.adapters.hmmlearn.parameters import (
 )
 from consilience.posteriors.adapters.sklearn.covariance_types import (
     COVARIANCE_TYPES,
-    EMPTY_COUNT_SHARE,
     ConjugateParameters,
     family_of,
     from_natural,
     kept_covariances,
     per_row,
     posterior_and_prior,
+    pulls_of_prior,
     to_natural,
 )
 from consilience.posteriors.posterior import Attached, Posterior
@@ -219,10 +219,7 @@ def _divide_tied_factor(tied: ConjugateParameters, prior: ConjugateParameters, c
     """
     total = counts.sum()
     count_shares = counts / total if total > 0.0 else np.full(len(counts), 1.0 / len(counts))  # (K,)
-    is_observed = counts > EMPTY_COUNT_SHARE * tied.kappa
-    strength = np.where(is_observed, prior.kappa * tied.kappa / np.where(is_observed, counts, 1.0), 0.0)
-    offset = tied.mean - prior.mean  # m_k - m0, (K, D)
-    pulls = strength[:, None, None] * offset[:, :, None] * offset[:, None, :]  # (K, D, D)
+    pulls = pulls_of_prior(prior.kappa, tied.kappa, counts, tied.mean - prior.mean)  # (K, D, D)
     scatter = tied.spread - prior.spread - pulls.sum(axis=0)  # the same in all K copies
     spread = prior.spread + pulls + count_shares[:, None, None] * scatter
     dof = prior.dof + count_shares * (tied.dof - prior.dof)

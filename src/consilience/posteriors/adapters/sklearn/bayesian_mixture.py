@@ -15,7 +15,6 @@ from consilience.core.features import sklearn_features
 from consilience.core.scores import ScoreKind, Scores
 from consilience.posteriors.adapters.base import Adapter, set_sklearn_features
 from consilience.posteriors.adapters.sklearn.covariance_types import (
-    EMPTY_COUNT_SHARE,
     ConjugateParameters,
     covariances_of_components,
     family_of,
@@ -24,6 +23,7 @@ from consilience.posteriors.adapters.sklearn.covariance_types import (
     per_row,
     posterior_and_prior,
     precision_factors,
+    pulls_of_prior,
     to_natural,
     with_shared_factor,
 )
@@ -87,11 +87,7 @@ class BayesianGaussianMixtureAdapter(Adapter):
         sum of scatter matrices, which cannot leave the domain (docs/adr/0002).
         """
         kappa, prior_kappa = np.asarray(model.mean_precision_), float(model.mean_precision_prior_)
-        offset = np.asarray(model.means_) - model.mean_prior_  # m_k - m_0, (K, D)
-        counts = kappa - prior_kappa  # n_k
-        is_observed = counts > EMPTY_COUNT_SHARE * kappa
-        strength = np.where(is_observed, prior_kappa * kappa / np.where(is_observed, counts, 1.0), 0.0)
-        pulls = strength[:, None, None] * offset[:, :, None] * offset[:, None, :]  # (K, D, D)
+        pulls = pulls_of_prior(prior_kappa, kappa, kappa - prior_kappa, np.asarray(model.means_) - model.mean_prior_)
         return np.asarray(pulls - pulls.mean(axis=0))
 
     @staticmethod

@@ -101,6 +101,13 @@ def flat_dof(covariance_type: str, dim: int) -> float:
     return {"full": float(dim), "tied": float(dim), "diag": 1.0, "spherical": 2.0 / dim - 1.0}[covariance_type]
 
 
+def pulls_of_prior(prior_kappa: Array | float, kappa: Array, counts: Array, offset: Array) -> Array:
+    """Return what a prior mean adds to inverse scales, kappa_0 kappa_k / n_k (m_k - m_0)(m_k - m_0)^T (K, D, D)."""
+    is_observed = counts > EMPTY_COUNT_SHARE * kappa
+    strength = np.where(is_observed, prior_kappa * kappa / np.where(is_observed, counts, 1.0), 0.0)
+    return strength[:, None, None] * offset[:, :, None] * offset[:, None, :]  # m_k - m_0 is (K, D)
+
+
 def per_row(values: Array, matrices: Array) -> Array:
     """Return matrices (n, ...) each times its own of some values (n,)."""
     return matrices * values.reshape(-1, *[1] * (matrices.ndim - 1))
