@@ -12,19 +12,17 @@ from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.gensim_lda import LdaModelAdapter
 from consilience.posteriors.adapters.hmmlearn.categorical import CategoricalHMMAdapter, VariationalCategoricalHMMAdapter
 from consilience.posteriors.adapters.hmmlearn.gaussian import GaussianHMMAdapter, VariationalGaussianHMMAdapter
-from consilience.posteriors.adapters.sklearn.bayesian_mixture import BayesianGaussianMixtureAdapter
 from consilience.posteriors.adapters.sklearn.kmeans import (
     BirchAdapter,
     BisectingKMeansAdapter,
     KMeansAdapter,
     MiniBatchKMeansAdapter,
 )
-from consilience.posteriors.adapters.sklearn.mixture import GaussianMixtureAdapter
+from consilience.posteriors.adapters.sklearn.mixture import BayesianGaussianMixtureAdapter, GaussianMixtureAdapter
 from consilience.posteriors.adapters.sklearn.topics import LatentDirichletAllocationAdapter
 from consilience.posteriors.hidden_markov.model import StickyHDPHMMAdapter
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.sparse_gp.adapter import SparseGPAdapter
-from consilience.posteriors.sparse_gp.gpytorch import ApproximateGPAdapter
+from consilience.posteriors.sparse_gp.adapter import ApproximateGPAdapter, SparseGPAdapter
 from consilience.posteriors.topics.gaussian_topics import GaussianTopicsAdapter
 
 ADAPTERS: tuple[Adapter, ...] = (

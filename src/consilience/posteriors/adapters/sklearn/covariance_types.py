@@ -8,13 +8,11 @@ matched means included. ``diag`` and ``spherical`` are Normal-Gammas.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from consilience.checks import Array
-from consilience.core.scores import ScoreKind, Scores, row_scores, without_feature_names
 from consilience.errors import InputError
 from consilience.families import Family, NormalGamma, NormalWishart, SphericalNormalGamma
 
@@ -141,10 +139,3 @@ def precision_factors(covariances: Array, covariance_type: str) -> tuple[Array, 
         return factor, factor**2
     upper = np.swapaxes(np.linalg.inv(np.linalg.cholesky(covariances)), -1, -2)  # L^-T, as scikit-learn keeps it
     return upper, upper @ np.swapaxes(upper, -1, -2)
-
-
-def mixture_scores(model: Any, data: Any, name: str, kind: ScoreKind) -> Scores:
-    """Return what scikit-learn's mixtures score every row with, a larger number being better."""
-    bare = without_feature_names(model)
-    values, labels = bare.score_samples(data), bare.predict(data)
-    return row_scores(name, "nats per row", values, labels, len(model.means_), larger_is_better=True, kind=kind)
