@@ -278,27 +278,21 @@ MAX_SAVED_ROWS = 1000
 
 def sort_rules(page: str) -> list[str]:
     """Return the rules that sort the tables of a page of ours."""
-    places = {
-        place for names in re.findall(r'<tr role="row" class="((?:[a-l]\d+ ?)+)">', page) for place in names.split()
-    }
-    rules = [
-        f"table:has(.by-{place[0]}:checked) .{place}{{--rank:{place[1:]}}}"
-        for place in sorted(places, key=lambda place: (place[0], int(place[1:])))
-    ]
+    classes = re.findall(r'<tr role="row" class="((?:[a-l]\d+ ?)+)">', page)
+    places = {place for names in classes for place in names.split()}
+    ordered = sorted(places, key=lambda place: (place[0], int(place[1:])))
+    rules = [f"table:has(.by-{place[0]}:checked) .{place}{{--rank:{place[1:]}}}" for place in ordered]
     widths = sorted({int(count) for count in re.findall(r'<table [^>]*class="[^"]*columns-(\d+)"', page)})
-    return rules + [
-        f"table.columns-{count}:has(.sort:checked){{grid-template-columns:repeat({count},auto)}}" for count in widths
-    ]
+    grid = "table.columns-{0}:has(.sort:checked){{grid-template-columns:repeat({0},auto)}}"
+    return rules + [grid.format(count) for count in widths]
 
 
 def _sort_button(name: str, place: int, title: object) -> Markup:
     """Return the buttons that sort by a column, ascending and descending; arrow keys go from one to the next."""
     button = '<input type="radio" class="sort {} by-{}" name="{}" aria-label="Sort by {}, {}">'
     said = _plain(title)
-    buttons = Markup("").join(
-        markup(button, way, _LETTERS[place], name, said, meaning)
-        for way, meaning in (("up", "ascending"), ("down", "descending"))
-    )
+    ways = (("up", "ascending"), ("down", "descending"))
+    buttons = Markup("").join(markup(button, way, _LETTERS[place], name, said, meaning) for way, meaning in ways)
     return markup('<span class="sorts">{}</span>', buttons)
 
 
@@ -310,11 +304,8 @@ def _ranks(values: Sequence[object]) -> list[int]:
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return 2, 0.0, natural_key("")
         if isinstance(value, int | float):
-            return (
-                0,
-                float(value) if abs(value) < _MAX_INTEGER else (math.inf if value > 0 else -math.inf),
-                natural_key(""),
-            )
+            huge = math.inf if value > 0 else -math.inf
+            return 0, float(value) if abs(value) < _MAX_INTEGER else huge, natural_key("")
         text = str(_plain(value))
         try:
             return 0, float(text), natural_key("")

@@ -135,7 +135,7 @@ def _colours() -> tuple[dict[str, str], dict[str, str]]:
     """Return the colours of a light page by name, and those of a dark one."""
     dark_rules = [rule for head, body in _sheet() if "prefers-color-scheme: dark" in head for rule in rules_of(body)]
     light, dark = (
-        {name: value for head, body in rules if head == ":root" for name, value in _declared(body)}
+        dict(pair for head, body in rules if head == ":root" for pair in _declared(body))
         for rules in (_sheet(), dark_rules)
     )
     return light, light | dark

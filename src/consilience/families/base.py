@@ -319,11 +319,8 @@ class Family(ABC):
         rows = as_rows("eta", eta, self.size)
         pooled: Array = prior + (rows - prior).sum(axis=0)
         for _, text in self.check(pooled[None]):
-            raise InputError(
-                "",
-                f"product of {rows.shape[0]} posteriors with the prior removed {text}: is it their prior?",
-                code="E-NUMBER",
-            )
+            problem = f"product of {rows.shape[0]} posteriors with the prior removed {text}: is it their prior?"
+            raise InputError("", problem, code="E-NUMBER")
         return pooled
 
     @final
@@ -442,11 +439,10 @@ class FixedSide:
 
         Rounding is relative to the largest terms of a row; use ``accurate_costs`` where small entries matter.
         """
-        moving_factor, moving = self.tangent.kl_factors(
-            eta, self.tangent.kl_from_centre, first=self.direction == "forward"
-        )
+        is_forward, tangent = self.direction == "forward", self.tangent
+        moving_factor, moving = tangent.kl_factors(eta, tangent.kl_from_centre, first=is_forward)
         costs: Array  # (n_moving, n_fixed), updated in place: it may fill the memory
-        if self.direction == "forward" and self.eta.nbytes > CHUNK_BYTES:
+        if is_forward and self.eta.nbytes > CHUNK_BYTES:
             # The factor is a difference, which takes less time to make anew than memory to keep.
             fixed, costs = self._fixed_heights, np.empty((len(eta), len(self.eta)))
             for rows in row_chunks(len(self.eta), self.eta.shape[1]):
@@ -482,22 +478,17 @@ class FixedSide:
         Lost are entries below 1e-6 of their row's median, and those whose rounding error may exceed 3e-10 of the larger
         of themselves and that median.
         """
-        is_forward = self.direction == "forward"
-        moving_factor, moving = self.tangent.kl_factors(eta, self.tangent.kl_from_centre_by_pairs, first=is_forward)
-        fixed_factor, fixed = self.tangent.kl_factors(
-            self.eta, self.tangent.kl_from_centre_by_pairs, first=not is_forward
-        )
+        is_forward, potential = self.direction == "forward", self.tangent.kl_from_centre_by_pairs
+        moving_factor, moving = self.tangent.kl_factors(eta, potential, first=is_forward)
+        fixed_factor, fixed = self.tangent.kl_factors(self.eta, potential, first=not is_forward)
         costs: Array = moving[:, None] + fixed - moving_factor @ fixed_factor.T  # (n_moving, n_fixed)
         if costs.size == 0:
             return costs
         median = np.abs(np.median(costs, axis=1))[:, None]  # (n_moving, 1)
         # A bound on the rounding: eps times the sum of the sizes of all terms. The factor of the first argument is a
         # difference of mean parameters, mu - mu_c, and carries the rounding of both.
-        moving_size, fixed_size, both = (
-            np.abs(moving_factor),
-            np.abs(fixed_factor),
-            2.0 * np.abs(self.tangent.centre_mean),
-        )
+        moving_size, fixed_size = np.abs(moving_factor), np.abs(fixed_factor)
+        both = 2.0 * np.abs(self.tangent.centre_mean)
         moving_size, fixed_size = (moving_size + both, fixed_size) if is_forward else (moving_size, fixed_size + both)
         rounding = _EPSILON * (moving_size @ fixed_size.T + np.abs(moving)[:, None] + np.abs(fixed))
         is_lost = (costs < _NEAR_ZERO * median) | (rounding > _MAX_ROUNDING * np.maximum(median, costs))

@@ -123,16 +123,13 @@ class CentredMoments:
     def columns(self, columns: Any) -> CentredMoments:
         """Return the record of some columns, as an index or slice of them."""
         scatter = self.scatter[..., columns]
-        return replace(
-            self, mean=self.mean[..., columns], scatter=scatter if self.is_diagonal else scatter[..., columns, :]
-        )
+        scatter = scatter if self.is_diagonal else scatter[..., columns, :]
+        return replace(self, mean=self.mean[..., columns], scatter=scatter)
 
     def by_column(self) -> CentredMoments:
         """Return the record of all columns as one of each column (p,)."""
-        n, weight, log_weight = (
-            np.full(self.n_columns, float(values)) for values in (self.n, self.weight, self.log_weight)
-        )
-        return CentredMoments(n, weight, log_weight, self.mean[:, None], self.variances[:, None])
+        small = (np.full(self.n_columns, float(values)) for values in (self.n, self.weight, self.log_weight))
+        return CentredMoments(*small, self.mean[:, None], self.variances[:, None])
 
     def reweighted(self, factors: Array) -> CentredMoments:
         """Return the record of rows whose weights are multiplied by factors (...), one for each record."""
@@ -189,9 +186,8 @@ class CentredMoments:
         n, weight = self.n - part.n, self.weight - part.weight
         rounding = 8 * np.finfo(np.float64).eps * self.weight
         if np.any(n < -0.5) or np.any(weight < -rounding):
-            raise InputError(
-                "", "has more rows than there are to take them from: it is no part of this", code="E-MISMATCH"
-            )
+            text = "has more rows than there are to take them from: it is no part of this"
+            raise InputError("", text, code="E-MISMATCH")
         is_left = (n > 0.5) & (weight > rounding)
         safe = np.where(is_left, weight, 1.0)
         mean = (self.weight[..., None] * self.mean - part.weight[..., None] * part.mean) / safe[..., None]

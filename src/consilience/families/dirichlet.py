@@ -204,10 +204,8 @@ class _SimplexFamily(RandomEffectsFamily):
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with a concentration that is not positive."""
         is_bad = eta <= -1.0
-        return [
-            (int(i), f"has a concentration that is not positive (category {int(np.argmax(is_bad[i]))})")
-            for i in np.flatnonzero(is_bad.any(axis=1))
-        ]
+        bad, text = np.flatnonzero(is_bad.any(axis=1)), "has a concentration that is not positive"
+        return [(int(i), f"{text} (category {int(np.argmax(is_bad[i]))})") for i in bad]
 
     def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
         """Return ``value`` (size, n, V): probability vectors."""

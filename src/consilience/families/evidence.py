@@ -100,9 +100,8 @@ class PlainDiscounts:
         """Return the distribution (P,) that the discounted rows are drawn from."""
         if len(self._eta) <= MAX_KEPT_ROWS:
             return self._family.law_of(self._map(lambda eta: self._family.discounted(eta, heterogeneity)))
-        discounted = LazyRows(
-            self._eta.shape, lambda rows: self._family.discounted(self.part(rows)._eta, heterogeneity)
-        )
+        family, part = self._family, self.part
+        discounted = LazyRows(self._eta.shape, lambda rows: family.discounted(part(rows)._eta, heterogeneity))
         return self._family.law_of(as_lazy_array(discounted))
 
 

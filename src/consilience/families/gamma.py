@@ -20,6 +20,7 @@ from scipy.special import digamma, gammaln
 from consilience.checks import Array, as_vector
 from consilience.families.base import Draws, Parameters
 from consilience.families.evidence import EvidenceFamily
+from consilience.families.linalg import not_positive
 from consilience.families.special import gamma_bregman, gamma_shape, itakura_saito
 
 
@@ -83,11 +84,7 @@ class Gamma(EvidenceFamily):
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with a shape or rate that is not positive."""
-        shape, rate = eta[:, 0] + 1.0, -eta[:, 1]
-        problems = [(int(i), f"has shape {shape[i]:.6g}, which must be positive") for i in np.flatnonzero(shape <= 0)]
-        return problems + [
-            (int(i), f"has rate {rate[i]:.6g}, which must be positive") for i in np.flatnonzero(rate <= 0)
-        ]
+        return not_positive("shape", eta[:, 0] + 1.0) + not_positive("rate", -eta[:, 1])
 
     def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
         """Return ``value`` (size, n)."""

@@ -380,10 +380,8 @@ class DiagonalGaussian(_IndependentGaussian):
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with a variance that is not positive."""
         is_bad = eta[:, self.dim :] >= 0
-        return [
-            (int(i), f"has a variance that is not positive (dimension {int(np.argmax(is_bad[i]))})")
-            for i in np.flatnonzero(is_bad.any(axis=1))
-        ]
+        bad = np.flatnonzero(is_bad.any(axis=1))
+        return [(int(i), f"has a variance that is not positive (dimension {int(np.argmax(is_bad[i]))})") for i in bad]
 
     def sufficient_statistics(self, draws: Draws) -> Array:
         """Return (z, z^2)."""
@@ -480,8 +478,7 @@ class GaussianPosteriorFamily(RandomEffectsFamily):
     def wasserstein_barycenter(self, eta: Array, weights: Array | None = None) -> Array:
         """Return eta (P,) whose Gaussian is the barycenter of the rows', with the mean kappa and nu."""
         w = as_weights(weights, eta.shape[0])
-        mean, width = self._gaussians.plug_in(
-            self._gaussians.wasserstein_barycenter(self._plug_in_gaussians(eta), w)[None]
-        )
+        centre = self._gaussians.wasserstein_barycenter(self._plug_in_gaussians(eta), w)
+        mean, width = self._gaussians.plug_in(centre[None])
         kappa, dof = (w / w.sum()) @ self.information(eta)
         return self.from_scatter_form(mean, np.array([kappa]), dof * self._common(width), np.array([dof]))[0]

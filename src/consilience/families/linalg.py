@@ -124,6 +124,12 @@ def log_det_divergence(factor_a: Array, factor_b: Array, change: Array) -> Array
     return divergence
 
 
+def not_positive(name: str, values: Array) -> list[tuple[int, str]]:
+    """Return (index, what is wrong) for every value (n,) that is not positive."""
+    bad = np.flatnonzero(values <= 0)
+    return [(int(i), f"has {name} {values[i]:.6g}, which must be positive") for i in bad]
+
+
 def not_positive_definite(matrices: Array, what: str) -> list[tuple[int, str]]:
     """Return (index, what is wrong) for every matrix that is not positive definite."""
     if matrices.shape[0] == 0:
@@ -154,9 +160,8 @@ def diagonal_of(matrix: Array) -> Array:
     """
     diagonal: Array = np.diagonal(matrix)
     if not np.array_equal(matrix, np.diag(diagonal)):
-        raise UnsupportedError(
-            "", "mixes columns, which diagonal covariances cannot follow", "fit with covariance_type='full'"
-        )
+        text = "mixes columns, which diagonal covariances cannot follow"
+        raise UnsupportedError("", text, "fit with covariance_type='full'")
     return diagonal
 
 
@@ -176,11 +181,8 @@ def isotropic_square(matrix: Array) -> Array:
     gram = matrix @ matrix.T
     square = np.asarray(np.trace(gram) / len(gram))
     if not np.allclose(gram, square * np.eye(len(gram)), rtol=0.0, atol=ISOTROPY_ROUNDING * float(square)):
-        raise UnsupportedError(
-            "",
-            "scales columns by different numbers, which spherical covariances cannot follow",
-            "fit with covariance_type='diag', or scale all columns alike",
-        )
+        text = "scales columns by different numbers, which spherical covariances cannot follow"
+        raise UnsupportedError("", text, "fit with covariance_type='diag', or scale all columns alike")
     return square
 
 

@@ -25,7 +25,7 @@ from scipy.special import digamma, gammaln, stdtrit
 from consilience.checks import Array, as_rows, as_vector
 from consilience.families.base import Draws, Parameters
 from consilience.families.gaussian import DiagonalGaussian, GaussianPosteriorFamily
-from consilience.families.linalg import diagonal_of, is_cancelled, isotropic_square
+from consilience.families.linalg import diagonal_of, is_cancelled, isotropic_square, not_positive
 from consilience.families.special import gamma_bregman, gamma_shape, itakura_saito, subtract_quotients
 
 _LOG_TWO_PI = float(np.log(2.0 * np.pi))
@@ -221,9 +221,7 @@ class _NormalGammaFamily(GaussianPosteriorFamily):
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with kappa, shape or a rate that is not positive."""
         kappa = -2.0 * eta[:, self.dim]
-        shape = self._shape(eta)
-        problems = [(int(i), f"has kappa = {kappa[i]:.6g}, which must be positive") for i in np.flatnonzero(kappa <= 0)]
-        problems += [(int(i), f"has shape {shape[i]:.6g}, which must be positive") for i in np.flatnonzero(shape <= 0)]
+        problems = not_positive("kappa =", kappa) + not_positive("shape", self._shape(eta))
         has_means = np.flatnonzero(kappa > 0)  # without a positive kappa there is no mean to take off the rates
         bad = has_means[(self.standard(eta[has_means])[3] <= 0).any(axis=1)]
         return problems + [(int(i), "has a rate that is not positive") for i in bad]

@@ -37,6 +37,7 @@ from consilience.families.linalg import (
     log_det_divergence,
     log_determinant,
     log_determinants_of_many,
+    not_positive,
     not_positive_definite,
     squared_offsets,
     unflatten,
@@ -126,9 +127,8 @@ class NormalWishart(GaussianPosteriorFamily):
             inverse_scales = symmetric_part(as_matrices("inverse_scale", inverse_scale, self.dim))
         linear = kappas[:, None] * means  # (n, D)
         second = inverse_scales + linear[:, :, None] * means[:, None, :]  # W^-1 + kappa m m^T, (n, D, D)
-        return np.concatenate(
-            [linear, -0.5 * kappas[:, None], flatten(-0.5 * second), 0.5 * (dofs - self.dim)[:, None]], axis=1
-        )
+        columns = [linear, -0.5 * kappas[:, None], flatten(-0.5 * second), 0.5 * (dofs - self.dim)[:, None]]
+        return np.concatenate(columns, axis=1)
 
     def standard(self, eta: Array) -> tuple[Array, Array, Array, Array]:
         """Return m (n, D), kappa (n,), W^-1 (n, D, D) and nu (n,): no matrix is inverted.
@@ -330,11 +330,9 @@ class NormalWishart(GaussianPosteriorFamily):
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with kappa <= 0, nu <= D - 1 or a scale matrix that is not positive definite."""
         kappa, dof = -2.0 * eta[:, self.dim], self._dof(eta)
-        problems = [(int(i), f"has kappa = {kappa[i]:.6g}, which must be positive") for i in np.flatnonzero(kappa <= 0)]
-        problems += [
-            (int(i), f"has {dof[i]:.6g} degrees of freedom, which must exceed D - 1 = {self.dim - 1}")
-            for i in np.flatnonzero(dof <= self.dim - 1)
-        ]
+        text = f"degrees of freedom, which must exceed D - 1 = {self.dim - 1}"
+        problems = not_positive("kappa =", kappa)
+        problems += [(int(i), f"has {dof[i]:.6g} {text}") for i in np.flatnonzero(dof <= self.dim - 1)]
         has_means = np.flatnonzero(kappa > 0)  # without a positive kappa there is no mean to take off W^-1
         inverse_scale = self.standard(eta[has_means])[2]
         problems_of_scale = not_positive_definite(inverse_scale, "scale matrix")

@@ -107,9 +107,8 @@ class Point(Family):
         UnsupportedError
             Always.
         """
-        raise UnsupportedError(
-            "Point", "a point has no entropy", "use a family with a width, such as SphericalGaussian"
-        )
+        text = "a point has no entropy"
+        raise UnsupportedError("Point", text, "use a family with a width, such as SphericalGaussian")
 
 
 _LOG_TWO_PI = float(np.log(2.0 * np.pi))
@@ -135,9 +134,8 @@ class KnownCovarianceGaussian(Family):
     def __post_init__(self) -> None:
         matrix = np.array(self.covariance, dtype=np.float64)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.all(np.isfinite(matrix)):
-            raise InputError(
-                "covariance", f"expected a finite square matrix, found shape {matrix.shape}", code="E-NUMBER"
-            )
+            text = f"expected a finite square matrix, found shape {matrix.shape}"
+            raise InputError("covariance", text, code="E-NUMBER")
         matrix = symmetric_part(matrix)
         precision = inverse(matrix[None], "covariance")[0]
         for array in (matrix, precision):

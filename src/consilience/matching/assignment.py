@@ -101,10 +101,8 @@ def assign_nested(costs: Array, inside: Mapping[str, Array]) -> NestedAssignment
         costs = costs + np.take_along_axis(blocks, inner_columns[name][..., None], axis=3)[..., 0].sum(axis=2)
     outer = assign_block(costs)
     rows = np.arange(len(outer))
-    inner = {
-        name: (outer[:, None] * columns.shape[2] + columns[rows, outer]).ravel()
-        for name, columns in inner_columns.items()
-    }
+    of_outer = ((name, outer[:, None] * one.shape[2] + one[rows, outer]) for name, one in inner_columns.items())
+    inner = {name: columns.ravel() for name, columns in of_outer}
     return NestedAssignment(outer, inner)
 
 

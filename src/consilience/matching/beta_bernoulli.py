@@ -163,10 +163,7 @@ class GaussianAtoms:
         """
         count = groups.mass.astype(np.int64)  # members of each group (G,)
         sums, newcomers = self._whitened(groups.sums, groups.mass), self._whitened(self.pieces[rows], 1.0)
-        (shrinkage_before, level_before), (shrinkage_after, level_after) = (
-            self._coefficients(count),
-            self._coefficients(count + 1),
-        )
+        (shrinkage_before, level_before), (shrinkage_after, level_after) = map(self._coefficients, (count, count + 1))
         cross_terms = shrinkage_after * sums
         cross_terms *= 2.0
         features = np.concatenate([newcomers**2, newcomers], axis=1)  # (k, 2 D)

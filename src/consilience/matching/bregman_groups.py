@@ -47,9 +47,8 @@ class BregmanGroups:
     def pieces(self) -> Array:
         """Weighted natural parameters, weights and weighted log normalisers (L, P + 2)."""
         levels = self.family.log_normalizer(self.natural)  # A(eta_l): (L,)
-        return np.concatenate(
-            [self.natural * self.weights[:, None], self.weights[:, None], (self.weights * levels)[:, None]], axis=1
-        )
+        weights = self.weights[:, None]
+        return np.concatenate([self.natural * weights, weights, (self.weights * levels)[:, None]], axis=1)
 
     @cached_property
     def _centre(self) -> Array:

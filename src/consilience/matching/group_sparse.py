@@ -106,9 +106,8 @@ def _improvable_of(costs: Array, offsets: Labels, labels: Labels, join_price: Ar
     all_rows = np.arange(len(labels))
     current_costs, best_costs = priced[all_rows, labels], priced[all_rows, assign_blocks(priced, offsets)]
     gains = np.bincount(owner, weights=current_costs - best_costs, minlength=len(sizes))
-    return np.flatnonzero(
-        gains > RELATIVE_GAIN_ROUNDING * np.bincount(owner, weights=np.abs(current_costs), minlength=len(sizes))
-    )
+    totals = np.bincount(owner, weights=np.abs(current_costs), minlength=len(sizes))
+    return np.flatnonzero(gains > RELATIVE_GAIN_ROUNDING * totals)
 
 
 @dataclass(frozen=True, eq=False)

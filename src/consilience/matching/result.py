@@ -111,10 +111,9 @@ class Matching(Displayed, Plotted, Tabular):
         if self.confidence is None:
             return None
         has_confidence = (self.labels >= 0) & np.isfinite(self.confidence)  # (L,)
-        totals = np.bincount(
-            self.labels[has_confidence], weights=self.confidence[has_confidence], minlength=self.n_components
-        )
-        counts = np.bincount(self.labels[has_confidence], minlength=self.n_components)
+        labels, confidence = self.labels[has_confidence], self.confidence[has_confidence]
+        totals = np.bincount(labels, weights=confidence, minlength=self.n_components)
+        counts = np.bincount(labels, minlength=self.n_components)
         return np.where(counts > 0, totals / np.maximum(counts, 1), np.nan)
 
     def of_site(self, site: int | str) -> Labels:

@@ -85,11 +85,8 @@ def adapter_of_source(source: Mapping[str, Json]) -> Adapter | None:
         if adapter.kind == kind:
             return adapter
     known = ", ".join(adapter.kind for adapter in known_adapters())
-    raise UnsupportedError(
-        "",
-        f"this version cannot rebuild a {kind!r}; known: {known}",
-        "hand the adapter of another kind to consilience.register_adapter first",
-    )
+    text = f"this version cannot rebuild a {kind!r}; known: {known}"
+    raise UnsupportedError("", text, "hand the adapter of another kind to consilience.register_adapter first")
 
 
 def has_labels(posterior: Posterior) -> bool:

@@ -211,10 +211,8 @@ class _Chain:
         order = np.lexsort((sequence, piece_number))
         ends = np.searchsorted(piece_number[order], np.arange(int(piece_number.max()) + 2))
         by_piece_number = [order[a:b] for a, b in pairwise(ends)]
-        return [
-            (later, earlier[np.searchsorted(sequence[earlier], sequence[later])])
-            for earlier, later in pairwise(by_piece_number)
-        ]
+        pairs = pairwise(by_piece_number)
+        return [(later, earlier[np.searchsorted(sequence[earlier], sequence[later])]) for earlier, later in pairs]
 
 
 def _products(chain: _Chain) -> tuple[Array, Array]:
@@ -351,11 +349,8 @@ def forward_in_logs(
         current = current + log_evidence[rows]
         densities[rows] = total = _log_sum(current, 1)
         if not total.min() > -np.inf:
-            raise InputError(
-                "",
-                f"row {int(rows[total.argmin()])} has probability zero in this model after those before it",
-                code="E-NUMBER",
-            )
+            text = f"row {int(rows[total.argmin()])} has probability zero in this model after those before it"
+            raise InputError("", text, code="E-NUMBER")
         filtered[rows] = current = current - total[:, None]
     return filtered, densities
 

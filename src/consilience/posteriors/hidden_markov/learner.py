@@ -277,9 +277,8 @@ def initial_factors(problem: HMMProblem, n_states: int, rng: np.random.Generator
     size = membership.shape[1]
     no_counts = TransitionCounts(np.zeros((size, size)), np.zeros(size))
     # Prior plus the statistics of each state's rows: (K, n) @ (n, P)
-    return GlobalFactors(
-        problem.prior + membership.T @ problem.statistics, no_counts, uniform_sticks(size, problem.transition_prior)
-    )
+    natural = problem.prior + membership.T @ problem.statistics
+    return GlobalFactors(natural, no_counts, uniform_sticks(size, problem.transition_prior))
 
 
 def _cluster_membership(rows: Array, n_states: int, rng: np.random.Generator) -> Array:
@@ -362,9 +361,8 @@ def merge_states(problem: HMMProblem, factors: GlobalFactors, first: int, second
     merge_matrix = np.eye(size)[survivors]  # (K - 1, K): row g adds up the states that become state g
     merge_matrix[np.flatnonzero(survivors == first)[0], second] = 1.0
     natural = problem.prior + merge_matrix @ (factors.natural - problem.prior)
-    counts = TransitionCounts(
-        merge_matrix @ factors.counts.transitions @ merge_matrix.T, merge_matrix @ factors.counts.starts
-    )
+    transitions = merge_matrix @ factors.counts.transitions @ merge_matrix.T
+    counts = TransitionCounts(transitions, merge_matrix @ factors.counts.starts)
     return _by_visits(problem, natural, counts, merge_matrix @ factors.sticks.weights[:-1])
 
 

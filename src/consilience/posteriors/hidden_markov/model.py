@@ -88,18 +88,16 @@ class HiddenMarkovModel:
             When an attached array is missing.
         """
         if not isinstance(posterior.family, NormalWishart):
-            raise InputError(
-                "", f"a HiddenMarkovModel has normal-wishart components, found {posterior.family}", code="E-TYPE"
-            )
+            text = f"a HiddenMarkovModel has normal-wishart components, found {posterior.family}"
+            raise InputError("", text, code="E-TYPE")
         values = {name: attached.values for name, attached in posterior.attached.items()}
         counts = TransitionCounts(values["transition_counts"], values["start_counts"])
         hyperparameters = (float(values[name]) for name in ("gamma", "eta", "kappa", "start_concentration"))
         prior = StickyPrior(*hyperparameters)
         for name, array in (("transition_counts", counts.transitions), ("start_counts", counts.starts)):
             if not np.all(array >= 0.0):
-                raise InputError(
-                    name, f"expected counts that are not negative, found {array.min():.6g}", code="E-NUMBER"
-                )
+                text = f"expected counts that are not negative, found {array.min():.6g}"
+                raise InputError(name, text, code="E-NUMBER")
         sticks, order = canonical_sticks(counts, prior)
         weights = np.empty(len(order) + 1)
         # Sticks are in the order of visits; weights in the order of the posterior, the remainder last.
@@ -229,9 +227,8 @@ def as_lengths(lengths: ArrayLike | None, count: int) -> Labels:
         return np.array([count])
     values = np.asarray(lengths)
     if values.ndim != 1 or values.dtype.kind not in "iu" or values.size == 0 or not np.all(values > 0):
-        raise InputError(
-            "lengths", f"expected positive integers, one for each sequence, found {lengths!r:.80}", code="E-NUMBER"
-        )
+        text = f"expected positive integers, one for each sequence, found {lengths!r:.80}"
+        raise InputError("lengths", text, code="E-NUMBER")
     if values.sum() != count:
         raise InputError("lengths", f"add up to {values.sum()}, but there are {count} rows", code="E-SHAPE")
     return values.astype(np.int64)

@@ -220,10 +220,8 @@ def _transitions_alt(states: Sequence[StateSummary]) -> str:
 def timelines(chain: ChainContent) -> list[Markup]:
     """Return one figure for every few sequences: a band of decoded states, above one of true labels where known."""
     drawn = chain.timelines[:SEQUENCES_AT_MOST]
-    return [
-        _figure(chain, drawn[start : start + _SEQUENCES_PER_FIGURE])
-        for start in range(0, len(drawn), _SEQUENCES_PER_FIGURE)
-    ]
+    starts = range(0, len(drawn), _SEQUENCES_PER_FIGURE)
+    return [_figure(chain, drawn[start : start + _SEQUENCES_PER_FIGURE]) for start in starts]
 
 
 def _figure(chain: ChainContent, drawn: Sequence[Timeline]) -> Markup:
@@ -248,9 +246,8 @@ def _figure(chain: ChainContent, drawn: Sequence[Timeline]) -> Markup:
 def _bands(chain: ChainContent, timeline: Timeline, x: Scale, y: float) -> list[Markup]:
     parts = [text(_LEFT - 12, y + 15, shorten(timeline.name, 18), "name", "end")]
     for start, end, state in timeline.states:
-        parts += _run_shapes(
-            x(start), x(end), y, colour_class(state), f"state {state}, steps {start:,} to {end - 1:,}", str(state)
-        )
+        tooltip = f"state {state}, steps {start:,} to {end - 1:,}"
+        parts += _run_shapes(x(start), x(end), y, colour_class(state), tooltip, str(state))
     if timeline.truth:
         parts.append(text(_LEFT - 12, y + _BAND_HEIGHT + 16, "truth", "tick", "end"))
     for start, end, label in timeline.truth:
@@ -264,9 +261,8 @@ def _run_shapes(start: float, end: float, y: float, colour: str, tooltip: str, n
     """Return one run of a band; its name is written into it where there is room."""
     run_width = end - start
     gap = 0.4 if run_width > 4 else 0.0
-    box = element(
-        "rect", x=start + gap, y=y, width=max(run_width - 2 * gap, 0.6), height=_BAND_HEIGHT - 2, kind=f"band {colour}"
-    )
+    size = {"width": max(run_width - 2 * gap, 0.6), "height": _BAND_HEIGHT - 2}
+    box = element("rect", x=start + gap, y=y, **size, kind=f"band {colour}")
     parts = [element("g", element("title", tooltip) + box)]
     if run_width > 7.4 * len(name) + 6:
         parts.append(text((start + end) / 2, y + 14.5, name, "band-text", "middle"))

@@ -37,9 +37,8 @@ def path_curve(points: Sequence[PathPoint], chosen_number: int, measure: str) ->
     chosen_index = next((i for i, x in enumerate(xs) if x == chosen_number), None)
     ends = f"from {format_number(ys[0])} at {xs[0]} to {format_number(ys[-1])} at {xs[-1]}"
     alt = f"The {measure} against the number of components, {ends}; "
-    alt += f"{chosen_number} was chosen" + (
-        "." if chosen_index is None else f", where it is {format_number(ys[chosen_index])}."
-    )
+    there = "" if chosen_index is None else f", where it is {format_number(ys[chosen_index])}"
+    alt += f"{chosen_number} was chosen{there}."
     return curve(xs, ys, "number of components", measure, alt, chosen_index=chosen_index)
 
 
@@ -50,9 +49,7 @@ def entropy_chart(components: Sequence[ComponentSummary]) -> Markup:
     largest and a box between the quartiles stand for the dots of each row.
     """
     drawn = [component for component in components if component.entropy is not None][:_MAX_ROWS]
-    values = np.array(
-        [v for component in drawn for v in (component.entropy, *component.local_entropies)], dtype=np.float64
-    )
+    values = np.array([v for one in drawn for v in (one.entropy, *one.local_entropies)], dtype=np.float64)
     rows = [number + 0.5 for number in range(len(drawn))]
     value_range = (float(values.min()), float(values.max()))
     # The larger row is the lower: components stand in their order from the top.
@@ -152,11 +149,8 @@ def _cell(
     tooltip = f"{shorten(site.name)}: {', '.join(map(str, numbers[:20]))} " + (
         "dropped" if column < 0 else f"→ {column}" + ("" if mean is None else f", confidence {format_fixed(mean, 2)}")
     )
-    kinds = (
-        ("cell gone", "gone-text")
-        if column < 0
-        else (f"cell {_shade_class(site.confidence is not None, mean)}", "cell-text")
-    )
+    shade = "gone" if column < 0 else _shade_class(site.confidence is not None, mean)
+    kinds = f"cell {shade}", "gone-text" if column < 0 else "cell-text"
     return cell(x + gap, y + 2, width - 2 * gap, step - 4, kinds[0], tooltip, label, kinds[1])
 
 
@@ -199,16 +193,14 @@ def share_bars(components: Sequence[ComponentSummary], n_sites: int, n_dropping:
         y, length = top + step * row, (WIDTH - left - right) * n_holders / n_sites
         shade_class = "gone" if is_dropped else _shade_class(has_confidence, confidence)
         parts.append(text(left - 12, y + 15, name, "tick", "end"))
-        parts.append(
-            element("rect", x=left, y=y + 3, width=max(length, 1.0), height=step - 6, rx=2, kind=f"cell {shade_class}")
-        )
+        size = {"width": max(length, 1.0), "height": step - 6}
+        parts.append(element("rect", x=left, y=y + 3, **size, rx=2, kind=f"cell {shade_class}"))
         parts.append(text(left + length + 8, y + 15, f"{n_holders:,} of {n_sites:,}", "tick"))
     counts = [len(component.members or ()) for component in components]
+    shown = format_count(len(components), "fused component")
     description = (
-        f"The share of {n_sites:,} sites that have each of {format_count(len(components), 'fused component')}: "
-    )
-    description += (
-        f"from {min(counts):,} to {max(counts):,} sites. {n_dropping:,} sites have components that were dropped."
+        f"The share of {n_sites:,} sites that have each of {shown}: from {min(counts):,} to {max(counts):,} sites. "
+        f"{n_dropping:,} sites have components that were dropped."
     )
     chart_height = top + step * len(rows) + 6
     if has_confidence:
@@ -323,9 +315,8 @@ def _ellipse(ellipse: ComponentEllipse, x: Scale, y: Scale, kind: str, plane_kin
     if kind.startswith("thin") and max(long, abs(cx), abs(cy)) > 20 * WIDTH:  # far wider than the page: a line at most
         return Markup("")
     angle = math.degrees(math.atan2(float(vectors[1, 1]), float(vectors[0, 1]))) % 180.0
-    return element(
-        "ellipse", rx=long, ry=max(short, 0.5), transform=f"translate({cx:.1f} {cy:.1f}) rotate({angle:.1f})", kind=kind
-    )
+    place = f"translate({cx:.1f} {cy:.1f}) rotate({angle:.1f})"
+    return element("ellipse", rx=long, ry=max(short, 0.5), transform=place, kind=kind)
 
 
 def _plane_in_words(plane: ComponentPlane) -> str:

@@ -101,21 +101,15 @@ def content_of(
     _refuse_contradictions(records, posteriors, fused)
     findings = findings_of(provenance["result"])
     names = short_names([record["name"] for record in records])
-    site_order = sorted(
-        range(len(records)), key=lambda i: (natural_key(records[i]["name"]), str(records[i].get("sha256", "")))
-    )
+    keys = [(natural_key(record["name"]), str(record.get("sha256", ""))) for record in records]
+    site_order = sorted(range(len(records)), key=keys.__getitem__)
     outlier_reasons = _reasons_by_name(findings)
     sites = [site_of(records[i], names[i], posteriors[i], outlier_reasons.get(records[i]["name"])) for i in site_order]
-    described = [
-        (sites[position], posterior)
-        for position, i in enumerate(site_order)
-        if (posterior := posteriors[i]) is not None
-    ]
+    given = zip(sites, (posteriors[i] for i in site_order), strict=True)
+    described = [(site, posterior) for site, posterior in given if posterior is not None]
     # (L,) and (L, P) of the sites whose posteriors are known; the empty first part gives the dtype where none is.
     local_labels = np.concatenate([np.zeros(0, dtype=np.int64), *(labels_of(site) for site, _ in described)])
-    local_natural = np.concatenate(
-        [np.zeros((0, fused.family.size)), *(posterior.natural for _, posterior in described)]
-    )
+    local_natural = np.concatenate([np.zeros((0, fused.family.size)), *(one.natural for _, one in described)])
     illustration = Illustration() if illustration is None else illustration
     process = process_of(fused, [(site.name, posterior) for site, posterior in described], illustration.rows)
     return PosteriorContent(

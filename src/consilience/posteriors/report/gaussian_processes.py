@@ -102,11 +102,7 @@ def process_of(
     drawn_rows = np.unique(np.linspace(0, len(data) - 1, min(len(data), _MAX_ROWS)).round().astype(np.int64))
     with np.errstate(all="ignore"):  # what overflows is left out
         site_points = [_inducing_points(gp) for _, gp in site_gps]
-        extents = [
-            _inducing_points(fused_gp)[:, drawn_columns],
-            data[:, drawn_columns],
-            *(points[:, drawn_columns] for points in site_points),
-        ]
+        extents = [points[:, drawn_columns] for points in (_inducing_points(fused_gp), data, *site_points)]
         return ProcessContent(
             inputs=tuple(names[:-1]),
             axes=(names[drawn_columns[0]], names[drawn_columns[1]]),

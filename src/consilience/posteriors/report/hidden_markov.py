@@ -138,19 +138,14 @@ def runs(labels: Labels, max_runs: int = MAX_DRAWN_STEPS) -> tuple[tuple[int, in
     # A run starts where the label differs from the one before; the first is made to differ.
     run_starts = np.flatnonzero(np.diff(drawn_labels, prepend=drawn_labels[0] - 1))
     run_ends = np.append(run_starts[1:], len(drawn_labels))
-    return tuple(
-        (int(edges[a]), int(edges[b]), int(drawn_labels[a]))
-        for a, b in zip(run_starts.tolist(), run_ends.tolist(), strict=True)
-    )
+    ends = zip(run_starts.tolist(), run_ends.tolist(), strict=True)
+    return tuple((int(edges[a]), int(edges[b]), int(drawn_labels[a])) for a, b in ends)
 
 
 def _contingency_table(row_labels: Labels, column_labels: Labels, rows: int, columns: int) -> Array:
     """Return how many steps have each pair of labels: a contingency table (rows, columns) of labels (T,) and (T,)."""
-    return (
-        np.bincount(row_labels * columns + column_labels, minlength=rows * columns)
-        .reshape(rows, columns)
-        .astype(np.float64)
-    )
+    counts = np.bincount(row_labels * columns + column_labels, minlength=rows * columns)
+    return counts.reshape(rows, columns).astype(np.float64)
 
 
 def _best_partners(table: Array) -> Labels:

@@ -154,10 +154,7 @@ def _top_words(fused: Posterior) -> list[tuple[tuple[str, float], ...]]:
     noun = "symbol" if has_states(fused) else "feature"
     names = fused.features.names or tuple(f"{noun} {i}" for i in range(probabilities.shape[1]))
     order = np.argsort(-probabilities, axis=1, kind="stable")[:, :_N_WORDS]
-    return [
-        tuple((names[i], float(component_probabilities[i])) for i in indices)
-        for component_probabilities, indices in zip(probabilities, order, strict=True)
-    ]
+    return [tuple((names[i], float(row[i])) for i in top) for row, top in zip(probabilities, order, strict=True)]
 
 
 def _parameters(fused: Posterior) -> list[tuple[tuple[str, float], ...]]:

@@ -88,9 +88,8 @@ def plane_of(fused: Posterior, local: Array, labels: Labels) -> ComponentPlane |
             axes, kind = ("first axis", "second axis"), "projected"
     if not ellipses[0]:
         return None
-    return ComponentPlane(
-        axes, kind, share, tuple(ellipses[0]), tuple(ellipses[1]) if len(ellipses) > 1 else (), len(local)
-    )
+    local_ellipses = tuple(ellipses[1]) if len(ellipses) > 1 else ()
+    return ComponentPlane(axes, kind, share, tuple(ellipses[0]), local_ellipses, len(local))
 
 
 def _mass_shares(fused: Posterior) -> Array:

@@ -346,10 +346,8 @@ def _moments(content: PosteriorContent) -> Table | None:
 
 
 def _words(component: ComponentSummary) -> Markup:
-    return listed(
-        markup("{} <small>{}</small>", shorten(word, 40), format_fixed(100 * share, 1))
-        for word, share in component.words
-    )
+    shown = "{} <small>{}</small>"
+    return listed(markup(shown, shorten(word, 40), format_fixed(100 * share, 1)) for word, share in component.words)
 
 
 def _embedding(space: str) -> Paragraph:

@@ -56,9 +56,8 @@ class InducingPointAdapter(Adapter):
     def describe(self, model: Any, n_observations: float | None) -> Posterior:
         """Return inducing inputs and values as points (M, d + 1), with the rest of the process attached."""
         if n_observations is not None and not 0 < n_observations < float("inf"):
-            raise InputError(
-                "n_observations", f"expected a positive number of observations, found {n_observations}", code="E-NUMBER"
-            )
+            text = f"expected a positive number of observations, found {n_observations}"
+            raise InputError("n_observations", text, code="E-NUMBER")
         value = self.to_sparse_gp(model, n_observations)
         is_unscaled = not np.any(value.shift) and bool(np.all(value.scale == 1.0))
         scaling = None if is_unscaled else {"shift": tuple(value.shift), "scale": tuple(value.scale)}
@@ -233,9 +232,8 @@ class ApproximateGPAdapter(InducingPointAdapter):
 
         kernel, name = value.kernel, value.kernel.name
         options = {"ard_num_dims": value.dim}
-        base = (
-            kernels.RBFKernel(**options) if name == "rbf" else kernels.MaternKernel(nu=int(name[-2]) / 2.0, **options)
-        )
+        rbf, matern = kernels.RBFKernel, kernels.MaternKernel
+        base = rbf(**options) if name == "rbf" else matern(nu=int(name[-2]) / 2.0, **options)
 
         class SparseGaussianProcess(ApproximateGP):  # type: ignore[misc]
             """A sparse Gaussian process rebuilt from its parameters."""
@@ -295,10 +293,8 @@ def _kernel_of(model: Any, dim: int) -> Kernel:
         module = module.base_kernel
     _require_class(module, ("RBFKernel", "MaternKernel"), "kernel")
     if module.active_dims is not None or module.lengthscale.numel() not in (1, dim) or not np.isfinite(variance):
-        raise UnsupportedError(
-            "kernel",
-            f"expected one {type(module).__name__} of all {dim} inputs, found active_dims or a batch of kernels",
-        )
+        text = f"expected one {type(module).__name__} of all {dim} inputs, found active_dims or a batch of kernels"
+        raise UnsupportedError("kernel", text)
     name = "rbf" if type(module).__name__ == "RBFKernel" else MATERN_NAMES[float(module.nu)]
     return make_kernel(name, variance, np.broadcast_to(_to_array(module.lengthscale).ravel(), (dim,)))
 

@@ -59,9 +59,8 @@ class Kernel(ABC):
         object.__setattr__(self, "lengthscales", lengthscales)
         for name, values in (("variance", np.array(self.variance)), ("length-scales", lengthscales)):
             if not np.all(np.isfinite(values) & (values > 0)):
-                raise InputError(
-                    "", f"{name} of a kernel must be positive and finite, found {values.tolist()}", code="E-NUMBER"
-                )
+                text = f"{name} of a kernel must be positive and finite, found {values.tolist()}"
+                raise InputError("", text, code="E-NUMBER")
 
     @property
     @abstractmethod
@@ -83,9 +82,8 @@ class Kernel(ABC):
         """Return inputs (n, d) in units of the length-scales."""
         rows = np.asarray(X, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != self.dim:
-            raise InputError(
-                "inputs", f"expected an array of shape (n, {self.dim}), found {rows.shape}", code="E-SHAPE"
-            )
+            text = f"expected an array of shape (n, {self.dim}), found {rows.shape}"
+            raise InputError("inputs", text, code="E-SHAPE")
         return rows / self.lengthscales
 
     @final

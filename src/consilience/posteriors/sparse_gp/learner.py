@@ -207,9 +207,8 @@ class TitsiasGP:
         for name, values in (("X", rows), ("y", targets)):
             if not np.all(np.isfinite(values)):
                 row = int(np.argwhere(~np.isfinite(values))[0, 0])
-                raise InputError(
-                    name, f"row {row}, counted from 0, is not finite", "leave it out or fill it in", "E-NUMBER"
-                )
+                text = f"row {row}, counted from 0, is not finite"
+                raise InputError(name, text, "leave it out or fill it in", "E-NUMBER")
         shift, scale = (as_vector(name, getattr(self, name), rows.shape[1] + 1) for name in ("shift", "scale"))
         if not (np.all(np.isfinite(shift)) and np.all(np.isfinite(scale) & (scale > 0))):
             raise InputError("shift and scale", "expected finite numbers, those of scale positive", code="E-NUMBER")

@@ -223,10 +223,8 @@ def _root_of_precision(site_factor: _SiteFactor, cross: Array, is_lossless: bool
         return spread.T / np.sqrt(site_factor.values)[:, None]
     # I - F^T F, the inner matrix of C; I - V^T V is the variance that the fused inputs do not see.
     lost_variance = np.eye(len(site_factor.values)) - cross.T @ cross
-    inner_matrix = np.diag(site_factor.values) + (site_factor.vectors * root).T @ lost_variance @ (
-        site_factor.vectors * root
-    )
-    eigenvalues, vectors = eigh(inner_matrix)
+    rooted = site_factor.vectors * root
+    eigenvalues, vectors = eigh(np.diag(site_factor.values) + rooted.T @ lost_variance @ rooted)
     # Lost variance only adds to the eigenvalues; rounding may take some off.
     positive_eigenvalues = np.maximum(eigenvalues, site_factor.values.min())
     return (vectors / np.sqrt(positive_eigenvalues)).T @ spread.T

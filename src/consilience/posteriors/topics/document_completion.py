@@ -167,9 +167,8 @@ def fold_in(
     counts = as_counts("documents", documents, concentrations.shape[1])
     alpha = as_vector("document_prior", document_prior, len(concentrations))
     if not np.all((alpha > 0.0) & (alpha < np.inf)):
-        raise InputError(
-            "document_prior", f"expected a positive number for every topic, found {alpha}", code="E-NUMBER"
-        )
+        text = f"expected a positive number for every topic, found {alpha}"
+        raise InputError("document_prior", text, code="E-NUMBER")
     # exp E log phi (V, K), words first: the rows of a document's words are one slice
     word_factors = _exponentials((digamma(concentrations) - digamma(concentrations.sum(axis=1, keepdims=True))).T)
     gamma = np.empty((counts.shape[0], len(concentrations)))
@@ -207,9 +206,8 @@ def complete_documents(
     lam = as_rows("topics", topics)
     w1, w2 = (as_counts("documents", part, lam.shape[1]) for part in (observed, held_out))  # as in the equation above
     if w1.shape != w2.shape:
-        raise InputError(
-            "documents", f"{w1.shape[0]} have an observed part, but {w2.shape[0]} a held-out part", code="E-SHAPE"
-        )
+        text = f"{w1.shape[0]} have an observed part, but {w2.shape[0]} a held-out part"
+        raise InputError("documents", text, code="E-SHAPE")
     proportions = fold_in(w1, lam, document_prior, tolerance=tolerance)
     proportions /= proportions.sum(axis=1, keepdims=True)  # pi (n, K)
     word_probabilities = (lam / lam.sum(axis=1, keepdims=True)).T  # phi^T (V, K)

@@ -167,28 +167,24 @@ class GaussianTopicsAdapter(Adapter):
         """Return the fused topics."""
         self.require_family(posterior, Point)
         if posterior.counts is None:
-            raise InputError(
-                "", f"this posterior of a {self.kind} lacks counts, which rebuilding needs", code="E-NEEDED"
-            )
+            text = f"this posterior of a {self.kind} lacks counts, which rebuilding needs"
+            raise InputError("", text, code="E-NEEDED")
         return GaussianTopicModel(posterior.parameters()["value"], posterior.counts, posterior.source["space"])
 
     def scores(self, model: Any, data: Any) -> Scores:
         """Return the squared distance of every row, the embedding of a token, to the nearest centre."""
         labels = model.assign(data)
         distances = np.square(data - model.centers[labels]).sum(axis=1)
-        name, unit = "squared distance to the nearest centre", "squared units per row"
-        return row_scores(
-            name, unit, distances, labels, model.n_topics, larger_is_better=False, kind=ScoreKind.DISTANCE
-        )
+        name, unit, kind = "squared distance to the nearest centre", "squared units per row", ScoreKind.DISTANCE
+        return row_scores(name, unit, distances, labels, model.n_topics, larger_is_better=False, kind=kind)
 
 
 def embedding_rows(embeddings: ArrayLike, n_words: int | None, columns: int | None = None) -> Array:
     """Return finite embeddings (V, e), or raise saying what was expected; `n_words` is V where it is known."""
     rows = as_rows("embeddings", embeddings, columns)
     if n_words is not None and len(rows) != n_words:
-        raise InputError(
-            "embeddings", f"expected one row for each of the {n_words} words, found {len(rows)}", code="E-SHAPE"
-        )
+        text = f"expected one row for each of the {n_words} words, found {len(rows)}"
+        raise InputError("embeddings", text, code="E-SHAPE")
     bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
     if len(bad):
         raise InputError("embeddings", f"row {bad[0]}, counted from 0, has NaN or infinite values", code="E-NUMBER")
@@ -271,11 +267,8 @@ class GaussianTopics:
         used = np.flatnonzero((tokens > 0) & rows.any(axis=1))
         distinct = len(np.unique(rows[used], axis=0))
         if distinct < self.n_topics:
-            raise InputError(
-                "documents",
-                f"have {distinct} words with embeddings that differ, too few for {self.n_topics} topics",
-                code="E-FEW",
-            )
+            text = f"have {distinct} words with embeddings that differ, too few for {self.n_topics} topics"
+            raise InputError("documents", text, code="E-FEW")
         # A word of c_w tokens counts as c_w points at its embedding, so words rather than tokens are clustered.
         kmeans = KMeans(self.n_topics, n_init=self.restarts, max_iter=self.max_iterations, random_state=self.seed)
         labels = kmeans.fit(rows[used], sample_weight=tokens[used]).labels_

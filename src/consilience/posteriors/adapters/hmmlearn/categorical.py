@@ -109,16 +109,10 @@ def _as_symbols(data: Any, n_symbols: int) -> Any:
     """Return one column of symbols (n, 1) as whole numbers, or raise naming the row at fault."""
     values = np.asarray(data)
     if values.ndim != 2 or values.shape[1] != 1:
-        raise InputError(
-            "",
-            f"expected one column of symbols, numbered from 0, found an array of shape {values.shape}",
-            code="E-SHAPE",
-        )
+        text = f"expected one column of symbols, numbered from 0, found an array of shape {values.shape}"
+        raise InputError("", text, code="E-SHAPE")
     bad = np.flatnonzero(~np.isin(values[:, 0], np.arange(n_symbols)))
     if len(bad):
-        raise InputError(
-            "",
-            f"row {bad[0]}, counted from 0: expected a symbol from 0 to {n_symbols - 1}, found {values[bad[0], 0]}",
-            code="E-NUMBER",
-        )
+        text = f"row {bad[0]}, counted from 0: expected a symbol from 0 to {n_symbols - 1}, found {values[bad[0], 0]}"
+        raise InputError("", text, code="E-NUMBER")
     return values.astype(np.int64)

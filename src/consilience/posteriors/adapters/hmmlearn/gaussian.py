@@ -173,9 +173,8 @@ class VariationalGaussianHMMAdapter(VariationalAdapter):
         scale_prior, scale = np.repeat(prior.spread, n_states, axis=0), fused.spread
         covariances = scale / dof.reshape(-1, *[1] * (scale.ndim - 1))
         if covariance_type == "tied":  # W^-1 = W0^-1 + sum_k (W_k^-1 - W0^-1), and nu alike; see the class
-            state_scale_priors, state_dof_priors = (
-                posterior.attached[name].values for name in ("scale_prior", "dof_prior")
-            )
+            attached = posterior.attached
+            state_scale_priors, state_dof_priors = attached["scale_prior"].values, attached["dof_prior"].values
             scale_prior, dof_prior = state_scale_priors.mean(axis=0), float(state_dof_priors.mean())
             scale = scale_prior + (scale - state_scale_priors).sum(axis=0)
             dof = dof_prior + float((dof - state_dof_priors).sum())

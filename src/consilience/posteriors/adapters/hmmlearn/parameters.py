@@ -39,12 +39,8 @@ def as_finite(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
     array = as_shape(name, values, shape)
     bad = np.argwhere(~np.isfinite(array))
     if len(bad):
-        raise InputError(
-            name,
-            f"expected finite numbers, found {array[tuple(bad[0])]} at {bad[0].tolist()}",
-            "fit again, with fewer states where one was never visited",
-            "E-NUMBER",
-        )
+        text = f"expected finite numbers, found {array[tuple(bad[0])]} at {bad[0].tolist()}"
+        raise InputError(name, text, "fit again, with fewer states where one was never visited", "E-NUMBER")
     return array
 
 
@@ -100,12 +96,8 @@ def counts_beyond_prior(name: str, posterior: ArrayLike, prior: Array) -> Array:
     """
     counts: Array = as_finite(name, posterior, prior.shape) - prior
     if np.any(counts < -_RELATIVE_ROUNDING * np.maximum(prior, 1.0)):
-        raise InputError(
-            name,
-            f"is {-counts.min():.6g} below its prior, which no data can do",
-            "fit the model with these parameters among those of params",
-            "E-NUMBER",
-        )
+        text = f"is {-counts.min():.6g} below its prior, which no data can do"
+        raise InputError(name, text, "fit the model with these parameters among those of params", "E-NUMBER")
     return np.maximum(counts, 0.0)
 
 
@@ -113,12 +105,8 @@ def common_value(name: str, values: Array) -> Array:
     """Return the value (...) that all states have in `values` (K, ...), or raise naming `name` where they differ."""
     first: Array = values[0]
     if not np.allclose(values, first, rtol=_RELATIVE_ROUNDING, atol=0.0):
-        raise InputError(
-            name,
-            "differs between states, which cannot follow states that are matched",
-            "fit with one value for all",
-            "E-MISMATCH",
-        )
+        text = "differs between states, which cannot follow states that are matched"
+        raise InputError(name, text, "fit with one value for all", "E-MISMATCH")
     return first
 
 

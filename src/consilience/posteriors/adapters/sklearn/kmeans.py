@@ -76,12 +76,8 @@ class KMeansAdapter(Adapter):
     def _labels(self, model: Any) -> Labels:
         labels = getattr(model, "labels_", None)
         if labels is None:
-            raise InputError(
-                f"this {self.class_name}",
-                "keeps no labels of its rows, so that no cluster's size is known",
-                "fit with compute_labels=True",
-                "E-NEEDED",
-            )
+            text = "keeps no labels of its rows, so that no cluster's size is known"
+            raise InputError(f"this {self.class_name}", text, "fit with compute_labels=True", "E-NEEDED")
         return np.asarray(labels)
 
     def inertia(self, model: Any) -> float:
@@ -264,12 +260,8 @@ class BirchAdapter(KMeansAdapter):
 def _subclusters(model: Any) -> list[Any]:
     """Return the subclusters of all leaves, in the order of the centres."""
     if not hasattr(model, "dummy_leaf_"):
-        raise InputError(
-            "this Birch",
-            "has no tree, so that no subcluster's size is known",
-            "give the model as it was fitted",
-            "E-NEEDED",
-        )
+        text = "has no tree, so that no subcluster's size is known"
+        raise InputError("this Birch", text, "give the model as it was fitted", "E-NEEDED")
     leaf, subclusters = model.dummy_leaf_.next_leaf_, []
     while leaf is not None:
         subclusters += leaf.subclusters_

@@ -102,9 +102,8 @@ class GaussianMixtureAdapter(MixtureAdapter):
     def recount(self, posterior: Posterior, n_observations: float | None) -> Posterior:
         """Return the posterior of another number of observations: its natural parameters are counts times moments."""
         if posterior.counts is None or posterior.weights is None:
-            raise InputError(
-                "", "states no counts or no weights, so its observations cannot be counted anew", code="E-NEEDED"
-            )
+            text = "states no counts or no weights, so its observations cannot be counted anew"
+            raise InputError("", text, code="E-NEEDED")
         counts = self._component_counts(posterior.weights, n_observations)
         natural = posterior.natural * (counts / posterior.counts)[:, None]  # the prior is flat: zeros
         source = {**posterior.source, "samples": "assumed" if n_observations is None else "given"}
