@@ -128,8 +128,8 @@ class CentredMoments:
 
     def by_column(self) -> CentredMoments:
         """Return the record of all columns as one of each column (p,)."""
-        small = (np.full(self.n_columns, float(values)) for values in (self.n, self.weight, self.log_weight))
-        return CentredMoments(*small, self.mean[:, None], self.variances[:, None])
+        n, weight, log_weight = (np.full(self.n_columns, float(x)) for x in (self.n, self.weight, self.log_weight))
+        return CentredMoments(n, weight, log_weight, self.mean[:, None], self.variances[:, None])
 
     def reweighted(self, factors: Array) -> CentredMoments:
         """Return the record of rows whose weights are multiplied by factors (...), one for each record."""
