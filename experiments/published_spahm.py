@@ -14,7 +14,7 @@ from scipy.special import gammaln
 
 import consilience as cs
 from consilience.checks import Array, Labels
-from consilience.matching.site_step import Openings
+from consilience.matching.assignment import Openings
 
 
 @dataclass(frozen=True)

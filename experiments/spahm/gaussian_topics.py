@@ -36,7 +36,7 @@ from threadpoolctl import threadpool_limits
 
 import consilience as cs
 from consilience.core.paired import paired_difference
-from consilience.posteriors.topics.learner import GaussianTopics
+from consilience.posteriors.topics.gaussian_topics import GaussianTopics
 
 sys.path.append(str(Path(__file__).parents[1] / "kl_fusion"))
 from record import as_text, remembered, versions

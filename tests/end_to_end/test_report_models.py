@@ -12,7 +12,7 @@ from consilience.posteriors.methods import METHODS
 from consilience.posteriors.report.gaussian_processes import process_of
 from consilience.posteriors.sparse_gp.kernels import RBF
 from consilience.posteriors.sparse_gp.model import SparseGP
-from consilience.posteriors.topics.learner import GaussianTopics
+from consilience.posteriors.topics.gaussian_topics import GaussianTopics
 from tests.end_to_end.pages import mixtures, readable, report, safe
 from tests.posteriors.hmmlearn_sites import fitted
 from tests.posteriors.test_vocabulary import GENSIM, SKLEARN, WORDS

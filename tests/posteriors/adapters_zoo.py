@@ -14,7 +14,7 @@ from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 
 from consilience.posteriors.adapters.table import ADAPTERS
 from consilience.posteriors.hidden_markov.learner import StickyHDPHMM
-from consilience.posteriors.topics.learner import GaussianTopics
+from consilience.posteriors.topics.gaussian_topics import GaussianTopics
 from tests.posteriors import sparse_gps
 from tests.specimens import Specimens
 

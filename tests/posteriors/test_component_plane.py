@@ -5,7 +5,7 @@ import re
 import pytest
 
 from consilience.drawing.svg import Scale
-from consilience.posteriors.report.component_plane import _ellipse
+from consilience.posteriors.report.charts import _ellipse
 from consilience.posteriors.report.planar_components import ComponentEllipse
 
 

@@ -10,8 +10,7 @@ from scipy.spatial.distance import cdist
 from sklearn.cluster import KMeans
 
 import consilience as cs
-from consilience.posteriors.topics.gaussian_topics import GaussianTopicModel
-from consilience.posteriors.topics.learner import GaussianTopics
+from consilience.posteriors.topics.gaussian_topics import GaussianTopicModel, GaussianTopics
 from tests.tolerances import ROUNDING
 
 CENTRES = np.array([[6.0, 0.0, 1.0], [0.0, 6.0, 1.0], [-6.0, -6.0, 1.0], [6.0, 6.0, -8.0]])

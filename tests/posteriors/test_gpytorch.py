@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 
 import consilience as cs
 from consilience.posteriors.adapters.table import ADAPTERS
-from consilience.posteriors.sparse_gp.gpytorch import ApproximateGPAdapter
+from consilience.posteriors.sparse_gp.adapter import ApproximateGPAdapter
 from consilience.posteriors.sparse_gp.kernels import RBF
 from consilience.posteriors.sparse_gp.learner import TitsiasGP
 from tests.tolerances import GPYTORCH_JITTER, ROUNDING

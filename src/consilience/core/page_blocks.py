@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from consilience.core.findings import Findings, VerdictSummary
-from consilience.core.verdict import Verdict
+from consilience.drawing.axes import descent_curve
 from consilience.drawing.blocks import (
     MAX_ROWS,
     Block,
@@ -28,7 +28,6 @@ from consilience.drawing.blocks import (
     sentences,
     text_column,
 )
-from consilience.drawing.curves import descent_curve
 from consilience.drawing.words import format_count, shorten
 
 MAX_NOTES = 8

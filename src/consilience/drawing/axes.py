@@ -1,7 +1,7 @@
 """Axes: the scales, grid, ticks, names and legend of a chart, and the shapes that stand on them in values.
 
-Every chart of the reports is drawn on `Axes`; what it shows on them is its own. A chart of rows has the rows' numbers
-on its y axis, the first at the top.
+Every chart of the reports is drawn on `Axes`; what it shows on them is its own, but for `curve`, values over whole
+numbers such as an objective over its steps. A chart of rows has the rows' numbers on its y axis, the first at the top.
 """
 
 from __future__ import annotations
@@ -10,10 +10,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
+import numpy as np
 from markupsafe import Markup
 
-from consilience.drawing.svg import WIDTH, Scale, colour_class, drawing, element, line, text, tick_label, ticks
-from consilience.drawing.words import shorten
+from consilience.drawing.svg import (
+    WIDTH,
+    Scale,
+    colour_class,
+    drawing,
+    element,
+    integer_ticks,
+    line,
+    text,
+    tick_label,
+    ticks,
+)
+from consilience.drawing.words import format_count, format_number, shorten
 
 HALF_WIDTH = 390.0
 """Width of a chart of which two stand side by side: half of `WIDTH`."""
@@ -30,25 +42,15 @@ Points = Iterable[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Axes:
-    """Two axes in a drawing.
+    """Two axes in a drawing."""
 
-    Parameters
-    ----------
-    x, y : Scale
-        Coordinates of values.
-    left, right, top, bottom : float
-        Edges of the plot within the drawing.
-    width : float
-        Width of the drawing.
-    """
-
-    x: Scale
+    x: Scale  # coordinates of values
     y: Scale
-    left: float
+    left: float  # edges of the plot within the drawing
     right: float
     top: float
     bottom: float
-    width: float
+    width: float  # of the drawing
 
     @classmethod
     def over(
@@ -60,18 +62,11 @@ class Axes:
         margins: tuple[float, float] = (62.0, 14.0),
         inset: tuple[float, float] = (0.0, 0.0),
     ) -> Axes:
-        """Return the axes over ranges of values.
+        """Return the axes over ranges of values, in a plot of this height in a drawing of this width.
 
-        Parameters
-        ----------
-        x_range, y_range : tuple of two float
-            Values at the left and right, and at the lower and upper end; of rows, the larger is the lower.
-        height, width : float
-            Height of the plot, and width of the drawing.
-        margins : tuple of two float
-            Room left of the plot, for the ticks of the y axis, and right of it.
-        inset : tuple of two float
-            Room within the plot, left and right of the x values, and above the y values.
+        Ranges are the values at the left and right, and at the lower and upper end; of rows, the larger is the lower.
+        Margins are room left of the plot, for the ticks of the y axis, and right of it; insets room within the plot,
+        left and right of the x values, and above the y values.
         """
         left, right, bottom = margins[0], width - margins[1], _TOP + height
         x = Scale(*x_range, left + inset[0], right - inset[0])
@@ -167,3 +162,50 @@ def from_zero(low: float, high: float) -> tuple[float, float]:
     ((0.0, 10.0), (9.0, 10.0))
     """
     return (0.0, high) if high > 0 and 0 <= low < _ZERO_SHARE * high else (low, high)
+
+
+def descent_curve(history: Sequence[float]) -> Markup:
+    """Return the objective against the step."""
+    alt = (
+        f"The objective against the step. It went from {format_number(history[0])} to {format_number(history[-1])} in "
+        + (f"{format_count(len(history), 'step')}.")
+    )
+    return curve(list(range(1, len(history) + 1)), history, "step", "objective", alt, chosen_index=None)
+
+
+def curve(
+    xs: Sequence[int], ys: Sequence[float], x_name: str, y_name: str, alt: str, chosen_index: int | None
+) -> Markup:
+    """Return one curve of `ys` (n,) over whole numbers `xs` (n,), with the point `chosen_index` marked."""
+    ceiling = _ceiling(ys)
+    y_range = from_zero(min(ys), ceiling)
+    marks = ticks(*y_range)
+    left = max(62.0, 12.0 + 7.5 * max(len(tick_label(mark, marks)) for mark in marks))
+    axes = Axes.over((xs[0], xs[-1]), y_range, 194.0, HALF_WIDTH, (left, 10.0), (10.0, 6.0))
+    x_marks = integer_ticks(xs[0], xs[-1], 6)
+    parts = axes.names(x_name, y_name) + axes.y_ticks() + axes.x_labels(x_marks, [f"{mark:,}" for mark in x_marks])
+    if chosen_index is not None:
+        chosen_x = axes.x(xs[chosen_index])
+        parts.append(axes.upright(xs[chosen_index]))
+        side, shift = ("start", 8) if chosen_x < 0.6 * HALF_WIDTH else ("end", -8)
+        parts.append(text(chosen_x + shift, axes.top + 10, f"chosen: {xs[chosen_index]}", "note", side))
+    points = [(x, min(y, ceiling)) for x, y in zip(xs, ys, strict=True)]
+    parts.append(axes.curve(points, "curve"))
+    # Values above the ceiling are drawn at it, as triangles that point up.
+    if len(xs) <= 80:
+        parts += axes.dots([point for point, y in zip(points, ys, strict=True) if y <= ceiling], 3, "point")
+        above = [(axes.x(x), axes.y(ceiling)) for x, y in zip(xs, ys, strict=True) if y > ceiling]
+        parts += [element("path", d=f"M{x - 5:.1f} {y + 4:.1f}h10l-5 -9z", kind="above") for x, y in above]
+    if chosen_index is not None:
+        parts += axes.dots([(xs[chosen_index], ys[chosen_index])], 6.5, "point pick")
+    return axes.drawing(parts, alt)
+
+
+def _ceiling(values: Sequence[float]) -> float:
+    """Return the largest value worth drawing to scale: a few far above the others would flatten what was decided."""
+    # With q the distance from the least value to the upper quartile, values above 4 q are cut off, but only where the
+    # largest is above 8 q. Both chosen by eye.
+    low, upper_quartile = min(values), float(np.quantile(values, 0.75))
+    limit = low + 4.0 * (upper_quartile - low)
+    largest_inside = max((value for value in values if value <= limit), default=max(values))
+    return largest_inside if upper_quartile > low and max(values) > low + 8.0 * (upper_quartile - low) else max(values)

@@ -141,21 +141,11 @@ class Facts:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing with its caption.
+    """A drawing with its caption."""
 
-    Parameters
-    ----------
-    drawing : Markup
-        SVG.
-    label : str
-        What readers who do not see it are told that it is. Without one, the figure does not scroll on its own.
-    caption : text, optional
-        What to see in it.
-    """
-
-    drawing: Markup
-    label: str
-    caption: object = ""
+    drawing: Markup  # as SVG
+    label: str  # what readers who do not see it are told that it is; without one, the figure does not scroll on its own
+    caption: object = ""  # what to see in it
 
     def render(self) -> Markup:
         """Return it as HTML."""
@@ -164,30 +154,14 @@ class Figure:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
-
-    Parameters
-    ----------
-    title : str
-        Its head.
-    value : callable
-        Gives the value of a row's item; None is shown as a dash.
-    kind : str
-        CSS class of its cells: "n" is for numbers.
-    digits : int, optional
-        Digits after the point. Default: four significant ones.
-    limit : int
-        Longest text.
-    total : text or number, optional
-        What stands in the last row, below a line. A table has such a row if any column has.
-    """
+    """A column of a table."""
 
     title: object
-    value: Callable[[Any], object]
-    kind: str = "n"
-    digits: int | None = None
-    limit: int = 60
-    total: object = None
+    value: Callable[[Any], object]  # gives the value of a row's item; None is shown as a dash
+    kind: str = "n"  # CSS class of its cells: "n" is for numbers
+    digits: int | None = None  # after the point; by default four significant ones
+    limit: int = 60  # of the length of a text
+    total: object = None  # what stands in the last row, below a line, which a table has if any column does
 
     def shown(self, value: object) -> object:
         """Return a value as the column writes it."""
@@ -207,30 +181,14 @@ def text_column(
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a row for every item.
+    """A table with a row for every item."""
 
-    Parameters
-    ----------
-    label : str
-        What it is a table of.
-    items : sequence
-        What rows are of.
-    columns : sequence of Column or None
-        The first names the rows; those of None are left out.
-    noun : str
-        What to call an item where there are too many to show.
-    caption : text, optional
-        What to see in it.
-    kind : str, optional
-        CSS class.
-    """
-
-    label: str
-    items: Sequence[Any]
-    columns: Sequence[Column | None]
-    noun: str
-    caption: object = ""
-    kind: str = ""
+    label: str  # what it is a table of
+    items: Sequence[Any]  # what rows are of
+    columns: Sequence[Column | None]  # the first names the rows; those of None are left out
+    noun: str  # what to call an item where there are too many to show
+    caption: object = ""  # what to see in it
+    kind: str = ""  # CSS class
 
     def render(self) -> Markup:
         """Return it as HTML."""
@@ -238,19 +196,19 @@ class Table:
         values = [[column.value(item) for column in columns] for item in self.items[:MAX_SAVED_ROWS]]
         shown = values[:MAX_ROWS]
         can_sort = len(shown) >= MIN_SORTED_ROWS and len(columns) <= len(_LETTERS)
-        ranks = [_ranks([row[place] for row in shown]) for place in range(len(columns))] if can_sort else []
-        rows = [_row(columns, row, [rank[place] for rank in ranks]) for place, row in enumerate(shown)]
+        # The rank of every row by every column (rows, columns).
+        ranks = list(zip(*map(_ranks, zip(*shown, strict=True)), strict=True)) if can_sort else [()] * len(shown)
+        rows = [_row(columns, row, rank) for row, rank in zip(shown, ranks, strict=True)]
         if len(self.items) > MAX_ROWS:
-            more = format_count(len(self.items) - MAX_ROWS, self.noun)
             last = '<tr class="last" role="row"><td colspan="{}" role="cell">and {} more</td></tr>'
-            rows.append(markup(last, len(columns), more))
+            rows.append(markup(last, len(columns), format_count(len(self.items) - MAX_ROWS, self.noun)))
         body = markup(
             '<thead role="rowgroup"><tr role="row">{}</tr></thead>\n<tbody role="rowgroup">\n{}\n</tbody>{}',
-            _head(columns, f"sort-{_slug(self.label)}" if can_sort else None),
+            _head(columns, f"sort-{_slug(self.label)}" if can_sort else ""),
             Markup("\n").join(rows),
             _foot(columns),
         )
-        kind = " ".join(filter(None, [self.kind, f"columns-{len(columns)}"]))
+        kind = f"{self.kind} columns-{len(columns)}".strip()
         table = markup('<table role="table" aria-label="{}"{}>\n{}\n</table>', self.label, _class(kind), body)
         titles = [_plain(column.title) for column in columns]
         saved = csv_link(self.label, titles, ([_plain(value) for value in row] for row in values))
@@ -292,24 +250,12 @@ class BlockGroup:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page.
+    """A part of a page."""
 
-    Parameters
-    ----------
-    anchor : str
-        Its name in addresses.
-    title : str
-        Its heading.
-    blocks : sequence of Block or None
-        What stands in it.
-    link : str, optional
-        What the list of sections calls it. Default: its title.
-    """
-
-    anchor: str
+    anchor: str  # its name in addresses
     title: str
-    blocks: Sequence[Block | None] = field(default_factory=tuple)
-    link: str = ""
+    blocks: Sequence[Block | None] = field(default_factory=tuple)  # what stands in it
+    link: str = ""  # what the list of sections calls it; by default its title
 
     def render(self) -> Markup:
         """Return it as HTML."""
@@ -321,6 +267,22 @@ class Section:
 def render_blocks(blocks: Iterable[Block | None]) -> Markup:
     """Return blocks as HTML, one below the other; those of None are left out."""
     return Markup("\n").join(block.render() for block in blocks if block is not None)
+
+
+def _head(columns: Sequence[Column], name: str) -> Markup:
+    """Return the heads of columns, with the buttons of this name that sort by them if it has one."""
+    head = '<th scope="col" role="columnheader"{}>{}{}</th>'
+    buttons = [_sort_button(name, place, column.title) if name else "" for place, column in enumerate(columns)]
+    heads = (markup(head, _class(c.kind), button, c.title) for c, button in zip(columns, buttons, strict=True))
+    return Markup("").join(heads)
+
+
+def _foot(columns: Sequence[Column]) -> Markup:
+    """Return the row of totals; nothing where no column has one."""
+    if all(column.total is None for column in columns):
+        return Markup("")
+    totals = [Markup("") if column.total is None else column.total for column in columns]
+    return markup('\n<tfoot role="rowgroup">{}</tfoot>', _row(columns, totals))
 
 
 def _row(columns: Sequence[Column], values: Sequence[object], ranks: Sequence[int] = ()) -> Markup:
@@ -352,27 +314,21 @@ MAX_SAVED_ROWS = 1000
 
 def sort_rules(page: str) -> list[str]:
     """Return the rules that sort the tables of a page of ours."""
-    places = {
-        place for names in re.findall(r'<tr role="row" class="((?:[a-l]\d+ ?)+)">', page) for place in names.split()
-    }
-    rules = [
-        f"table:has(.by-{place[0]}:checked) .{place}{{--rank:{place[1:]}}}"
-        for place in sorted(places, key=lambda place: (place[0], int(place[1:])))
-    ]
+    classes = re.findall(r'<tr role="row" class="((?:[a-l]\d+ ?)+)">', page)
+    places = {place for names in classes for place in names.split()}
+    ordered = sorted(places, key=lambda place: (place[0], int(place[1:])))
+    rules = [f"table:has(.by-{place[0]}:checked) .{place}{{--rank:{place[1:]}}}" for place in ordered]
     widths = sorted({int(count) for count in re.findall(r'<table [^>]*class="[^"]*columns-(\d+)"', page)})
-    return rules + [
-        f"table.columns-{count}:has(.sort:checked){{grid-template-columns:repeat({count},auto)}}" for count in widths
-    ]
+    grid = "table.columns-{0}:has(.sort:checked){{grid-template-columns:repeat({0},auto)}}"
+    return rules + [grid.format(count) for count in widths]
 
 
 def _sort_button(name: str, place: int, title: object) -> Markup:
     """Return the buttons that sort by a column, ascending and descending; arrow keys go from one to the next."""
     button = '<input type="radio" class="sort {} by-{}" name="{}" aria-label="Sort by {}, {}">'
     said = _plain(title)
-    buttons = Markup("").join(
-        markup(button, way, _LETTERS[place], name, said, meaning)
-        for way, meaning in (("up", "ascending"), ("down", "descending"))
-    )
+    ways = (("up", "ascending"), ("down", "descending"))
+    buttons = Markup("").join(markup(button, way, _LETTERS[place], name, said, meaning) for way, meaning in ways)
     return markup('<span class="sorts">{}</span>', buttons)
 
 
@@ -384,11 +340,8 @@ def _ranks(values: Sequence[object]) -> list[int]:
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return 2, 0.0, natural_key("")
         if isinstance(value, int | float):
-            return (
-                0,
-                float(value) if abs(value) < _MAX_INTEGER else (math.inf if value > 0 else -math.inf),
-                natural_key(""),
-            )
+            huge = math.inf if value > 0 else -math.inf
+            return 0, float(value) if abs(value) < _MAX_INTEGER else huge, natural_key("")
         text = str(_plain(value))
         try:
             return 0, float(text), natural_key("")

@@ -21,14 +21,9 @@ BLANK, UNKNOWN = -1, -2
 
 
 def cell_map(shades: Labels, x: float, y: float, width: float, height: float) -> Markup:
-    """Return a heat map.
+    """Return a heat map of shades (R, C), the first row at the top: 0 to `N_SHADES` - 1, or `BLANK` or `UNKNOWN`.
 
-    Parameters
-    ----------
-    shades : ndarray of shape (R, C)
-        Shade of each cell, the first row at the top: 0 to `N_SHADES` - 1, or `BLANK` or `UNKNOWN`.
-    x, y, width, height : float
-        Upper left corner and size of the map, in units of the drawing.
+    Its upper left corner and size are in units of the drawing.
     """
     cell_width, cell_height = width / shades.shape[1], height / shades.shape[0]
     paths = [

@@ -36,21 +36,10 @@ def comparison_drawing(
 ) -> Markup:
     """Return an SVG file of scores, one panel each, and of the matching behind them.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Models to compare, one row each; a fused model is known by a leading ``fused``, others by ``pooled`` in them.
-    scores : sequence of (str, ndarray of shape (n_rows, n_repetitions), int)
-        For each panel its title, its values and their decimal places; drawn are means, with their numbers, and standard
-        deviations.
-    matching : ndarray of shape (L,)
-        Fused component of each local one, -1 for none.
-    owner : ndarray of shape (L,)
-        Site of each local component.
-    labels : sequence of str, of length L
-        Short label of each local component, written into its cell.
-    label_meaning : str
-        What the labels are.
+    A row is a model to compare; a fused one is known by a leading ``fused``, others by ``pooled`` in their names. A
+    panel has its title, its values (n_rows, n_repetitions) and their decimal places; drawn are means, with their
+    numbers, and standard deviations. `matching` (L,) is the fused component of each local one, -1 for none, `owner`
+    (L,) its site, and `labels` (L,) what is written into its cell.
     """
     row_centres = np.linspace(_TOP, _BOTTOM, 2 * len(names) + 1)[1::2].tolist()  # (n_rows,)
     colours = [_FUSED if name.startswith("fused") else _POOLED if "pooled" in name else _LOCAL for name in names]

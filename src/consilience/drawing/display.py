@@ -23,8 +23,7 @@ from markupsafe import Markup
 
 from consilience.catalogue import no_attribute
 from consilience.drawing.blocks import Block, Facts, Heading, markup, render_blocks
-from consilience.drawing.downloads import with_images, without_links
-from consilience.drawing.style_sheets import read_sheets, rules_of
+from consilience.drawing.downloads import read_sheets, rules_of, with_images, without_links
 from consilience.drawing.words import printable, shorten
 
 MAX_LINES, MAX_WIDTH = 6, 100

@@ -1,6 +1,7 @@
-"""Figures and tables that stand alone: links that save them as SVG and CSV, and images for notebooks.
+"""Figures and tables that stand alone, and the style sheets that they take their look from.
 
-The file is in the link or image itself, so that nothing is fetched and no script runs.
+Links save them as SVG and CSV, and images show them in notebooks. The file is in the link or image itself, so that
+nothing is fetched and no script runs.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ import base64
 import csv
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from pathlib import Path
 
 from markupsafe import Markup, escape
 
-from consilience.drawing.style_sheets import read_sheets, rules_of
 from consilience.drawing.words import printable, shorten
 
 MAX_BYTES = 400_000
@@ -134,7 +135,7 @@ def _colours() -> tuple[dict[str, str], dict[str, str]]:
     """Return the colours of a light page by name, and those of a dark one."""
     dark_rules = [rule for head, body in _sheet() if "prefers-color-scheme: dark" in head for rule in rules_of(body)]
     light, dark = (
-        {name: value for head, body in rules if head == ":root" for name, value in _declared(body)}
+        dict(pair for head, body in rules if head == ":root" for pair in _declared(body))
         for rules in (_sheet(), dark_rules)
     )
     return light, light | dark
@@ -151,3 +152,26 @@ def _figure_rules() -> list[tuple[list[str], str]]:
     of_figures = re.compile(r"svg\b|\.[a-z][\d-]$")
     split = [([one.strip() for one in head.split(",")], body) for head, body in _sheet() if not head.startswith("@")]
     return [(heads, body) for heads, body in split if all(of_figures.match(one) for one in heads)]
+
+
+@cache
+def read_sheets(*files: str) -> str:
+    """Return the text of style sheets without comments, one after the other."""
+    folder = Path(__file__).parent / "styles"
+    text = "\n".join((folder / file).read_text(encoding="utf-8") for file in files)
+    return re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+
+
+def rules_of(sheet: str) -> Iterator[tuple[str, str]]:
+    """Yield the rules of a style sheet: what stands before the braces, and what is in them."""
+    depth, start, head = 0, 0, ""
+    for place, sign in enumerate(sheet):
+        if sign == "{":
+            if depth == 0:
+                head, start = sheet[start:place].strip(), place + 1
+            depth += 1
+        elif sign == "}":
+            depth -= 1
+            if depth == 0:
+                yield head, sheet[start:place].strip()
+                start = place + 1

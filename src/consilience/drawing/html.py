@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from consilience.drawing.blocks import Block, Section, markup, render_blocks, sort_rules
-from consilience.drawing.style_sheets import read_sheets
+from consilience.drawing.downloads import read_sheets
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -46,30 +46,14 @@ _PAGE = """<!doctype html>
 
 @dataclass(frozen=True)
 class Page:
-    """A page of sections.
+    """A page of sections."""
 
-    Parameters
-    ----------
-    title : str
-        What kind of page it is.
-    lead : tuple of two str
-        What it is about, in two parts that stay together.
-    head : sequence of Block or None
-        What stands above the list of sections.
-    sections : sequence of Section or None
-        Its sections, each with a link; those without blocks are left out.
-    foot : str
-        The last line.
-    styles : tuple of str, optional
-        File names of style sheets. The page's policy allows exactly these, by their digest, and nothing else.
-        Default: ``report.css`` alone.
-    """
-
-    title: str
-    lead: tuple[str, str]
-    head: Sequence[Block | None]
-    sections: Sequence[Section | None]
-    foot: str
+    title: str  # what kind of page it is
+    lead: tuple[str, str]  # what it is about, in two parts that stay together
+    head: Sequence[Block | None]  # what stands above the list of sections
+    sections: Sequence[Section | None]  # its sections, each with a link; those without blocks are left out
+    foot: str  # the last line
+    # Files of style sheets; the page's policy allows exactly these, by their digest, and nothing else.
     styles: tuple[str, ...] = ("report.css",)
 
     def render(self) -> str:

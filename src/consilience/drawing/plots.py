@@ -122,16 +122,8 @@ def label(text: object, limit: int = 30) -> str:
 def draw_matching(ax: Any, labels: Labels, owner: Labels, n_components: int, names: Sequence[str]) -> None:
     """Draw the matching: a row for each site, a column for each fused component, numbers of local components in cells.
 
-    Parameters
-    ----------
-    ax : matplotlib.axes.Axes
-        Where.
-    labels, owner : ndarray of int of shape (L,)
-        Fused component, -1 for none, and site of each local component.
-    n_components : int
-        Number of fused components.
-    names : sequence of str
-        Names of the sites; "site 0", ... where there are none.
+    `labels` and `owner` (L,) are the fused component, -1 for none, and the site of each local component. Without names,
+    sites are "site 0", ...
     """
     n_sites = int(owner.max()) + 1 if owner.size else 0
     counts = np.zeros((n_sites, n_components))
@@ -163,16 +155,8 @@ def draw_components(
 ) -> None:
     """Draw components of a number, centre and covariance (xx, xy, yy): an ellipse, or a bar, holds half of each.
 
-    Parameters
-    ----------
-    ax : matplotlib.axes.Axes
-        Where.
-    kind : str
-        ``line`` for one dimension, else ``data`` or ``projected``.
-    axes : tuple of two str
-        What the coordinates are.
-    fused, local : sequence of (number, centre, covariance)
-        The fused components, thick; the local ones, thin, in the colour of what they became, grey for dropped ones.
+    `kind` is ``line`` for one dimension, else ``data`` or ``projected``; `axes` are the names of the coordinates. The
+    fused components are thick; the local ones thin, in the colour of what they became, grey for dropped ones.
     """
     from matplotlib.patches import Ellipse
 
@@ -182,6 +166,7 @@ def draw_components(
             if kind == "line":
                 half = HALF_OF_A_LINE * xx**0.5
                 ax.plot([x - half, x + half], [y, y], color=colour, linewidth=2 * width, alpha=0.8)
+            # Semi-axes of the ellipse are along the eigenvectors, the longer one last.
             lengths, directions = np.linalg.eigh(np.array([[xx, xy], [xy, yy]]))
             ax.plot(x, y, marker="." if width < 1 else "o", color=colour, markersize=3 if width < 1 else 5)
             if kind == "line" or lengths[1] <= 0:
@@ -192,10 +177,9 @@ def draw_components(
             ax.add_patch(ellipse)
     for number, (x, y), _ in fused:
         ax.annotate(str(number), (x, y), textcoords="offset points", xytext=(5, 4), fontweight="bold")
-    ax.set_xlabel(label(axes[0], 60))
-    ax.set_ylabel(label(axes[1], 60))
     ax.autoscale_view()
-    ax.set_title("The components: fused (thick) and local (thin)" if local else "The components")
+    title = "The components: fused (thick) and local (thin)" if local else "The components"
+    ax.set(xlabel=label(axes[0], 60), ylabel=label(axes[1], 60), title=title)
 
 
 def draw_number(ax: Any, values: Mapping[int, float], chosen: int, what: str) -> None:
@@ -207,9 +191,7 @@ def draw_number(ax: Any, values: Mapping[int, float], chosen: int, what: str) ->
         ax.plot(numbers, [values[n] for n in numbers], marker="o", color=_FUSED)
         ax.axvline(chosen, color=_LOCAL, linestyle="--")
     ax.xaxis.get_major_locator().set_params(integer=True)
-    ax.set_xlabel("number of components")
-    ax.set_ylabel(what)
-    ax.set_title(f"How many components: {chosen}")
+    ax.set(xlabel="number of components", ylabel=what, title=f"How many components: {chosen}")
 
 
 def draw_scores(ax: Any, scores: Mapping[str, float], chosen: str | None, criterion: str | None) -> None:
@@ -233,23 +215,7 @@ def draw_intervals(
     title: str,
     marked: Sequence[bool] | None = None,
 ) -> None:
-    """Draw a forest plot: a row for each name, its mean and its interval.
-
-    Parameters
-    ----------
-    ax : matplotlib.axes.Axes
-        Where.
-    names : sequence of str of length n
-        Names of the rows.
-    means : ndarray of shape (n,)
-        Their means.
-    intervals : ndarray of shape (n, 2), optional
-        Their intervals; nan for none.
-    title : str
-        What it is.
-    marked : sequence of bool of length n, optional
-        The rows that stand out, such as those of all sites together. Default: all alike.
-    """
+    """Draw rows of names with their means (n,) and intervals (n, 2), nan for none; those marked (n,) stand out."""
     n_shown = min(len(names), MAX_ROWS)
     for row in range(n_shown):
         is_marked = marked is not None and marked[row]
@@ -270,17 +236,14 @@ def draw_curve(ax: Any, t: Array, curve: Array, name: str) -> None:
     ax.plot(t[finite], curve[finite], color=_FUSED, marker="o", markersize=3)
     if finite[0] and finite[-1]:
         ax.plot([0.0, 1.0], [curve[0], curve[-1]], color=_SOFT, linestyle="--")
-    ax.set_xlabel("place on the line: 0 is the first network, 1 the second")
-    ax.set_ylabel(label(name))
-    ax.set_title("Loss barrier")
+    place = "place on the line: 0 is the first network, 1 the second"
+    ax.set(xlabel=place, ylabel=label(name), title="Loss barrier")
 
 
 def draw_history(ax: Any, history: Array) -> None:
     """Draw the objective after each step."""
     ax.plot(np.arange(1, len(history) + 1), history, color=_FUSED, marker="o", markersize=3)
-    ax.set_xlabel("step")
-    ax.set_ylabel("objective")
-    ax.set_title("Descent of the objective")
+    ax.set(xlabel="step", ylabel="objective", title="Descent of the objective")
 
 
 def draw_grid(ax: Any, alphas: Array, betas: Array, grid: Array, markers: Sequence[tuple[str, float, float]]) -> None:
@@ -302,7 +265,6 @@ def draw_bars(ax: Any, names: Sequence[str], pairs: Mapping[str, Sequence[float]
                 color=(_SOFT, _FUSED)[place % 2] if len(pairs) > 1 else _FUSED)  # fmt: skip
     ax.set_yticks(np.arange(len(shown)) + 0.4 - height / 2, [label(name) for name in shown])
     ax.invert_yaxis()
-    ax.set_xlabel(what)
-    ax.set_title(title)
+    ax.set(xlabel=what, title=title)
     if len(pairs) > 1:
         ax.legend()

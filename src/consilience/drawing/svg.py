@@ -19,16 +19,9 @@ WIDTH = 780.0
 
 
 def element(tag: str, content: object = "", **attributes: object) -> Markup:
-    """Return an SVG element, everything escaped.
+    """Return an SVG element, everything escaped but content that is `Markup`.
 
-    Parameters
-    ----------
-    tag : str
-        Its name.
-    content : object, optional
-        Text, which is escaped, or `Markup`, which is not. Default: none.
-    **attributes
-        By name: ``kind`` is the class, underscores stand for hyphens, and None leaves an attribute out.
+    Of attributes ``kind`` is the class, underscores stand for hyphens, and None leaves one out.
     """
     pieces = [Markup("<{}").format(tag)]
     for name, value in attributes.items():
@@ -65,14 +58,9 @@ def drawing(parts: Sequence[Markup], height: float, alt: str, width: float = WID
 
 
 def ticks(low: float, high: float, n_ticks: int = 5) -> list[float]:
-    """Return round numbers between `low` and `high`: multiples of 1, 2, 2.5 or 5 times a power of ten.
+    """Return about so many round numbers between `low` and `high`: multiples of 1, 2, 2.5 or 5 times a power of ten.
 
-    Parameters
-    ----------
-    low, high : float
-        Ends of the axis. Where they are equal or not finite, `low` is the only tick.
-    n_ticks : int, optional
-        About how many ticks. Default: 5.
+    Where the ends are equal or not finite, `low` is the only tick.
 
     Examples
     --------
@@ -112,14 +100,9 @@ def tick_label(value: float, marks: Sequence[float]) -> str:
 
 
 class Scale:
-    """A linear map from values to coordinates.
+    """A linear map from values to coordinates; of the latter the first may be the larger one, as on an upward axis.
 
-    Parameters
-    ----------
-    low, high : float
-        Values at the ends; where they are equal, half of their size, or 0.5, is added on either side.
-    start, end : float
-        Coordinates of the ends; `start` may be the larger one, as on an upward axis.
+    Where the values at the ends are equal, half of their size, or 0.5, is added on either side.
     """
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:

@@ -11,15 +11,13 @@ from typing import Any
 from consilience.errors import FileFormatError, InputError
 from consilience.families.base import Direction, Family, FixedSide
 from consilience.families.categorical import Categorical
-from consilience.families.diagonal_gaussian import DiagonalGaussian
 from consilience.families.dirichlet import Beta, Dirichlet
 from consilience.families.evidence import EvidenceFamily
 from consilience.families.gamma import Gamma
-from consilience.families.gaussian import Gaussian, SphericalGaussian
-from consilience.families.known_covariance_gaussian import KnownCovarianceGaussian
+from consilience.families.gaussian import DiagonalGaussian, Gaussian, SphericalGaussian
 from consilience.families.normal_gamma import NormalGamma, SphericalNormalGamma
 from consilience.families.normal_wishart import NormalWishart
-from consilience.families.point import Point
+from consilience.families.point import KnownCovarianceGaussian, Point
 from consilience.families.product import Product
 from consilience.families.random_effects import RandomEffectsFamily
 

@@ -68,9 +68,10 @@ class Family(ABC):
     def size(self) -> int:
         """Length P of a row of natural parameters."""
 
-    @abstractmethod
     def config(self) -> dict[str, Json]:
-        """Return what the constructor needs, as JSON values."""
+        """Return what the constructor needs, as JSON values: by default ``dim``, if the family has one."""
+        dim: int | None = getattr(self, "dim", None)
+        return {} if dim is None else {"dim": dim}
 
     @abstractmethod
     def from_natural(self, eta: Array) -> Parameters:
@@ -92,9 +93,10 @@ class Family(ABC):
     def kl_pairs(self, eta_a: Array, eta_b: Array) -> Array:
         """Return KL(q_a || q_b) (n,) row by row, by a formula that does not cancel for nearly equal rows."""
 
-    @abstractmethod
     def faults(self, eta: Array) -> list[tuple[int, str]]:
-        """Return (row, what is wrong) for every finite row of `eta` outside the domain."""
+        """Return (row, what is wrong) for every finite row of `eta` outside the domain: by default none is."""
+        del eta
+        return []
 
     def offsets(self, eta: Array) -> tuple[Array, Array] | None:
         """Return means and their squared distances from zero in units of the width, both (n, D); see ``linalg``.
@@ -290,8 +292,7 @@ class Family(ABC):
         w = as_weights(weights, rows.shape[0])
         w = w / w.sum()
         if direction == "forward":
-            forward: Array = w @ rows
-            return forward
+            return np.asarray(w @ rows)
         if direction == "reverse":
             return self.from_mean((w @ self.mean_parameters(rows))[None])[0]
         raise OptionError("direction", f"expected 'forward' or 'reverse', found {direction!r}")
@@ -318,11 +319,8 @@ class Family(ABC):
         rows = as_rows("eta", eta, self.size)
         pooled: Array = prior + (rows - prior).sum(axis=0)
         for _, text in self.check(pooled[None]):
-            raise InputError(
-                "",
-                f"product of {rows.shape[0]} posteriors with the prior removed {text}: is it their prior?",
-                code="E-NUMBER",
-            )
+            problem = f"product of {rows.shape[0]} posteriors with the prior removed {text}: is it their prior?"
+            raise InputError("", problem, code="E-NUMBER")
         return pooled
 
     @final
@@ -357,18 +355,12 @@ class Tangent:
     """The log normaliser without its tangent at a centre, which leaves every divergence as it is.
 
     KL(q_a || q_b) = A(b) - A(a) - <grad A(a), b - a> is a Bregman divergence of A, hence the same for A minus any
-    affine function. Taking off the tangent of A at a centre c replaces A by the divergence from that centre, and
-    gradients and parameters by their differences from it, so that nothing large is left to cancel:
+    affine function. Taking off the tangent of A at a centre c (P,), best near the components to be compared, replaces A
+    by the divergence from that centre, and gradients and parameters by their differences from it, so that nothing large
+    is left to cancel:
 
         B(eta) = A(eta) - A(c) - <grad A(c), eta - c> = KL(q_c || q_eta)
         KL(q_a || q_b) = B(b) - B(a) - <mu_a - mu_c, (b - c) - (a - c)>
-
-    Parameters
-    ----------
-    family : Family
-        The family.
-    centre : ndarray of shape (P,)
-        Natural parameters c, best near those of the components to be compared.
     """
 
     def __init__(self, family: Family, centre: Array) -> None:
@@ -403,16 +395,9 @@ class Tangent:
         Then KL(q_a || q_b) = vector_a + vector_b - <factor_a, factor_b>, with
 
             factor_a = mu_a - mu_c,    vector_a = <mu_a - mu_c, a - c> - B(a),
-            factor_b = b - c,          vector_b = B(b).
+            factor_b = b - c,          vector_b = B(b),
 
-        Parameters
-        ----------
-        eta : ndarray of shape (n, P)
-            Natural parameters.
-        potential : callable
-            B: one of ``kl_from_centre`` and ``kl_from_centre_by_pairs``.
-        first : bool
-            Whether the rows are first arguments.
+        and `potential` is B, one of ``kl_from_centre`` and ``kl_from_centre_by_pairs``.
         """
         offset, height = eta - self.centre, potential(eta)  # (n, P), (n,)
         if not first:
@@ -454,11 +439,10 @@ class FixedSide:
 
         Rounding is relative to the largest terms of a row; use ``accurate_costs`` where small entries matter.
         """
-        moving_factor, moving = self.tangent.kl_factors(
-            eta, self.tangent.kl_from_centre, first=self.direction == "forward"
-        )
+        is_forward, tangent = self.direction == "forward", self.tangent
+        moving_factor, moving = tangent.kl_factors(eta, tangent.kl_from_centre, first=is_forward)
         costs: Array  # (n_moving, n_fixed), updated in place: it may fill the memory
-        if self.direction == "forward" and self.eta.nbytes > CHUNK_BYTES:
+        if is_forward and self.eta.nbytes > CHUNK_BYTES:
             # The factor is a difference, which takes less time to make anew than memory to keep.
             fixed, costs = self._fixed_heights, np.empty((len(eta), len(self.eta)))
             for rows in row_chunks(len(self.eta), self.eta.shape[1]):
@@ -472,16 +456,9 @@ class FixedSide:
         return np.maximum(costs, 0.0, out=costs)
 
     def matched_costs(self, eta: Array, labels: Labels) -> Array:
-        """Return the divergence (n_fixed,) of each fixed row from the moving one that it is matched with.
+        """Return the divergence (n_fixed,) of each fixed row from the row of `eta` (n_moving, P) that `labels` give it.
 
         As ``costs`` of all would have it, without making all at once.
-
-        Parameters
-        ----------
-        eta : ndarray of shape (n_moving, P)
-            Natural parameters of the moving side.
-        labels : ndarray of int of shape (n_fixed,)
-            Row of `eta` for each fixed row.
         """
         if self.direction != "forward" or self.eta.nbytes <= CHUNK_BYTES:
             return self.costs(eta)[labels, np.arange(len(self.eta))]
@@ -501,23 +478,18 @@ class FixedSide:
         Lost are entries below 1e-6 of their row's median, and those whose rounding error may exceed 3e-10 of the larger
         of themselves and that median.
         """
-        is_forward = self.direction == "forward"
-        moving_factor, moving = self.tangent.kl_factors(eta, self.tangent.kl_from_centre_by_pairs, first=is_forward)
-        fixed_factor, fixed = self.tangent.kl_factors(
-            self.eta, self.tangent.kl_from_centre_by_pairs, first=not is_forward
-        )
+        is_forward, potential = self.direction == "forward", self.tangent.kl_from_centre_by_pairs
+        moving_factor, moving = self.tangent.kl_factors(eta, potential, first=is_forward)
+        fixed_factor, fixed = self.tangent.kl_factors(self.eta, potential, first=not is_forward)
         costs: Array = moving[:, None] + fixed - moving_factor @ fixed_factor.T  # (n_moving, n_fixed)
         if costs.size == 0:
             return costs
         median = np.abs(np.median(costs, axis=1))[:, None]  # (n_moving, 1)
         # A bound on the rounding: eps times the sum of the sizes of all terms. The factor of the first argument is a
         # difference of mean parameters, mu - mu_c, and carries the rounding of both.
-        moving_size = (
-            np.abs(moving_factor) + 2.0 * np.abs(self.tangent.centre_mean) if is_forward else np.abs(moving_factor)
-        )
-        fixed_size = (
-            np.abs(fixed_factor) if is_forward else np.abs(fixed_factor) + 2.0 * np.abs(self.tangent.centre_mean)
-        )
+        moving_size, fixed_size = np.abs(moving_factor), np.abs(fixed_factor)
+        both = 2.0 * np.abs(self.tangent.centre_mean)
+        moving_size, fixed_size = (moving_size + both, fixed_size) if is_forward else (moving_size, fixed_size + both)
         rounding = _EPSILON * (moving_size @ fixed_size.T + np.abs(moving)[:, None] + np.abs(fixed))
         is_lost = (costs < _NEAR_ZERO * median) | (rounding > _MAX_ROUNDING * np.maximum(median, costs))
         rows, columns = np.nonzero(is_lost)
@@ -525,20 +497,7 @@ class FixedSide:
         return np.maximum(costs, 0.0, out=costs)
 
     def pairs(self, eta: Array, rows: Labels, columns: Labels) -> Array:
-        """Return the divergence of each (moving row, fixed row) pair, accurately, in chunks of bounded memory.
-
-        Parameters
-        ----------
-        eta : ndarray of shape (n_moving, P)
-            Natural parameters of the moving side.
-        rows, columns : ndarray of int of shape (n_pairs,)
-            Row of `eta` and row of the fixed side of every pair.
-
-        Returns
-        -------
-        ndarray of shape (n_pairs,)
-            Divergences in nats.
-        """
+        """Return the divergence (n_pairs,) of each (moving row of `eta`, fixed row), accurately, in bounded memory."""
         divergences = np.empty(len(rows))
         for chunk in row_chunks(len(rows), self.family.size):
             moving, fixed = eta[rows[chunk]], self.eta[columns[chunk]]  # (step, P) each

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp, softmax
 
-from consilience.checks import Array, Json, as_rows
+from consilience.checks import Array, as_rows
 from consilience.errors import InputError
 from consilience.families.base import Draws, Family, Parameters
 from consilience.families.dirichlet import Dirichlet
@@ -47,10 +47,6 @@ class Categorical(Family):
         """Length P = V - 1 of a row of natural parameters."""
         return self.dim - 1
 
-    def config(self) -> dict[str, Json]:
-        """Return what the constructor needs."""
-        return {"dim": self.dim}
-
     def to_natural(self, *, probabilities: ArrayLike) -> Array:
         """Return eta (n, V - 1) from probabilities (n, V), each row summing to 1."""
         rows = as_rows("probabilities", probabilities, self.dim)
@@ -70,13 +66,11 @@ class Categorical(Family):
 
     def log_normalizer(self, eta: Array) -> Array:
         """Return -log p_V."""
-        result: Array = logsumexp(self._log_odds(eta), axis=1)
-        return result
+        return np.asarray(logsumexp(self._log_odds(eta), axis=1))
 
     def mean_parameters(self, eta: Array) -> Array:
         """Return the first V - 1 probabilities."""
-        result: Array = softmax(self._log_odds(eta), axis=1)[:, :-1]
-        return result
+        return np.asarray(softmax(self._log_odds(eta), axis=1)[:, :-1])
 
     def from_mean(self, mean: Array) -> Array:
         """Return eta from the first V - 1 probabilities."""
@@ -97,22 +91,16 @@ class Categorical(Family):
         is_small = np.abs(log_ratio) < 1.0
         near_terms = p_a * u_minus_log1p(np.expm1(-np.where(is_small, log_ratio, 0.0)))  # p_a h(p_b / p_a - 1)
         # Far apart h is expanded, so that p_a = 0 does not divide: p_a h(u) = p_b - p_a + p_a log(p_a / p_b).
-        result: Array = np.where(is_small, near_terms, p_b - p_a + p_a * log_ratio).sum(axis=1)
-        return result
+        return np.asarray(np.where(is_small, near_terms, p_b - p_a + p_a * log_ratio).sum(axis=1))
 
     def points(self, eta: Array) -> Array:
         """Return square roots of the probabilities (n, V), whose Euclidean distance is Hellinger's."""
-        roots: Array = np.sqrt(softmax(self._log_odds(eta), axis=1))
-        return roots
+        return np.asarray(np.sqrt(softmax(self._log_odds(eta), axis=1)))
 
     def evidence_form(self, eta: Array) -> tuple[EvidenceFamily, Array]:
         """Return Dirichlet distributions of the same mean probabilities, narrow against any spread."""
         family = Dirichlet(self.dim)
         return family, family.to_natural(concentration=softmax(self._log_odds(eta), axis=1) / POINT_VARIANCE_SHARE)
-
-    def faults(self, eta: Array) -> list[tuple[int, str]]:
-        """Every finite row is a member."""
-        return []
 
     def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
         """Return ``value`` (size, n, V): one-hot rows."""
@@ -121,5 +109,4 @@ class Categorical(Family):
 
     def sufficient_statistics(self, draws: Draws) -> Array:
         """Return the first V - 1 indicators."""
-        result: Array = draws["value"][..., :-1]
-        return result
+        return np.asarray(draws["value"][..., :-1])

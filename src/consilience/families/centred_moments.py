@@ -31,6 +31,9 @@ MAX_REMOVAL_ERROR = 1e-8
 removed that are 1e4 times those that stay leave 1e-7 (measured), half of the digits of a float64."""
 
 
+_FIELDS = ("n", "weight", "log_weight", "mean", "scatter")
+
+
 @dataclass(frozen=True, eq=False)
 class CentredMoments:
     """Count, mean and scatter of weighted rows, one record for each entry of the leading axes.
@@ -120,15 +123,12 @@ class CentredMoments:
     def columns(self, columns: Any) -> CentredMoments:
         """Return the record of some columns, as an index or slice of them."""
         scatter = self.scatter[..., columns]
-        return replace(
-            self, mean=self.mean[..., columns], scatter=scatter if self.is_diagonal else scatter[..., columns, :]
-        )
+        scatter = scatter if self.is_diagonal else scatter[..., columns, :]
+        return replace(self, mean=self.mean[..., columns], scatter=scatter)
 
     def by_column(self) -> CentredMoments:
         """Return the record of all columns as one of each column (p,)."""
-        n, weight, log_weight = (
-            np.full(self.n_columns, float(values)) for values in (self.n, self.weight, self.log_weight)
-        )
+        n, weight, log_weight = (np.full(self.n_columns, float(x)) for x in (self.n, self.weight, self.log_weight))
         return CentredMoments(n, weight, log_weight, self.mean[:, None], self.variances[:, None])
 
     def reweighted(self, factors: Array) -> CentredMoments:
@@ -141,7 +141,7 @@ class CentredMoments:
     def placed(self, positions: Labels, length: int) -> CentredMoments:
         """Return `length` records with those of the first axis at `positions`, and none elsewhere."""
         wide = CentredMoments.empty((length, *self.shape[1:]), self.n_columns, diagonal=self.is_diagonal)
-        for name in ("n", "weight", "log_weight", "mean", "scatter"):
+        for name in _FIELDS:
             values = getattr(wide, name).copy()
             values[positions] = getattr(self, name)
             wide = replace(wide, **{name: values})
@@ -149,13 +149,7 @@ class CentredMoments:
 
     def at(self, positions: Any) -> CentredMoments:
         """Return some of the records of the first axis."""
-        return CentredMoments(
-            self.n[positions],
-            self.weight[positions],
-            self.log_weight[positions],
-            self.mean[positions],
-            self.scatter[positions],
-        )
+        return CentredMoments(*(getattr(self, name)[positions] for name in _FIELDS))
 
     def total(self) -> CentredMoments:
         """Return the record of the rows of all entries of the first axis."""
@@ -164,12 +158,7 @@ class CentredMoments:
     def affine_image(self, matrix: Array, shift: Array) -> CentredMoments:
         """Return the record of A x + b from that of x: means A m + b, scatters A S A^T.
 
-        Parameters
-        ----------
-        matrix : ndarray of shape (k, p)
-            A; diagonal where only the diagonal of the scatter is known.
-        shift : ndarray of shape (k,)
-            b.
+        A is (k, p), diagonal where only the diagonal of the scatter is known, and b (k,).
 
         Raises
         ------
@@ -197,9 +186,8 @@ class CentredMoments:
         n, weight = self.n - part.n, self.weight - part.weight
         rounding = 8 * np.finfo(np.float64).eps * self.weight
         if np.any(n < -0.5) or np.any(weight < -rounding):
-            raise InputError(
-                "", "has more rows than there are to take them from: it is no part of this", code="E-MISMATCH"
-            )
+            text = "has more rows than there are to take them from: it is no part of this"
+            raise InputError("", text, code="E-MISMATCH")
         is_left = (n > 0.5) & (weight > rounding)
         safe = np.where(is_left, weight, 1.0)
         mean = (self.weight[..., None] * self.mean - part.weight[..., None] * part.mean) / safe[..., None]

@@ -52,15 +52,8 @@ def map_rows(n_rows: int, width: int, function: Callable[[slice], NDArray[Any]])
 class LazyRows:
     """Rows (n, P) that are gathered or computed when they are asked for, in place of an array that fills the memory.
 
-    It is read as an array is, by slices or numbers of rows; ``np.asarray`` makes all of them. What works row by row in
-    chunks takes it for an array (n, P).
-
-    Parameters
-    ----------
-    shape : tuple of int
-        n and P.
-    function : callable
-        Returns some rows (k, P), given as a slice or by their numbers.
+    It is read as an array is, by slices or numbers of rows, which the function is given; ``np.asarray`` makes all of
+    them. What works row by row in chunks takes it for an array (n, P).
     """
 
     def __init__(self, shape: tuple[int, int], function: Callable[[slice | Labels], Array]) -> None:

@@ -18,15 +18,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betaincinv, digamma, gammaln
 
-from consilience.checks import Array, Json, as_rows, as_vector
+from consilience.checks import Array, as_rows, as_vector
 from consilience.families.base import Draws, Parameters
 from consilience.families.evidence import LAW_VARIANCE_RATIO
-from consilience.families.random_effects import (
-    CopyGroups,
-    Dispersion,
-    ProportionDispersion,
-    RandomEffectsFamily,
-)
+from consilience.families.random_effects import CopyGroups, Dispersion, ProportionDispersion, RandomEffectsFamily
 from consilience.families.special import (
     decreasing_root,
     gamma_bregman,
@@ -54,14 +49,12 @@ class _SimplexFamily(RandomEffectsFamily):
     def log_normalizer(self, eta: Array) -> Array:
         """Return sum_v log Gamma(alpha_v) - log Gamma(sum_v alpha_v)."""
         alpha = eta + 1.0
-        result: Array = gammaln(alpha).sum(axis=1) - gammaln(alpha.sum(axis=1))
-        return result
+        return np.asarray(gammaln(alpha).sum(axis=1) - gammaln(alpha.sum(axis=1)))
 
     def log_normalizer_of_sums(self, eta: Array) -> Array:
         """Return A(eta) (n,), to some units in the last place of its largest terms."""
         alpha = eta + 1.0
-        result: Array = sum_of_log_gammas(alpha) - gammaln(alpha.sum(axis=1))
-        return result
+        return np.asarray(sum_of_log_gammas(alpha) - gammaln(alpha.sum(axis=1)))
 
     def heterogeneity_unit(self, eta: Array) -> Array:
         """Return for each block (1,) a seventh of the variance between components, in that of one draw.
@@ -74,8 +67,7 @@ class _SimplexFamily(RandomEffectsFamily):
     def mean_parameters(self, eta: Array) -> Array:
         """Return psi(alpha_v) - psi(sum_v alpha_v)."""
         alpha = eta + 1.0
-        result: Array = digamma(alpha) - digamma(alpha.sum(axis=1, keepdims=True))
-        return result
+        return np.asarray(digamma(alpha) - digamma(alpha.sum(axis=1, keepdims=True)))
 
     def from_mean(self, mean: Array) -> Array:
         """Return eta from E log pi.
@@ -122,8 +114,7 @@ class _SimplexFamily(RandomEffectsFamily):
     def mean_probabilities(self, eta: Array) -> Array:
         """Return the mean probabilities (n, V)."""
         alpha = eta + 1.0
-        means: Array = alpha / alpha.sum(axis=1, keepdims=True)
-        return means
+        return np.asarray(alpha / alpha.sum(axis=1, keepdims=True))
 
     @property
     def flat(self) -> Array:
@@ -137,8 +128,7 @@ class _SimplexFamily(RandomEffectsFamily):
     def reweighted(self, eta: Array, factors: Array) -> Array:
         """Multiply the concentrations; their total does not fall below 1."""
         total = self.information(eta)
-        scaled: Array = np.maximum(factors, 1.0 / np.maximum(total, 1.0)) * (eta + 1.0) - 1.0
-        return scaled
+        return np.asarray(np.maximum(factors, 1.0 / np.maximum(total, 1.0)) * (eta + 1.0) - 1.0)
 
     def location_part(self, eta: Array) -> Array:
         """Return the concentrations: all there is."""
@@ -146,8 +136,7 @@ class _SimplexFamily(RandomEffectsFamily):
 
     def location_information(self, eta: Array) -> Array:
         """Return the total concentration (n,)."""
-        total: Array = (eta + 1.0).sum(axis=1)
-        return total
+        return np.asarray((eta + 1.0).sum(axis=1))
 
     def dispersions(self, eta: Array, groups: CopyGroups) -> tuple[Dispersion, ...]:
         """Return how much proportions differ, the concentrations being counts."""
@@ -190,8 +179,7 @@ class _SimplexFamily(RandomEffectsFamily):
         category_terms = sum_of_log_gammas((concentration + total)[:, None] * means)
         category_terms -= sum_of_log_gammas(concentration * means)
         log_probability = gammaln(concentration) - gammaln(concentration + total) + category_terms
-        result: Array = discounted * np.sum(means * np.log(means), axis=1) - log_probability
-        return result
+        return np.asarray(discounted * np.sum(means * np.log(means), axis=1) - log_probability)
 
     def law_of(self, eta: Array) -> Array:
         """Return the distribution with the mean and the total variance of the rows' probabilities.
@@ -207,8 +195,7 @@ class _SimplexFamily(RandomEffectsFamily):
         single_draw = np.sum(centre * (1.0 - centre))  # total variance at t = 0, of one draw
         within = np.mean(np.sum(means * (1.0 - means), axis=1) / (1.0 + total[:, 0]))
         variance = np.mean(np.sum((means - centre) ** 2, axis=1)) + within  # between rows, plus the mean within them
-        result: Array = centre * max(single_draw / variance - 1.0, _MIN_TOTAL) - 1.0
-        return result
+        return np.asarray(centre * max(single_draw / variance - 1.0, _MIN_TOTAL) - 1.0)
 
     def without_prior(self, eta: Array, prior: Array) -> Array:
         """Return the rows as they are: categories that a site has not seen say something only through its prior."""
@@ -217,10 +204,8 @@ class _SimplexFamily(RandomEffectsFamily):
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with a concentration that is not positive."""
         is_bad = eta <= -1.0
-        return [
-            (int(i), f"has a concentration that is not positive (category {int(np.argmax(is_bad[i]))})")
-            for i in np.flatnonzero(is_bad.any(axis=1))
-        ]
+        bad, text = np.flatnonzero(is_bad.any(axis=1)), "has a concentration that is not positive"
+        return [(int(i), f"{text} (category {int(np.argmax(is_bad[i]))})") for i in bad]
 
     def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
         """Return ``value`` (size, n, V): probability vectors."""
@@ -229,8 +214,7 @@ class _SimplexFamily(RandomEffectsFamily):
 
     def sufficient_statistics(self, draws: Draws) -> Array:
         """Return log pi."""
-        result: Array = np.log(draws["value"])
-        return result
+        return np.asarray(np.log(draws["value"]))
 
 
 @dataclass(frozen=True)
@@ -259,10 +243,6 @@ class Dirichlet(_SimplexFamily):
         """Length P = V of a row of natural parameters."""
         return self.dim
 
-    def config(self) -> dict[str, Json]:
-        """Return what the constructor needs."""
-        return {"dim": self.dim}
-
     def to_natural(self, *, concentration: ArrayLike) -> Array:
         """Return eta (n, V) from concentrations (n, V)."""
         return np.maximum(as_rows("concentration", concentration, self.dim), _MIN_CONCENTRATION) - 1.0
@@ -282,10 +262,6 @@ class Beta(_SimplexFamily):
     def size(self) -> int:
         """Length P = 2 of a row of natural parameters."""
         return 2
-
-    def config(self) -> dict[str, Json]:
-        """Return nothing: there is nothing to configure."""
-        return {}
 
     def to_natural(self, *, a: ArrayLike, b: ArrayLike) -> Array:
         """Return eta (n, 2) from a and b (n,)."""

@@ -70,15 +70,8 @@ class Discounts(DiscountedRows, Protocol):
 class PlainDiscounts:
     """Discounts of any family: every value of the heterogeneity is computed anew.
 
-    Parameters
-    ----------
-    family : EvidenceFamily
-        The family.
-    eta : Array of shape (L, P)
-        The rows.
-    moved : callable, optional
-        Takes some rows to the coordinates in which they are discounted. Very many rows are taken there each time,
-        rather than kept in both. Default: they are there.
+    `moved` takes some rows (L, P) to the coordinates in which they are discounted. Very many rows are taken there each
+    time, rather than kept in both.
     """
 
     def __init__(self, family: EvidenceFamily, eta: Array, moved: Callable[[Array], Array] | None = None) -> None:
@@ -107,9 +100,8 @@ class PlainDiscounts:
         """Return the distribution (P,) that the discounted rows are drawn from."""
         if len(self._eta) <= MAX_KEPT_ROWS:
             return self._family.law_of(self._map(lambda eta: self._family.discounted(eta, heterogeneity)))
-        discounted = LazyRows(
-            self._eta.shape, lambda rows: self._family.discounted(self.part(rows)._eta, heterogeneity)
-        )
+        family, part = self._family, self.part
+        discounted = LazyRows(self._eta.shape, lambda rows: family.discounted(part(rows)._eta, heterogeneity))
         return self._family.law_of(as_lazy_array(discounted))
 
 
@@ -144,22 +136,14 @@ class EvidenceFamily(Family):
         By default ``flat + factors * (eta - flat)``, for families of one block.
         """
         flat = self.flat
-        result: Array = flat + factors * (eta - flat)
-        return result
+        return np.asarray(flat + factors * (eta - flat))
 
     def observed(self, eta: Array, heterogeneity: Array) -> Array:
         """Return what normalises each row, discounted, as the likelihood of a copy (n,): minus the log of its constant.
 
-        The likelihood of theta is exp(<eta' - flat, T(theta)> - observed), eta' the discounted row. By default
-        ``observed`` is A(eta'): the likelihood is a density of the row's centre, as if centre and parameter changed
-        places.
-
-        Parameters
-        ----------
-        eta : ndarray of shape (n, P)
-            Natural parameters, not discounted.
-        heterogeneity : ndarray of shape (B,)
-            h of each block.
+        The likelihood of theta is exp(<eta' - flat, T(theta)> - observed), eta' the discounted row of `eta` (n, P) for
+        the heterogeneity h of each block (B,). By default ``observed`` is A(eta'): the likelihood is a density of the
+        row's centre, as if centre and parameter changed places.
         """
         return self.log_normalizer(self.discounted(eta, heterogeneity))
 
@@ -185,25 +169,14 @@ class EvidenceFamily(Family):
         return self.reweighted(eta, 1.0 / (1.0 + heterogeneity * self.information(eta)))
 
     def discounts(self, eta: Array) -> Discounts:
-        """Return these rows under any discount, in coordinates in which ``log_normalizer_of_sums`` loses no digits.
-
-        Parameters
-        ----------
-        eta : ndarray of shape (L, P)
-            Natural parameters, not discounted.
-        """
+        """Return rows (L, P) under any discount, in coordinates in which ``log_normalizer_of_sums`` loses no digits."""
         return PlainDiscounts(self, eta)
 
     def heterogeneity_unit(self, eta: Array) -> Array:
-        """Return for each block (B,) the variance between sites that is one within a component, in units of h.
+        """Return for each block (B,) the variance between sites that is one within a component (n, P), in units of h.
 
         1 for information in observations, since h is in units of one observation's variance. For information in
         precisions see ``PrecisionFamily``.
-
-        Parameters
-        ----------
-        eta : ndarray of shape (L, P)
-            Natural parameters, not discounted.
         """
         return np.ones(len(self.part_names))
 

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln
 
-from consilience.checks import Array, Json, as_vector
+from consilience.checks import Array, as_vector
 from consilience.families.base import Draws, Parameters
 from consilience.families.evidence import EvidenceFamily
+from consilience.families.linalg import not_positive
 from consilience.families.special import gamma_bregman, gamma_shape, itakura_saito
 
 
@@ -35,10 +36,6 @@ class Gamma(EvidenceFamily):
         """Length P = 2 of a row of natural parameters."""
         return 2
 
-    def config(self) -> dict[str, Json]:
-        """Return nothing: there is nothing to configure."""
-        return {}
-
     def to_natural(self, *, shape: ArrayLike, rate: ArrayLike) -> Array:
         """Return eta (n, 2) from shape and rate (n,)."""
         return np.stack([as_vector("shape", shape) - 1.0, -as_vector("rate", rate)], axis=1)
@@ -50,8 +47,7 @@ class Gamma(EvidenceFamily):
     def log_normalizer(self, eta: Array) -> Array:
         """Return log Gamma(a) - a log b."""
         a, b = eta[:, 0] + 1.0, -eta[:, 1]
-        result: Array = gammaln(a) - a * np.log(b)
-        return result
+        return np.asarray(gammaln(a) - a * np.log(b))
 
     def points(self, eta: Array) -> Array:
         """Return the logarithm of the mean (n, 1)."""
@@ -88,11 +84,7 @@ class Gamma(EvidenceFamily):
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with a shape or rate that is not positive."""
-        shape, rate = eta[:, 0] + 1.0, -eta[:, 1]
-        problems = [(int(i), f"has shape {shape[i]:.6g}, which must be positive") for i in np.flatnonzero(shape <= 0)]
-        return problems + [
-            (int(i), f"has rate {rate[i]:.6g}, which must be positive") for i in np.flatnonzero(rate <= 0)
-        ]
+        return not_positive("shape", eta[:, 0] + 1.0) + not_positive("rate", -eta[:, 1])
 
     def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
         """Return ``value`` (size, n)."""

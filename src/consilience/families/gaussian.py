@@ -1,4 +1,4 @@
-"""Gaussians with full and with spherical covariance.
+"""Gaussians with full, with diagonal and with spherical covariance.
 
 With the precision Lambda = S^-1 of the covariance S,
 
@@ -6,22 +6,25 @@ With the precision Lambda = S^-1 of the covariance S,
     A = m^T Lambda m / 2 - log|Lambda| / 2 + D log(2 pi) / 2
     KL(a || b) = 1/2 [ tr(S_a Lambda_b) - D - log|S_a Lambda_b| + (m_b - m_a)^T Lambda_b (m_b - m_a) ]
 
-The forward barycenter averages precisions, and means with them as weights; the reverse one averages first and second
-moments, so that the covariance gains the scatter of the means.
+and of independent dimensions, such as the weights of a neuron, sums of these over the dimensions. The forward
+barycenter averages precisions, and means with them as weights; the reverse one averages first and second moments, so
+that the covariance gains the scatter of the means. What posteriors of their parameters share is here too.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from consilience.checks import Array, Json, as_matrices, as_rows, as_vector, as_weights, symmetric_part
+from consilience.checks import Array, as_matrices, as_rows, as_vector, as_weights, symmetric_part
 from consilience.families.base import Draws, Parameters
 from consilience.families.linalg import (
     cholesky,
+    diagonal_of,
     flatten,
     half_solve,
     inverse,
@@ -31,15 +34,64 @@ from consilience.families.linalg import (
     not_positive_definite,
     unflatten,
 )
-from consilience.families.random_effects import RandomEffectsPrecisionFamily
+from consilience.families.random_effects import (
+    CopyGroups,
+    CovarianceDispersion,
+    Dispersion,
+    RandomEffectsFamily,
+    RandomEffectsPrecisionFamily,
+    with_common_covariance,
+)
 from consilience.families.special import itakura_saito
 from consilience.families.wasserstein import bures_barycenter, bures_distances, squared_distances
 
 _LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
 
+class _GaussianFamily(RandomEffectsPrecisionFamily):
+    """What Gaussians with all kinds of covariance share."""
+
+    dim: int
+
+    @abstractmethod
+    def _split(self, eta: Array) -> tuple[Array, Array]:
+        """Return precision times mean (n, D), which comes first, and precision."""
+
+    def precisions(self, eta: Array) -> Array:
+        """Return precisions (n, D, D), or their diagonals (n, D)."""
+        return self._split(eta)[1]
+
+    def plug_in(self, eta: Array) -> tuple[Array, Array]:
+        """Return means (n, D) and covariances (n, D, D), or variances (n, D)."""
+        mean, width = self.from_natural(eta).values()
+        return mean, width
+
+    def moved(self, eta: Array, shift: Array) -> Array:
+        """Return the rows with means moved by `shift` (D,)."""
+        precision = self.precisions(eta)
+        change = precision @ shift if precision.ndim == 3 else precision * shift
+        return np.concatenate([eta[:, : self.dim] + change, eta[:, self.dim :]], axis=1)
+
+
+class _IndependentGaussian(_GaussianFamily):
+    """Gaussians of independent dimensions, by means and variances."""
+
+    def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
+        """Return ``value`` (size, n, D)."""
+        mean, variance = self.plug_in(eta)
+        return {"value": mean + np.sqrt(variance) * rng.standard_normal((size, *mean.shape))}
+
+    def wasserstein_barycenter(self, eta: Array, weights: Array | None = None) -> Array:
+        """Return eta (P,) with the weighted mean of means and of standard deviations."""
+        w = as_weights(weights, eta.shape[0])
+        w = w / w.sum()
+        p = self.from_natural(eta)
+        natural: Array = self.to_natural(mean=w @ p["mean"], variance=(w @ np.sqrt(p["variance"])) ** 2)[0]
+        return natural
+
+
 @dataclass(frozen=True)
-class Gaussian(RandomEffectsPrecisionFamily):
+class Gaussian(_GaussianFamily):
     """Gaussian with full covariance; eta = (Lambda m, -Lambda / 2), T = (z, z z^T), P = D + D^2.
 
     Parameters
@@ -62,10 +114,6 @@ class Gaussian(RandomEffectsPrecisionFamily):
     def size(self) -> int:
         """Length P = D + D^2 of a row of natural parameters."""
         return self.dim + self.dim**2
-
-    def config(self) -> dict[str, Json]:
-        """Return what the constructor needs."""
-        return {"dim": self.dim}
 
     def to_natural(self, *, mean: ArrayLike, covariance: ArrayLike) -> Array:
         """Return eta (n, P) from means (n, D) and covariances (n, D, D)."""
@@ -120,26 +168,12 @@ class Gaussian(RandomEffectsPrecisionFamily):
         """Return the geometric mean of the precisions (n, 1): the D-th root of |Lambda|."""
         return np.exp(log_determinant(cholesky(self._split(eta)[1], "precision")) / self.dim)[:, None]
 
-    def precisions(self, eta: Array) -> Array:
-        """Return precisions (n, D, D)."""
-        return self._split(eta)[1]
-
     def affine_image(self, eta: Array, matrix: Array, shift: Array) -> Array:
         """Return the Gaussians N(A m + b, A S A^T): the precision is A^-T Lambda A^-1."""
         linear, precision = self._split(eta)
         back = np.linalg.inv(matrix)
         image = symmetric_part(back.T @ precision @ back)
         return np.concatenate([linear @ back + image @ shift, flatten(-0.5 * image)], axis=1)
-
-    def plug_in(self, eta: Array) -> tuple[Array, Array]:
-        """Return means (n, D) and covariances (n, D, D)."""
-        parameters = self.from_natural(eta)
-        return parameters["mean"], parameters["covariance"]
-
-    def moved(self, eta: Array, shift: Array) -> Array:
-        """Return the rows with means moved by `shift` (D,)."""
-        linear, precision = self._split(eta)
-        return np.concatenate([linear + precision @ shift, eta[:, self.dim :]], axis=1)
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows whose precision is not symmetric positive definite."""
@@ -174,7 +208,7 @@ class Gaussian(RandomEffectsPrecisionFamily):
 
 
 @dataclass(frozen=True)
-class SphericalGaussian(RandomEffectsPrecisionFamily):
+class SphericalGaussian(_IndependentGaussian):
     """Gaussian with covariance v I; eta = (m / v, -1 / (2 v)), T = (z, |z|^2), P = D + 1.
 
     Parameters
@@ -190,10 +224,6 @@ class SphericalGaussian(RandomEffectsPrecisionFamily):
     def size(self) -> int:
         """Length P = D + 1 of a row of natural parameters."""
         return self.dim + 1
-
-    def config(self) -> dict[str, Json]:
-        """Return what the constructor needs."""
-        return {"dim": self.dim}
 
     def to_natural(self, *, mean: ArrayLike, variance: ArrayLike) -> Array:
         """Return eta (n, P) from means (n, D) and variances (n,)."""
@@ -259,20 +289,9 @@ class SphericalGaussian(RandomEffectsPrecisionFamily):
         linear, precision = self._split(eta)
         return linear / precision[:, None], np.repeat(1.0 / precision[:, None], self.dim, axis=1)
 
-    def moved(self, eta: Array, shift: Array) -> Array:
-        """Return the rows with means moved by `shift` (D,)."""
-        linear, precision = self._split(eta)
-        return np.concatenate([linear + precision[:, None] * shift, eta[:, self.dim :]], axis=1)
-
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows whose variance is not positive."""
         return [(int(i), "has a variance that is not positive") for i in np.flatnonzero(eta[:, self.dim] >= 0)]
-
-    def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
-        """Return ``value`` (size, n, D)."""
-        p = self.from_natural(eta)
-        noise = rng.standard_normal((size, *p["mean"].shape))
-        return {"value": p["mean"] + np.sqrt(p["variance"])[:, None] * noise}
 
     def sufficient_statistics(self, draws: Draws) -> Array:
         """Return (z, |z|^2)."""
@@ -285,9 +304,181 @@ class SphericalGaussian(RandomEffectsPrecisionFamily):
         width_differences = np.sqrt(a["variance"])[:, None] - np.sqrt(b["variance"])
         return squared_distances(a["mean"], b["mean"]) + self.dim * width_differences**2
 
-    def wasserstein_barycenter(self, eta: Array, weights: Array | None = None) -> Array:
-        """Return eta (P,) with the weighted mean of means and of standard deviations."""
-        w = as_weights(weights, eta.shape[0])
-        w = w / w.sum()
+
+@dataclass(frozen=True)
+class DiagonalGaussian(_IndependentGaussian):
+    """Gaussian with variances v; eta = (m / v, -1 / (2 v)), T = (z, z^2), P = 2 D.
+
+    Parameters
+    ----------
+    dim
+        Data dimension D.
+    """
+
+    dim: int
+    name: ClassVar[str] = "diagonal-gaussian"
+
+    @property
+    def size(self) -> int:
+        """Length P = 2 D of a row of natural parameters."""
+        return 2 * self.dim
+
+    def to_natural(self, *, mean: ArrayLike, variance: ArrayLike) -> Array:
+        """Return eta (n, P) from means and variances (n, D)."""
+        precision = 1.0 / as_rows("variance", variance, self.dim)
+        return np.concatenate([as_rows("mean", mean, self.dim) * precision, -0.5 * precision], axis=1)
+
+    def _split(self, eta: Array) -> tuple[Array, Array]:
+        """Precision times mean, m / v, and precision, 1 / v: (n, D) each."""
+        return eta[:, : self.dim], -2.0 * eta[:, self.dim :]
+
+    def from_natural(self, eta: Array) -> Parameters:
+        """Return ``mean`` and ``variance`` (n, D)."""
+        linear, precision = self._split(eta)
+        return {"mean": linear / precision, "variance": 1.0 / precision}
+
+    def log_normalizer(self, eta: Array) -> Array:
+        """Return sum_d m^2 / (2 v) + log(2 pi v) / 2."""
+        linear, precision = self._split(eta)
+        terms = linear**2 / precision
+        terms -= np.log(precision)
+        return 0.5 * (np.sum(terms, axis=1) + self.dim * _LOG_TWO_PI)
+
+    def mean_parameters(self, eta: Array) -> Array:
+        """Return (m, m^2 + v)."""
         p = self.from_natural(eta)
-        return self.to_natural(mean=w @ p["mean"], variance=(w @ np.sqrt(p["variance"])) ** 2)[0]
+        return np.concatenate([p["mean"], p["mean"] ** 2 + p["variance"]], axis=1)
+
+    def from_mean(self, mean: Array) -> Array:
+        """Return eta of the Gaussian with these first and second moments."""
+        first, second = mean[:, : self.dim], mean[:, self.dim :]
+        return self.to_natural(mean=first, variance=second - first**2)
+
+    def kl_pairs(self, eta_a: Array, eta_b: Array) -> Array:
+        """Return KL(a || b) from differences of natural parameters.
+
+        Per dimension half of h(v_a / v_b - 1) + (m_b - m_a)^2 / v_b, with h(u) = u - log(1 + u): both non-negative.
+        """
+        linear_a, precision_a = self._split(eta_a)
+        linear_b, precision_b = self._split(eta_b)
+        change = precision_b - precision_a  # (n, D)
+        # (m_b - m_a) / v_b, which the difference of the means, each a quotient, would know less well
+        shift = (linear_b - linear_a) - change / precision_a * linear_a
+        return 0.5 * np.sum(itakura_saito(change, precision_b, precision_a) + shift**2 / precision_b, axis=1)
+
+    def information(self, eta: Array) -> Array:
+        """Return the geometric mean of the precisions (n, 1)."""
+        return np.exp(np.log(self._split(eta)[1]).mean(axis=1, keepdims=True))
+
+    def affine_image(self, eta: Array, matrix: Array, shift: Array) -> Array:
+        """Return the Gaussians N(A m + b, A v A), A being diagonal."""
+        linear, precision = self._split(eta)
+        scale = diagonal_of(matrix)
+        image = precision / scale**2
+        return np.concatenate([linear / scale + image * shift, -0.5 * image], axis=1)
+
+    def faults(self, eta: Array) -> list[tuple[int, str]]:
+        """Rows with a variance that is not positive."""
+        is_bad = eta[:, self.dim :] >= 0
+        bad = np.flatnonzero(is_bad.any(axis=1))
+        return [(int(i), f"has a variance that is not positive (dimension {int(np.argmax(is_bad[i]))})") for i in bad]
+
+    def sufficient_statistics(self, draws: Draws) -> Array:
+        """Return (z, z^2)."""
+        return np.concatenate([draws["value"], draws["value"] ** 2], axis=-1)
+
+    def wasserstein(self, eta_a: Array, eta_b: Array) -> Array:
+        """Return squared Wasserstein-2 distances (n_a, n_b): of means plus of standard deviations."""
+        a, b = self.from_natural(eta_a), self.from_natural(eta_b)
+        widths = squared_distances(np.sqrt(a["variance"]), np.sqrt(b["variance"]))
+        return squared_distances(a["mean"], b["mean"]) + widths
+
+
+class GaussianPosteriorFamily(RandomEffectsFamily):
+    """Posteriors of a Gaussian's mean, of kappa observations, and of its precisions, of nu: see ``scatter_form``.
+
+    Natural parameters begin with kappa m (D) and -kappa / 2, and have second moments about zero next.
+    """
+
+    dim: int
+    describes_data: ClassVar[bool] = True
+    parts: ClassVar[tuple[str, ...]] = ("location", "scale")
+
+    @property
+    @abstractmethod
+    def _gaussians(self) -> Gaussian | DiagonalGaussian:
+        """The Gaussians that rows stand for."""
+
+    @abstractmethod
+    def _dof(self, eta: Array) -> Array:
+        """Return nu (n,)."""
+
+    @abstractmethod
+    def scatter_form(self, eta: Array) -> tuple[Array, Array, Array, Array]:
+        """Return m (n, D), kappa (n,), the scatter (n, D, D) or (n, R), and nu (n,)."""
+
+    def _squares(self, linear: Array) -> Array:
+        """Return x x^T (n, S) of rows (n, D) in the form of the second moments."""
+        return flatten(linear[:, :, None] * linear[:, None, :])
+
+    def _by_dimension(self, scatter: Array) -> Array:
+        """Return scatters in the form of the Gaussians' covariances, (n, D, D) or (n, D)."""
+        return scatter
+
+    def _common(self, covariance: Array) -> Array:
+        """Return the inverse of ``_by_dimension``: means over dimensions that share a variance."""
+        return covariance
+
+    @staticmethod
+    def _typical(scatter: Array, dof: Array) -> Array:
+        """Return scatter / nu, the typical covariances."""
+        return scatter / dof.reshape(-1, *[1] * (scatter.ndim - 1))
+
+    def information(self, eta: Array) -> Array:
+        """Return kappa and nu (n, 2)."""
+        return np.stack([-2.0 * eta[:, self.dim], self._dof(eta)], axis=1)
+
+    def location_part(self, eta: Array) -> Array:
+        """Return (kappa m, -kappa / 2, -kappa m m^T / 2, 0)."""
+        linear, kappa = eta[:, : self.dim], -2.0 * eta[:, self.dim]
+        squares = self._squares(linear) / np.where(kappa == 0.0, 1.0, kappa)[:, None]
+        return np.concatenate([linear, -0.5 * kappa[:, None], -0.5 * squares, np.zeros((len(eta), 1))], axis=1)
+
+    def location_information(self, eta: Array) -> Array:
+        """Return kappa (n,)."""
+        return np.asarray(-2.0 * eta[:, self.dim])
+
+    def saying_nothing(self, eta: Array, total: Array) -> NDArray[np.bool_]:
+        """Rows without observations behind the mean, or behind the precisions."""
+        return super().saying_nothing(eta, total) | ~(self._dof(eta) > 0.0)
+
+    def dispersions(self, eta: Array, groups: CopyGroups) -> tuple[Dispersion, ...]:
+        """Return how much means differ in units of the pooled scatter / nu, and how much these do."""
+        mean, kappa, scatter, dof = self.scatter_form(eta)
+        location, is_known = with_common_covariance(groups, kappa, mean, self._by_dimension(scatter), dof)
+        return location, CovarianceDispersion(groups, dof, self._typical(scatter, dof), is_known)
+
+    def plug_in(self, eta: Array) -> tuple[Array, Array]:
+        """Return means m (n, D) and scatter / nu: covariances (n, D, D), or variances (n, D)."""
+        mean, _, scatter, dof = self.scatter_form(eta)
+        return mean, self._by_dimension(self._typical(scatter, dof))
+
+    def _plug_in_gaussians(self, eta: Array) -> Array:
+        """Return natural parameters of the Gaussians that the rows stand for."""
+        mean, width = self.plug_in(eta)
+        family = self._gaussians
+        if isinstance(family, Gaussian):
+            return family.to_natural(mean=mean, covariance=width)
+        return family.to_natural(mean=mean, variance=width)
+
+    def wasserstein(self, eta_a: Array, eta_b: Array) -> Array:
+        """Return squared Wasserstein-2 distances (n_a, n_b) of the Gaussians that the rows stand for."""
+        return self._gaussians.wasserstein(self._plug_in_gaussians(eta_a), self._plug_in_gaussians(eta_b))
+
+    def wasserstein_barycenter(self, eta: Array, weights: Array | None = None) -> Array:
+        """Return eta (P,) whose Gaussian is the barycenter of the rows', with the mean kappa and nu."""
+        w = as_weights(weights, eta.shape[0])
+        centre = self._gaussians.wasserstein_barycenter(self._plug_in_gaussians(eta), w)
+        mean, width = self._gaussians.plug_in(centre[None])
+        kappa, dof = (w / w.sum()) @ self.information(eta)
+        return self.from_scatter_form(mean, np.array([kappa]), dof * self._common(width), np.array([dof]))[0]

@@ -74,8 +74,7 @@ def inverse(matrices: Array, what: str) -> Array:
 
 def log_determinant(factors: Array) -> Array:
     """Return log|L L^T| (n,) from Cholesky factors."""
-    result: Array = 2.0 * np.log(np.diagonal(factors, axis1=1, axis2=2)).sum(axis=1)
-    return result
+    return np.asarray(2.0 * np.log(np.diagonal(factors, axis1=1, axis2=2)).sum(axis=1))
 
 
 def log_determinants_of_many(entries: Array) -> Array:
@@ -92,8 +91,7 @@ def log_determinants_of_many(entries: Array) -> Array:
         ratios = entries[k + 1 :, k] / pivots[k]  # (D - k - 1, n)
         for j in range(k + 1, dim):
             entries[j:, j] -= entries[j:, k] * ratios[j - k - 1]
-    log_det: Array = np.log(pivots, out=pivots).sum(axis=0)
-    return log_det
+    return np.asarray(np.log(pivots, out=pivots).sum(axis=0))
 
 
 def _solve(matrices: Array, right_sides: Array) -> Array:
@@ -106,17 +104,11 @@ def half_solve(factors: Array, vectors: Array) -> Array:
 
 
 def log_det_divergence(factor_a: Array, factor_b: Array, change: Array) -> Array:
-    """Return the log-determinant (Burg, Stein) divergence tr(A^-1 B) - D - log|A^-1 B| (n,).
+    """Return the log-determinant (Burg, Stein) divergence tr(A^-1 B) - D - log|A^-1 B| (n,), given Cholesky factors.
 
     With u the eigenvalues of A^-1 (B - A) it is sum h(u), h(u) = u - log(1 + u), which keeps its digits for B near A.
-    Where some u is not small, the trace and the difference of log determinants keep theirs.
-
-    Parameters
-    ----------
-    factor_a, factor_b : ndarray of shape (n, D, D)
-        Cholesky factors of A and B.
-    change : ndarray of shape (n, D, D)
-        B - A, which the caller may know to more digits than A and B have.
+    Where some u is not small, the trace and the difference of log determinants keep theirs. The caller may know
+    `change`, B - A (n, D, D), to more digits than A and B have.
     """
     # L_A^-1 (B - A) L_A^-T has the eigenvalues of A^-1 (B - A), and is symmetric.
     half = _solve(factor_a, change)
@@ -130,6 +122,12 @@ def log_det_divergence(factor_a: Array, factor_b: Array, change: Array) -> Array
     trace = np.sum(relative**2, axis=(1, 2)) - factor_a.shape[1]
     divergence[is_far] = trace - log_determinant(factor_b[is_far]) + log_determinant(factor_a[is_far])
     return divergence
+
+
+def not_positive(name: str, values: Array) -> list[tuple[int, str]]:
+    """Return (index, what is wrong) for every value (n,) that is not positive."""
+    bad = np.flatnonzero(values <= 0)
+    return [(int(i), f"has {name} {values[i]:.6g}, which must be positive") for i in bad]
 
 
 def not_positive_definite(matrices: Array, what: str) -> list[tuple[int, str]]:
@@ -162,9 +160,8 @@ def diagonal_of(matrix: Array) -> Array:
     """
     diagonal: Array = np.diagonal(matrix)
     if not np.array_equal(matrix, np.diag(diagonal)):
-        raise UnsupportedError(
-            "", "mixes columns, which diagonal covariances cannot follow", "fit with `covariance_type='full'`"
-        )
+        text = "mixes columns, which diagonal covariances cannot follow"
+        raise UnsupportedError("", text, "fit with covariance_type='full'")
     return diagonal
 
 
@@ -184,11 +181,8 @@ def isotropic_square(matrix: Array) -> Array:
     gram = matrix @ matrix.T
     square = np.asarray(np.trace(gram) / len(gram))
     if not np.allclose(gram, square * np.eye(len(gram)), rtol=0.0, atol=ISOTROPY_ROUNDING * float(square)):
-        raise UnsupportedError(
-            "",
-            "scales columns by different numbers, which spherical covariances cannot follow",
-            "fit with `covariance_type='diag'`, or scale all columns alike",
-        )
+        text = "scales columns by different numbers, which spherical covariances cannot follow"
+        raise UnsupportedError("", text, "fit with covariance_type='diag', or scale all columns alike")
     return square
 
 
@@ -233,14 +227,7 @@ def is_cancelled(before: Array, left: Array) -> NDArray[np.bool_]:
 def far_components(means: Array, offsets: Array, columns: Sequence[str] | None) -> tuple[set[int], list[Problem]]:
     """Return the components (n,) whose widths are lost, and a line that says so with a constant to subtract.
 
-    Parameters
-    ----------
-    means : ndarray of shape (n, D)
-        Means.
-    offsets : ndarray of shape (n, D)
-        q of every component and column.
-    columns : sequence of str of length D, optional
-        Names of the columns. Default: they are called by their places.
+    They have means and q (n, D), the offsets. Columns are called by their names (D,), or by their places.
     """
     is_far = _EPSILON * offsets > MAX_WIDTH_ERROR
     if not np.any(is_far):

@@ -19,35 +19,28 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln, stdtrit
 
-from consilience.checks import Array, Json, as_rows, as_vector, as_weights
+from consilience.checks import Array, as_rows, as_vector
 from consilience.families.base import Draws, Parameters
-from consilience.families.diagonal_gaussian import DiagonalGaussian
-from consilience.families.linalg import diagonal_of, is_cancelled, isotropic_square
-from consilience.families.random_effects import (
-    CopyGroups,
-    CovarianceDispersion,
-    Dispersion,
-    RandomEffectsFamily,
-    with_common_covariance,
-)
+from consilience.families.gaussian import DiagonalGaussian, GaussianPosteriorFamily
+from consilience.families.linalg import diagonal_of, is_cancelled, isotropic_square, not_positive
 from consilience.families.special import gamma_bregman, gamma_shape, itakura_saito, subtract_quotients
 
 _LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
 
-class _NormalGammaFamily(RandomEffectsFamily):
+class _NormalGammaFamily(GaussianPosteriorFamily):
     """The diagonal and the spherical form: R precisions, of which each data dimension uses one; see the module.
 
     A row of natural parameters has the blocks kappa m (D), -kappa / 2 (1), -(b + kappa [m^2] / 2) (R) and the exponent
     of the precisions (1). Rates b are (n, R).
     """
 
-    dim: int
-    describes_data: ClassVar[bool] = True
-    parts: ClassVar[tuple[str, ...]] = ("location", "scale")
+    @property
+    def _gaussians(self) -> DiagonalGaussian:
+        return DiagonalGaussian(self.dim)
 
     @property
     @abstractmethod
@@ -64,17 +57,40 @@ class _NormalGammaFamily(RandomEffectsFamily):
         """Length P = D + 1 + R + 1 of a row of natural parameters."""
         return self.dim + 2 + self.n_rates
 
-    def config(self) -> dict[str, Json]:
-        """Return what the constructor needs."""
-        return {"dim": self.dim}
+    def to_natural(self, *, mean: ArrayLike, kappa: ArrayLike, shape: ArrayLike, rate: ArrayLike) -> Array:
+        """Return eta (n, P) from mean (n, D), kappa and shape (n,), and rate: (n, D), or (n,) of a spherical form."""
+        means = as_rows("mean", mean, self.dim)
+        kappas, shapes = as_vector("kappa", kappa, means.shape[0]), as_vector("shape", shape, means.shape[0])
+        return self._natural(means, kappas, shapes, self._rates(rate, means.shape[0]))
+
+    def from_natural(self, eta: Array) -> Parameters:
+        """Return ``mean`` (n, D), ``kappa`` and ``shape`` (n,), and ``rate``: (n, D), or (n,) of a spherical form."""
+        mean, kappa, shape, rate = self.standard(eta)
+        return {"mean": mean, "kappa": kappa, "shape": shape, "rate": self._told(rate)}
+
+    @abstractmethod
+    def _rates(self, rate: ArrayLike, count: int) -> Array:
+        """Return as many rates (n, R), or raise."""
+
+    def _told(self, rates: Array) -> Array:
+        """Return rates or precisions (..., R) in the form that parameters and draws have."""
+        return rates
 
     def _sum_by_rate(self, values: Array) -> Array:
         """Sum (..., D) over the dimensions that share a precision: (..., R)."""
         return values.reshape(*values.shape[:-1], self.n_rates, self._dims_per_rate).sum(axis=-1)
 
-    def _repeat_by_rate(self, values: Array) -> Array:
+    def _by_dimension(self, scatter: Array) -> Array:
         """Repeat (..., R) for each data dimension: (..., D)."""
-        return np.repeat(values, self._dims_per_rate, axis=-1)
+        return np.repeat(scatter, self._dims_per_rate, axis=-1)
+
+    def _common(self, covariance: Array) -> Array:
+        """Return means (..., R) over the dimensions (..., D) that share a precision."""
+        return self._sum_by_rate(covariance) / self._dims_per_rate
+
+    def _squares(self, linear: Array) -> Array:
+        """Return sums of squares (n, R) over the dimensions (n, D) that share a precision."""
+        return self._sum_by_rate(linear**2)
 
     def _natural(self, mean: Array, kappa: Array, shape: Array, rate: Array) -> Array:
         """Return eta (n, P) of mean (n, D), kappa (n,), shape (n,) and rate (n, R)."""
@@ -91,9 +107,8 @@ class _NormalGammaFamily(RandomEffectsFamily):
         kappa = -2.0 * eta[:, self.dim]
         mean = eta[:, : self.dim] / kappa[:, None]
         linear = eta[:, : self.dim].reshape(-1, self.n_rates, self._dims_per_rate)  # kappa m (n, R, D / R)
-        squares = [
-            (linear[:, :, d], linear[:, :, d]) for d in range(self._dims_per_rate)
-        ]  # (kappa m)^2 / (2 kappa), by factors
+        # (kappa m)^2 / (2 kappa), by factors
+        squares = [(linear[:, :, d], linear[:, :, d]) for d in range(self._dims_per_rate)]
         rate = subtract_quotients(-eta[:, self.dim + 1 : -1], squares, 2.0 * kappa[:, None])
         return mean, kappa, self._shape(eta), rate
 
@@ -110,12 +125,15 @@ class _NormalGammaFamily(RandomEffectsFamily):
         """Return the shape a (n,)."""
         return eta[:, -1] + 1.0 - 0.5 * self._dims_per_rate
 
+    def _dof(self, eta: Array) -> Array:
+        """Return 2 a (n,)."""
+        return 2.0 * self._shape(eta)
+
     def log_normalizer(self, eta: Array) -> Array:
         """Return (D/2) log(2 pi / kappa) + sum over precisions of log Gamma(a) - a log b."""
         _, kappa, shape, rate = self.standard(eta)
         location = 0.5 * self.dim * (_LOG_TWO_PI - np.log(kappa))
-        result: Array = location + self.n_rates * gammaln(shape) - shape * np.log(rate).sum(axis=1)
-        return result
+        return np.asarray(location + self.n_rates * gammaln(shape) - shape * np.log(rate).sum(axis=1))
 
     def mean_parameters(self, eta: Array) -> Array:
         """Return (m a / b, D / kappa + sum m^2 a / b, a / b, sum of psi(a) - log b)."""
@@ -123,13 +141,13 @@ class _NormalGammaFamily(RandomEffectsFamily):
         precision = shape[:, None] / rate  # E lambda = a / b, (n, R)
         square = self.dim / kappa + (self._sum_by_rate(mean**2) * precision).sum(axis=1)  # E sum_d lambda mu^2, (n,)
         log_precision = self.n_rates * digamma(shape) - np.log(rate).sum(axis=1)  # E sum_r log lambda_r, (n,)
-        linear = mean * self._repeat_by_rate(precision)  # E lambda mu, (n, D)
+        linear = mean * self._by_dimension(precision)  # E lambda mu, (n, D)
         return np.concatenate([linear, square[:, None], precision, log_precision[:, None]], axis=1)
 
     def from_mean(self, mean: Array) -> Array:
         """Return eta from E[T]: all in closed form but the shape, the root of log a - psi(a) = a known gap."""
         precision = mean[:, self.dim + 1 : -1]  # (n, R)
-        centre = mean[:, : self.dim] / self._repeat_by_rate(precision)
+        centre = mean[:, : self.dim] / self._by_dimension(precision)
         kappa = self.dim / (mean[:, self.dim] - (self._sum_by_rate(centre**2) * precision).sum(axis=1))
         # R log a - R psi(a) = sum_r log E lambda_r - E log lambda_r, since a / b_r = E lambda_r.
         shape = gamma_shape((np.log(precision).sum(axis=1) - mean[:, -1]) / self.n_rates)
@@ -163,35 +181,10 @@ class _NormalGammaFamily(RandomEffectsFamily):
         """
         return np.array([0.0, 3.0 * self._dims_per_rate])
 
-    def information(self, eta: Array) -> Array:
-        """Return kappa and twice the shape, the degrees of freedom (n, 2)."""
-        return np.stack([-2.0 * eta[:, self.dim], 2.0 * self._shape(eta)], axis=1)
-
     def reweighted(self, eta: Array, factors: Array) -> Array:
         """Multiply kappa and shape with means and shape / rate kept."""
         mean, kappa, shape, rate = self.standard(eta)
         return self._natural(mean, factors[:, 0] * kappa, factors[:, 1] * shape, factors[:, 1:] * rate)
-
-    def location_part(self, eta: Array) -> Array:
-        """Return (kappa m, -kappa / 2, -kappa [m^2] / 2, 0)."""
-        linear, kappa = eta[:, : self.dim], -2.0 * eta[:, self.dim]
-        squares = self._sum_by_rate(linear**2) / np.where(kappa == 0.0, 1.0, kappa)[:, None]
-        return np.concatenate([linear, -0.5 * kappa[:, None], -0.5 * squares, np.zeros((len(eta), 1))], axis=1)
-
-    def location_information(self, eta: Array) -> Array:
-        """Return kappa (n,)."""
-        kappa: Array = -2.0 * eta[:, self.dim]
-        return kappa
-
-    def saying_nothing(self, eta: Array, total: Array) -> NDArray[np.bool_]:
-        """Rows without observations behind the mean, or behind the precisions."""
-        return super().saying_nothing(eta, total) | ~(self._shape(eta) > 0.0)
-
-    def dispersions(self, eta: Array, groups: CopyGroups) -> tuple[Dispersion, ...]:
-        """Return how much means differ in units of the pooled variances b / a, and how much these do."""
-        mean, kappa, shape, rate = self.standard(eta)
-        location, is_known = with_common_covariance(groups, kappa, mean, self._repeat_by_rate(rate), shape)
-        return location, CovarianceDispersion(groups, 2.0 * shape, rate / shape[:, None], is_known)
 
     def with_spread(self, eta: Array, spread: Array) -> Array:
         """Return m of `eta` with a and b of `spread`; kappa is multiplied by the mean ratio of the variances b / a."""
@@ -203,7 +196,7 @@ class _NormalGammaFamily(RandomEffectsFamily):
     def mean_intervals(self, eta: Array, level: float) -> tuple[Array, Array, Array]:
         """Return m and Student's interval of mu: 2 a degrees of freedom, squared scale b / (a kappa)."""
         mean, kappa, shape, rate = self.standard(eta)
-        variance = self._repeat_by_rate(rate / shape[:, None]) / kappa[:, None]
+        variance = self._by_dimension(rate / shape[:, None]) / kappa[:, None]
         half_width = stdtrit(2.0 * shape, 0.5 + 0.5 * level)[:, None] * np.sqrt(variance)
         return mean, mean - half_width, mean + half_width
 
@@ -217,11 +210,6 @@ class _NormalGammaFamily(RandomEffectsFamily):
         second -= self._sum_by_rate(moved * shift) + 0.5 * kappa[:, None] * self._sum_by_rate(shift**2)
         return np.concatenate([moved + kappa[:, None] * shift, eta[:, self.dim, None], second, eta[:, -1:]], axis=1)
 
-    def plug_in(self, eta: Array) -> tuple[Array, Array]:
-        """Return means m and variances b / a (n, D)."""
-        mean, _, shape, rate = self.standard(eta)
-        return mean, self._repeat_by_rate(rate / shape[:, None])
-
     def predictive(self, eta: Array) -> tuple[Array, Array, Array]:
         """Return locations m (n, D), scales b (kappa + 1) / (a kappa) of each precision (n, R), and dof 2 a (n,).
 
@@ -230,30 +218,10 @@ class _NormalGammaFamily(RandomEffectsFamily):
         mean, kappa, shape, rate = self.standard(eta)
         return mean, rate * ((kappa + 1.0) / (kappa * shape))[:, None], 2.0 * shape
 
-    def _plug_in_gaussians(self, eta: Array) -> Array:
-        """Return natural parameters of the Gaussians N(m, b / a) that the rows stand for."""
-        mean, variance = self.plug_in(eta)
-        return DiagonalGaussian(self.dim).to_natural(mean=mean, variance=variance)
-
-    def wasserstein(self, eta_a: Array, eta_b: Array) -> Array:
-        """Return squared Wasserstein-2 distances (n_a, n_b) of the Gaussians N(m, b / a)."""
-        return DiagonalGaussian(self.dim).wasserstein(self._plug_in_gaussians(eta_a), self._plug_in_gaussians(eta_b))
-
-    def wasserstein_barycenter(self, eta: Array, weights: Array | None = None) -> Array:
-        """Return eta (P,) whose Gaussian is the barycenter of the rows', with the mean kappa and shape."""
-        family, w = DiagonalGaussian(self.dim), as_weights(weights, eta.shape[0])
-        centre = family.from_natural(family.wasserstein_barycenter(self._plug_in_gaussians(eta), w)[None])
-        kappa, dof = (w / w.sum()) @ self.information(eta)
-        variance = self._sum_by_rate(centre["variance"]) / self._dims_per_rate  # (1, R)
-        shape = np.array([0.5 * dof])
-        return self._natural(centre["mean"], np.array([kappa]), shape, shape * variance)[0]
-
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with kappa, shape or a rate that is not positive."""
         kappa = -2.0 * eta[:, self.dim]
-        shape = self._shape(eta)
-        problems = [(int(i), f"has kappa = {kappa[i]:.6g}, which must be positive") for i in np.flatnonzero(kappa <= 0)]
-        problems += [(int(i), f"has shape {shape[i]:.6g}, which must be positive") for i in np.flatnonzero(shape <= 0)]
+        problems = not_positive("kappa =", kappa) + not_positive("shape", self._shape(eta))
         has_means = np.flatnonzero(kappa > 0)  # without a positive kappa there is no mean to take off the rates
         bad = has_means[(self.standard(eta[has_means])[3] <= 0).any(axis=1)]
         return problems + [(int(i), "has a rate that is not positive") for i in bad]
@@ -264,20 +232,23 @@ class _NormalGammaFamily(RandomEffectsFamily):
         if not np.any(is_lost := is_cancelled(second, second + 0.25 * squares / eta[:, self.dim, None])):
             return None  # which is quick, and nearly always the answer
         mean, kappa, _, rate = self.standard(eta)
-        left = self._repeat_by_rate(np.where(is_lost, np.maximum(rate, 0.0), np.inf))
+        left = self._by_dimension(np.where(is_lost, np.maximum(rate, 0.0), np.inf))
         with np.errstate(divide="ignore"):
             return mean, 0.5 * kappa[:, None] * mean**2 / left
 
-    def _draw(self, eta: Array, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Return draws of mean (size, n, D) and precision (size, n, R)."""
+    def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
+        """Return ``mean`` (size, n, D) and ``precision``: (size, n, D), or (size, n) of a spherical form."""
         mean, kappa, shape, rate = self.standard(eta)
         precision = rng.gamma(shape[:, None], 1.0 / rate, size=(size, *rate.shape))
         noise = rng.standard_normal((size, *mean.shape))
-        return mean + noise / np.sqrt(kappa[:, None] * self._repeat_by_rate(precision)), precision
+        mean = mean + noise / np.sqrt(kappa[:, None] * self._by_dimension(precision))
+        return {"mean": mean, "precision": self._told(precision)}
 
-    def _statistics(self, mean: Array, precision: Array) -> Array:
-        """Return T (size, n, P) of draws of means (size, n, D) and precisions (size, n, R)."""
-        linear = mean * self._repeat_by_rate(precision)
+    def sufficient_statistics(self, draws: Draws) -> Array:
+        """Return (lambda mu, sum_d lambda mu^2, lambda, sum_r log lambda_r) (size, n, P)."""
+        mean = draws["mean"]
+        precision = draws["precision"].reshape(*mean.shape[:-1], self.n_rates)
+        linear = mean * self._by_dimension(precision)
         square = (linear * mean).sum(axis=-1, keepdims=True)
         log_precision = np.log(precision).sum(axis=-1, keepdims=True)
         return np.concatenate([linear, square, precision, log_precision], axis=-1)
@@ -304,25 +275,9 @@ class NormalGamma(_NormalGammaFamily):
         """One precision per dimension."""
         return self.dim
 
-    def to_natural(self, *, mean: ArrayLike, kappa: ArrayLike, shape: ArrayLike, rate: ArrayLike) -> Array:
-        """Return eta (n, P) from mean (n, D), kappa (n,), shape (n,) and rate (n, D)."""
-        means = as_rows("mean", mean, self.dim)
-        kappas, shapes = as_vector("kappa", kappa, means.shape[0]), as_vector("shape", shape, means.shape[0])
-        return self._natural(means, kappas, shapes, as_rows("rate", rate, self.dim))
-
-    def from_natural(self, eta: Array) -> Parameters:
-        """Return ``mean`` (n, D), ``kappa`` (n,), ``shape`` (n,) and ``rate`` (n, D)."""
-        mean, kappa, shape, rate = self.standard(eta)
-        return {"mean": mean, "kappa": kappa, "shape": shape, "rate": rate}
-
-    def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
-        """Return ``mean`` and ``precision`` (size, n, D)."""
-        mean, precision = self._draw(eta, size, rng)
-        return {"mean": mean, "precision": precision}
-
-    def sufficient_statistics(self, draws: Draws) -> Array:
-        """Return (lambda mu, sum lambda mu^2, lambda, sum log lambda)."""
-        return self._statistics(draws["mean"], draws["precision"])
+    def _rates(self, rate: ArrayLike, count: int) -> Array:
+        del count
+        return as_rows("rate", rate, self.dim)
 
 
 @dataclass(frozen=True)
@@ -343,24 +298,8 @@ class SphericalNormalGamma(_NormalGammaFamily):
         """One precision."""
         return 1
 
-    def to_natural(self, *, mean: ArrayLike, kappa: ArrayLike, shape: ArrayLike, rate: ArrayLike) -> Array:
-        """Return eta (n, P) from mean (n, D) and kappa, shape, rate (n,)."""
-        means = as_rows("mean", mean, self.dim)
-        kappas, shapes, rates = (
-            as_vector(name, v, means.shape[0]) for name, v in (("kappa", kappa), ("shape", shape), ("rate", rate))
-        )
-        return self._natural(means, kappas, shapes, rates[:, None])
+    def _rates(self, rate: ArrayLike, count: int) -> Array:
+        return as_vector("rate", rate, count)[:, None]
 
-    def from_natural(self, eta: Array) -> Parameters:
-        """Return ``mean`` (n, D) and ``kappa``, ``shape``, ``rate`` (n,)."""
-        mean, kappa, shape, rate = self.standard(eta)
-        return {"mean": mean, "kappa": kappa, "shape": shape, "rate": rate[:, 0]}
-
-    def sample(self, eta: Array, size: int, rng: np.random.Generator) -> Draws:
-        """Return ``mean`` (size, n, D) and ``precision`` (size, n)."""
-        mean, precision = self._draw(eta, size, rng)
-        return {"mean": mean, "precision": precision[..., 0]}
-
-    def sufficient_statistics(self, draws: Draws) -> Array:
-        """Return (lambda mu, lambda |mu|^2, lambda, log lambda)."""
-        return self._statistics(draws["mean"], draws["precision"][..., None])
+    def _told(self, rates: Array) -> Array:
+        return rates[..., 0]

@@ -19,15 +19,15 @@ from functools import cache, lru_cache
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln, stdtrit
 
-from consilience.checks import Array, Json, Labels, as_matrices, as_rows, as_vector, as_weights, symmetric_part
+from consilience.checks import Array, Labels, as_matrices, as_rows, as_vector, symmetric_part
 from consilience.errors import InputError
 from consilience.families.base import Draws, Parameters
 from consilience.families.chunks import map_rows, row_chunks
 from consilience.families.evidence import MAX_KEPT_ROWS, Discounts
-from consilience.families.gaussian import Gaussian
+from consilience.families.gaussian import Gaussian, GaussianPosteriorFamily
 from consilience.families.linalg import (
     cholesky,
     flatten,
@@ -37,16 +37,10 @@ from consilience.families.linalg import (
     log_det_divergence,
     log_determinant,
     log_determinants_of_many,
+    not_positive,
     not_positive_definite,
     squared_offsets,
     unflatten,
-)
-from consilience.families.random_effects import (
-    CopyGroups,
-    CovarianceDispersion,
-    Dispersion,
-    RandomEffectsFamily,
-    with_common_covariance,
 )
 from consilience.families.special import (
     decreasing_root,
@@ -71,7 +65,7 @@ _BLOCK_ROWS = 1024
 
 
 @dataclass(frozen=True)
-class NormalWishart(RandomEffectsFamily):
+class NormalWishart(GaussianPosteriorFamily):
     """Lambda ~ Wishart(W, nu) and mu | Lambda ~ N(m, (kappa Lambda)^-1); P = D + 1 + D^2 + 1.
 
     eta = (kappa m, -kappa / 2, -(W^-1 + kappa m m^T) / 2, (nu - D) / 2) for the statistics
@@ -92,18 +86,12 @@ class NormalWishart(RandomEffectsFamily):
     """
 
     dim: int
-    describes_data: ClassVar[bool] = True
     name: ClassVar[str] = "normal-wishart"
-    parts: ClassVar[tuple[str, ...]] = ("location", "scale")
 
     @property
     def size(self) -> int:
         """Length P = D + 1 + D^2 + 1 of a row of natural parameters."""
         return self.dim + 2 + self.dim**2
-
-    def config(self) -> dict[str, Json]:
-        """Return what the constructor needs."""
-        return {"dim": self.dim}
 
     def to_natural(
         self,
@@ -139,9 +127,8 @@ class NormalWishart(RandomEffectsFamily):
             inverse_scales = symmetric_part(as_matrices("inverse_scale", inverse_scale, self.dim))
         linear = kappas[:, None] * means  # (n, D)
         second = inverse_scales + linear[:, :, None] * means[:, None, :]  # W^-1 + kappa m m^T, (n, D, D)
-        return np.concatenate(
-            [linear, -0.5 * kappas[:, None], flatten(-0.5 * second), 0.5 * (dofs - self.dim)[:, None]], axis=1
-        )
+        columns = [linear, -0.5 * kappas[:, None], flatten(-0.5 * second), 0.5 * (dofs - self.dim)[:, None]]
+        return np.concatenate(columns, axis=1)
 
     def standard(self, eta: Array) -> tuple[Array, Array, Array, Array]:
         """Return m (n, D), kappa (n,), W^-1 (n, D, D) and nu (n,): no matrix is inverted.
@@ -169,6 +156,10 @@ class NormalWishart(RandomEffectsFamily):
         """Return the rows with W^-1 = scatter and nu = dof."""
         return self.to_natural(mean=mean, kappa=kappa, dof=dof, inverse_scale=scatter)
 
+    @property
+    def _gaussians(self) -> Gaussian:
+        return Gaussian(self.dim)
+
     def _dof(self, eta: Array) -> Array:
         """Return nu (n,)."""
         return 2.0 * eta[:, -1] + self.dim
@@ -176,7 +167,7 @@ class NormalWishart(RandomEffectsFamily):
     def _typical_factor(self, eta: Array) -> tuple[Array, Array, Array, Array]:
         """Return m, kappa, the Cholesky factor (n, D, D) of the typical covariance W^-1 / nu, and nu."""
         mean, kappa, inverse_scale, dof = self.standard(eta)
-        return mean, kappa, cholesky(inverse_scale / dof[:, None, None], "scale matrix"), dof
+        return mean, kappa, cholesky(self._typical(inverse_scale, dof), "scale matrix"), dof
 
     def from_natural(self, eta: Array) -> Parameters:
         """Return ``mean`` (n, D), ``kappa`` (n,), ``scale`` (n, D, D) and ``dof`` (n,)."""
@@ -190,8 +181,7 @@ class NormalWishart(RandomEffectsFamily):
         log_gamma = gammaln(half[:, None] - shifts).sum(axis=1) + 0.25 * self.dim * (self.dim - 1) * np.log(np.pi)
         # log|2 W| with W = C^-1 / nu for the typical covariance C: -log|C| - D log(nu / 2)
         log_det = -log_determinant(factor) - self.dim * np.log(half)
-        result: Array = 0.5 * self.dim * np.log(2.0 * np.pi / kappa) + half * log_det + log_gamma
-        return result
+        return np.asarray(0.5 * self.dim * np.log(2.0 * np.pi / kappa) + half * log_det + log_gamma)
 
     def mean_parameters(self, eta: Array) -> Array:
         """Return (nu W m, D / kappa + nu m^T W m, nu W, E log|Lambda|)."""
@@ -228,20 +218,15 @@ class NormalWishart(RandomEffectsFamily):
             """Return sum_d log x - psi(x - d / 2) less the gap, and its slope, at x = nu / 2 = (D - 1) / 2 + exp z."""
             excess = np.exp(z)[:, None]  # (nu - D + 1) / 2, positive for every z
             x = excess + shifts[-1]
-            shifted = excess + (
-                shifts[-1] - shifts
-            )  # x - d / 2, (n, D), without cancellation at the edge of the domain
+            # x - d / 2, (n, D), without cancellation at the edge of the domain
+            shifted = excess + (shifts[-1] - shifts)
             value = (log_minus_digamma(shifted) - np.log1p(-shifts / x)).sum(axis=1) - gap
             return value, ((1.0 / x - trigamma(shifted)) * excess).sum(axis=1)
 
         # For large nu the sum is about D (D + 1) / (2 nu).
-        if near is None:
-            start = np.log(0.25 * dim * (dim + 1) / gap)
-        else:
-            near_dof, near_gap = near
-            start = np.log(0.5 * (near_dof - dim + 1) * near_gap / gap)
-        dof: Array = 2.0 * np.exp(decreasing_root(equation, start)) + (dim - 1)
-        return dof
+        numerator = 0.25 * dim * (dim + 1) if near is None else 0.5 * (near[0] - dim + 1) * near[1]
+        start = np.log(numerator / gap)
+        return np.asarray(2.0 * np.exp(decreasing_root(equation, start)) + (dim - 1))
 
     def kl_pairs(self, eta_a: Array, eta_b: Array) -> Array:
         """Return KL(a || b) as a sum of non-negative terms.
@@ -252,10 +237,7 @@ class NormalWishart(RandomEffectsFamily):
         """
         mean_a, kappa_a, inverse_scale_a, dof_a = self.standard(eta_a)
         mean_b, kappa_b, inverse_scale_b, dof_b = self.standard(eta_b)
-        typical_a, typical_b = (
-            inverse_scale_a / dof_a[:, None, None],
-            inverse_scale_b / dof_b[:, None, None],
-        )  # C_a, C_b
+        typical_a, typical_b = self._typical(inverse_scale_a, dof_a), self._typical(inverse_scale_b, dof_b)  # C_a, C_b
         factor_a, factor_b = cholesky(typical_a, "scale matrix"), cholesky(typical_b, "scale matrix")
         change = typical_b - typical_a  # (n, D, D)
         # Published code of KL-fusion has kappa_a / kappa_b in the first bracket, which can be negative.
@@ -279,10 +261,6 @@ class NormalWishart(RandomEffectsFamily):
         """
         return np.array([0.0, 2.0 * self.dim])
 
-    def information(self, eta: Array) -> Array:
-        """Return kappa and nu (n, 2)."""
-        return np.stack([-2.0 * eta[:, self.dim], self._dof(eta)], axis=1)
-
     def reweighted(self, eta: Array, factors: Array) -> Array:
         """Multiply kappa and nu with m and nu W kept; nu does not fall below D."""
         mean, kappa, inverse_scale, dof = self.standard(eta)
@@ -305,27 +283,6 @@ class NormalWishart(RandomEffectsFamily):
         result += half * (dim * np.log(2.0) - log_det)
         return result
 
-    def location_part(self, eta: Array) -> Array:
-        """Return (kappa m, -kappa / 2, -kappa m m^T / 2, 0)."""
-        linear, kappa = eta[:, : self.dim], -2.0 * eta[:, self.dim]
-        squares = linear[:, :, None] * linear[:, None, :] / np.where(kappa == 0.0, 1.0, kappa)[:, None, None]
-        return np.concatenate([linear, -0.5 * kappa[:, None], -0.5 * flatten(squares), np.zeros((len(eta), 1))], axis=1)
-
-    def location_information(self, eta: Array) -> Array:
-        """Return kappa (n,)."""
-        kappa: Array = -2.0 * eta[:, self.dim]
-        return kappa
-
-    def saying_nothing(self, eta: Array, total: Array) -> NDArray[np.bool_]:
-        """Rows without observations behind the mean, or behind the covariance."""
-        return super().saying_nothing(eta, total) | ~(self._dof(eta) > 0.0)
-
-    def dispersions(self, eta: Array, groups: CopyGroups) -> tuple[Dispersion, ...]:
-        """Return how much means differ in units of the pooled W^-1 / nu, and how much the W^-1 / nu do."""
-        mean, kappa, inverse_scale, dof = self.standard(eta)
-        location, is_known = with_common_covariance(groups, kappa, mean, inverse_scale, dof)
-        return location, CovarianceDispersion(groups, dof, inverse_scale / dof[:, None, None], is_known)
-
     def with_spread(self, eta: Array, spread: Array) -> Array:
         """Return m of `eta` with W and nu of `spread`; kappa keeps the width of the mean.
 
@@ -334,7 +291,7 @@ class NormalWishart(RandomEffectsFamily):
         """
         mean, kappa, inner, inner_dof = self.standard(eta)
         _, _, inverse_scale, dof = self.standard(spread)
-        covariance, wider = inner / inner_dof[:, None, None], inverse_scale / dof[:, None, None]
+        covariance, wider = self._typical(inner, inner_dof), self._typical(inverse_scale, dof)
         ratio = np.trace(np.linalg.solve(covariance, wider), axis1=1, axis2=2) / self.dim
         return self.to_natural(mean=mean, kappa=kappa * ratio, inverse_scale=inverse_scale, dof=dof)
 
@@ -361,11 +318,6 @@ class NormalWishart(RandomEffectsFamily):
         columns = [linear, eta[:, self.dim, None], flatten(-0.5 * symmetric_part(image)), eta[:, -1:]]
         return np.concatenate(columns, axis=1)
 
-    def plug_in(self, eta: Array) -> tuple[Array, Array]:
-        """Return means m (n, D) and covariances W^-1 / nu (n, D, D)."""
-        mean, _, inverse_scale, dof = self.standard(eta)
-        return mean, inverse_scale / dof[:, None, None]
-
     def predictive(self, eta: Array) -> tuple[Array, Array, Array]:
         """Return locations m (n, D), scales W^-1 (kappa + 1) / (kappa (nu - D + 1)) (n, D, D), dof nu - D + 1 (n,).
 
@@ -375,31 +327,12 @@ class NormalWishart(RandomEffectsFamily):
         student_dof = dof - self.dim + 1.0
         return mean, inverse_scale * ((kappa + 1.0) / (kappa * student_dof))[:, None, None], student_dof
 
-    def _plug_in_gaussians(self, eta: Array) -> Array:
-        """Return natural parameters of the Gaussians N(m, W^-1 / nu) that the rows stand for."""
-        mean, covariance = self.plug_in(eta)
-        return Gaussian(self.dim).to_natural(mean=mean, covariance=covariance)
-
-    def wasserstein(self, eta_a: Array, eta_b: Array) -> Array:
-        """Return squared Wasserstein-2 distances (n_a, n_b) of the Gaussians N(m, W^-1 / nu)."""
-        return Gaussian(self.dim).wasserstein(self._plug_in_gaussians(eta_a), self._plug_in_gaussians(eta_b))
-
-    def wasserstein_barycenter(self, eta: Array, weights: Array | None = None) -> Array:
-        """Return eta (P,) whose Gaussian is the barycenter of the rows', with the mean kappa and nu."""
-        family, w = Gaussian(self.dim), as_weights(weights, eta.shape[0])
-        centre = family.from_natural(family.wasserstein_barycenter(self._plug_in_gaussians(eta), w)[None])
-        kappa, dof = (w / w.sum()) @ self.information(eta)
-        inverse_scale = centre["covariance"] * dof
-        return self.to_natural(mean=centre["mean"], kappa=[kappa], inverse_scale=inverse_scale, dof=[dof])[0]
-
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with kappa <= 0, nu <= D - 1 or a scale matrix that is not positive definite."""
         kappa, dof = -2.0 * eta[:, self.dim], self._dof(eta)
-        problems = [(int(i), f"has kappa = {kappa[i]:.6g}, which must be positive") for i in np.flatnonzero(kappa <= 0)]
-        problems += [
-            (int(i), f"has {dof[i]:.6g} degrees of freedom, which must exceed D - 1 = {self.dim - 1}")
-            for i in np.flatnonzero(dof <= self.dim - 1)
-        ]
+        text = f"degrees of freedom, which must exceed D - 1 = {self.dim - 1}"
+        problems = not_positive("kappa =", kappa)
+        problems += [(int(i), f"has {dof[i]:.6g} {text}") for i in np.flatnonzero(dof <= self.dim - 1)]
         has_means = np.flatnonzero(kappa > 0)  # without a positive kappa there is no mean to take off W^-1
         inverse_scale = self.standard(eta[has_means])[2]
         problems_of_scale = not_positive_definite(inverse_scale, "scale matrix")
@@ -439,15 +372,10 @@ class NormalWishart(RandomEffectsFamily):
 
 @cache
 def _gamma_chains(dim: int) -> tuple[Array, Array, Array, Array]:
-    """Return how log Gamma_D(x) is made of log gammas and logarithms, but for log pi.
+    """Return f, n, s and m, of which log Gamma_D(x) is made, but for log pi.
 
     sum_d log Gamma(x - d / 2) = sum_i n_i log Gamma(x - f_i) - sum_k m_k log(x - s_k), f of length 2 (or 1): every
     other d is one step of Gamma(x + 1) = x Gamma(x) below the one before.
-
-    Returns
-    -------
-    tuple of Array
-        f, n, s and m.
     """
     lengths = [-(-(dim - first) // 2) for first in range(min(dim, 2))]  # of the chains that begin at d = 0 and d = 1
     steps = [(0.5 * first + k, length - k) for first, length in enumerate(lengths) for k in range(1, length)]
@@ -466,8 +394,7 @@ def _log_multigamma(x: Array, dim: int) -> Array:
 def _multidigamma(x: Array, dim: int) -> Array:
     """Return sum_d psi(x - d / 2) (n,), the slope of log Gamma_D(x), of two digammas."""
     firsts, n_firsts, steps, n_steps = _gamma_chains(dim)
-    slope: Array = digamma(x[:, None] - firsts) @ n_firsts - (1.0 / (x[:, None] - steps)) @ n_steps
-    return slope
+    return np.asarray(digamma(x[:, None] - firsts) @ n_firsts - (1.0 / (x[:, None] - steps)) @ n_steps)
 
 
 def _log_determinants_of_minus(matrices: Array, linear: Array, divisors: Array) -> Array:
@@ -494,34 +421,17 @@ def _log_determinants_of_minus(matrices: Array, linear: Array, divisors: Array) 
 
 @dataclass(frozen=True, eq=False)
 class _ScaleAt:
-    """What of discounted Normal-Wisharts depends on the heterogeneity of the scale alone.
+    """What of discounted Normal-Wisharts depends on the heterogeneity of the scale alone."""
 
-    Parameters
-    ----------
-    dof : Array of shape (L,)
-        nu'.
-    observed : Array of shape (L,)
-        A of each row without its term of kappa'.
-    law_dof : Array of shape (1,)
-        nu of the law.
-    """
-
-    dof: Array
-    observed: Array
-    law_dof: Array
+    dof: Array  # nu' (L,)
+    observed: Array  # A of each row without its term of kappa' (L,)
+    law_dof: Array  # nu of the law (1,)
 
 
 class _NormalWishartDiscounts:
     """Normal-Wisharts under any discount: decompositions are made once, for W' is W times nu / nu'.
 
     Means are relative to that of all rows, so that W^-1 + kappa m m^T keeps the digits of W^-1.
-
-    Parameters
-    ----------
-    family : NormalWishart
-        The family.
-    eta : Array of shape (L, P)
-        The rows, not discounted.
     """
 
     def __init__(self, family: NormalWishart, eta: Array) -> None:
@@ -582,14 +492,16 @@ class _NormalWishartDiscounts:
         self._law_at = self._family._dof_of(gap, self._law_at), gap
         return _ScaleAt(dof, observed, self._law_at[0])
 
-    def pieces(self, heterogeneity: Array) -> Array:
-        """Return what each row says when discounted, less the flat limit (L, P)."""
-        if self._kept is not None:
-            return self.pieces_of(slice(None), heterogeneity)
-        return map_rows(len(self._kappa), self._family.size, lambda rows: self.pieces_of(rows, heterogeneity))
+    def part(self, rows: slice | Labels) -> _NormalWishartRows:
+        """Return some of the rows."""
+        return _NormalWishartRows(self, rows)
 
-    def pieces_of(self, rows: slice | Labels, heterogeneity: Array) -> Array:
-        """Return the pieces of some rows (n, P)."""
+    def pieces(self, heterogeneity: Array, rows: slice | Labels | None = None) -> Array:
+        """Return what some rows say when discounted, less the flat limit (n, P); all of them by default."""
+        if rows is None:
+            if self._kept is None:
+                return map_rows(len(self._kappa), self._family.size, lambda rows: self.pieces(heterogeneity, rows))
+            rows = slice(None)
         dim = self._family.dim
         kappa, dof = self._kappa_at(heterogeneity, rows), self._scale_at(float(heterogeneity[1])).dof[rows]
         if self._kept is not None:
@@ -602,19 +514,10 @@ class _NormalWishartDiscounts:
         pieces[:, -1] = 0.5 * dof
         return pieces
 
-    def part(self, rows: slice | Labels) -> _NormalWishartRows:
-        """Return some of the rows."""
-        return _NormalWishartRows(self, rows)
-
-    def observed(self, heterogeneity: Array) -> Array:
-        """Return A of each discounted row (L,)."""
-        return self.observed_of(slice(None), heterogeneity)
-
-    def observed_of(self, rows: slice | Labels, heterogeneity: Array) -> Array:
+    def observed(self, heterogeneity: Array, rows: slice | Labels = slice(None)) -> Array:
         """Return A of some rows, discounted (n,)."""
         location = 0.5 * self._family.dim * np.log(2.0 * np.pi / self._kappa_at(heterogeneity, rows))
-        result: Array = location + self._scale_at(float(heterogeneity[1])).observed[rows]
-        return result
+        return np.asarray(location + self._scale_at(float(heterogeneity[1])).observed[rows])
 
     def law(self, heterogeneity: Array) -> Array:
         """Return the distribution (P,) of the discounted rows: only E[mu^T Lambda mu] and E log|Lambda| change."""
@@ -629,23 +532,15 @@ class _NormalWishartDiscounts:
 
 @dataclass(frozen=True, eq=False)
 class _NormalWishartRows:
-    """Some of the rows of discounted Normal-Wisharts.
-
-    Parameters
-    ----------
-    discounts : _NormalWishartDiscounts
-        All rows.
-    rows : slice or Labels
-        Which.
-    """
+    """Some of the rows of discounted Normal-Wisharts."""
 
     discounts: _NormalWishartDiscounts
     rows: slice | Labels
 
     def pieces(self, heterogeneity: Array) -> Array:
         """Return what each row says when discounted, less the flat limit (n, P)."""
-        return self.discounts.pieces_of(self.rows, heterogeneity)
+        return self.discounts.pieces(heterogeneity, self.rows)
 
     def observed(self, heterogeneity: Array) -> Array:
         """Return A of each discounted row (n,)."""
-        return self.discounts.observed_of(self.rows, heterogeneity)
+        return self.discounts.observed(heterogeneity, self.rows)

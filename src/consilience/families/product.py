@@ -87,9 +87,7 @@ class Product(EvidenceFamily):
 
     def mean_parameters(self, eta: Array) -> Array:
         """Return the blocks' mean parameters side by side."""
-        return np.concatenate(
-            [family.mean_parameters(columns) for _, family, columns in self._iterate_blocks(eta)], axis=1
-        )
+        return np.concatenate([f.mean_parameters(columns) for _, f, columns in self._iterate_blocks(eta)], axis=1)
 
     def from_mean(self, mean: Array) -> Array:
         """Return the blocks' natural parameters side by side."""
@@ -153,13 +151,8 @@ class Product(EvidenceFamily):
 
     def without_prior(self, eta: Array, prior: Array) -> Array:
         """Take the prior off every block."""
-        return np.concatenate(
-            [
-                family.without_prior(columns, prior_columns)
-                for _, family, columns, prior_columns in self._iterate_blocks(eta, prior)
-            ],
-            axis=1,
-        )
+        blocks = self._iterate_blocks(eta, prior)
+        return np.concatenate([family.without_prior(columns, priors) for _, family, columns, priors in blocks], axis=1)
 
     def discounts(self, eta: Array) -> Discounts:
         """Return the blocks' rows under any discount, side by side."""
@@ -173,18 +166,12 @@ class Product(EvidenceFamily):
 
     def log_normalizer_of_sums(self, eta: Array) -> Array:
         """Return the sum over blocks (n,)."""
-        total: Array = np.sum(
-            [f.log_normalizer_of_sums(columns) for _, f, columns in self._iterate_blocks(eta)], axis=0
-        )
-        return total
+        return np.sum([f.log_normalizer_of_sums(columns) for _, f, columns in self._iterate_blocks(eta)], axis=0)
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows in which some block is outside its domain."""
-        return [
-            (row, f"{text} (block {name!r})")
-            for name, family, columns in self._iterate_blocks(eta)
-            for row, text in family.faults(columns)
-        ]
+        faults = ((name, family.faults(columns)) for name, family, columns in self._iterate_blocks(eta))
+        return [(row, f"{text} (block {name!r})") for name, of_block in faults for row, text in of_block]
 
     def offsets(self, eta: Array) -> tuple[Array, Array] | None:
         """Return those of the blocks that are Gaussians side by side; None where no block has a width that is lost."""
@@ -230,8 +217,7 @@ class _ProductRows:
     def observed(self, heterogeneity: Array) -> Array:
         """Return the sum over blocks (L,)."""
         parts = zip(self._rows_of_blocks, self._parts(heterogeneity), strict=True)
-        total: Array = np.sum([block.observed(part) for block, part in parts], axis=0)
-        return total
+        return np.asarray(np.sum([block.observed(part) for block, part in parts], axis=0))
 
 
 class _ProductDiscounts(_ProductRows):

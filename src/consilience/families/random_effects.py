@@ -41,18 +41,10 @@ _CHUNK_BYTES = 2**26
 
 @dataclass(frozen=True, eq=False)
 class CopyGroups:
-    """Copies sorted by group, every group with at least one.
+    """Copies sorted by group, every group with at least one."""
 
-    Parameters
-    ----------
-    labels : Labels of shape (n,)
-        Group of each copy, ascending from 0.
-    weights : Array of shape (n,)
-        Site weight a_l of each copy.
-    """
-
-    labels: Labels
-    weights: Array
+    labels: Labels  # group of each copy, ascending from 0 (n,)
+    weights: Array  # site weight a_l of each copy (n,)
 
     @property
     def starts(self) -> Labels:
@@ -61,8 +53,7 @@ class CopyGroups:
 
     def sum(self, values: Array) -> Array:
         """Return sums (G, ...) of values (n, ...) over groups."""
-        sums: Array = np.add.reduceat(values, self.starts, axis=0)
-        return sums
+        return np.asarray(np.add.reduceat(values, self.starts, axis=0))
 
     def sizes(self) -> Array:
         """Return the number of copies of each group (G,)."""
@@ -71,8 +62,7 @@ class CopyGroups:
     def expected(self, discounted: Array) -> Array:
         """Return sum a - sum a^2 w / sum a w (G,), for w (n,): the expected Q per degree of freedom of a copy."""
         weighted = self.weights * discounted
-        result: Array = self.sum(self.weights) - self.sum(self.weights * weighted) / self.sum(weighted)
-        return result
+        return np.asarray(self.sum(self.weights) - self.sum(self.weights * weighted) / self.sum(weighted))
 
 
 class Dispersion(Protocol):
@@ -93,24 +83,12 @@ class Dispersion(Protocol):
 @final
 @dataclass(frozen=True, eq=False)
 class LocationDispersion:
-    """Means whose covariance is known but for a factor: S / n_l.
-
-    Parameters
-    ----------
-    groups : CopyGroups
-        The copies.
-    information : Array of shape (n,)
-        Observations kappa_l behind each mean.
-    whitened : Array of shape (n, D)
-        L^-1 (m_l - c) for S = L L^T of the copy's group, about any point c of the group.
-    dof : Array of shape (G,)
-        D (n - 1), or 0 where S of a group is not positive definite.
-    """
+    """Means whose covariance is known but for a factor: S / n_l."""
 
     groups: CopyGroups
-    information: Array
-    whitened: Array
-    dof: Array
+    information: Array  # observations kappa_l behind each mean (n,)
+    whitened: Array  # L^-1 (m_l - c) for S = L L^T of the copy's group, about any point c of the group (n, D)
+    dof: Array  # D (n - 1), or 0 where S of a group is not positive definite (G,)
 
     def excess(self, heterogeneity: Array) -> Array:
         """Return sum a w |z - z*|^2 less its expectation (G,)."""
@@ -130,29 +108,17 @@ class PrecisionDispersion:
 
     Cochran's statistic is that of means weighted by matrices, sum_l (m_l - m*)^T P_l(h) (m_l - m*); where all shapes
     are alike it is the one of ``LocationDispersion``.
-
-    Parameters
-    ----------
-    groups : CopyGroups
-        The copies.
-    information : Array of shape (n,)
-        Geometric mean of the eigenvalues of each precision.
-    centred : Array of shape (n, D)
-        Means less any point of the group.
-    precision : Array of shape (n, D, D) or (n, D)
-        Precisions P_l, or their diagonals.
     """
 
     groups: CopyGroups
-    information: Array
-    centred: Array
-    precision: Array
+    information: Array  # geometric mean of the eigenvalues of each precision (n,)
+    centred: Array  # means less any point of the group (n, D)
+    precision: Array  # P_l (n, D, D), or their diagonals (n, D)
 
     @property
     def dof(self) -> Array:
         """D (n - 1)."""
-        dof: Array = self.centred.shape[1] * (self.groups.sizes() - 1.0)
-        return dof
+        return np.asarray(self.centred.shape[1] * (self.groups.sizes() - 1.0))
 
     def excess(self, heterogeneity: Array) -> Array:
         """Return Q less its expectation D sum a - tr[(sum a P)^-1 sum a^2 P] (G,)."""
@@ -177,24 +143,12 @@ class PrecisionDispersion:
 @final
 @dataclass(frozen=True, eq=False)
 class CovarianceDispersion:
-    """Covariances S_l with nu_l degrees of freedom: w_l / 2 |S*^-1/2 S_l S*^-1/2 - I|^2 for each copy.
-
-    Parameters
-    ----------
-    groups : CopyGroups
-        The copies.
-    information : Array of shape (n,)
-        Degrees of freedom nu_l.
-    covariance : Array of shape (n, D, D) or (n, R)
-        S_l, or R variances.
-    is_known : NDArray of shape (G,)
-        Whether the group's pooled covariance is positive definite.
-    """
+    """Covariances S_l with nu_l degrees of freedom: w_l / 2 |S*^-1/2 S_l S*^-1/2 - I|^2 for each copy."""
 
     groups: CopyGroups
-    information: Array
-    covariance: Array
-    is_known: NDArray[np.bool_]
+    information: Array  # degrees of freedom nu_l (n,)
+    covariance: Array  # S_l (n, D, D), or R variances (n, R)
+    is_known: NDArray[np.bool_]  # whether the group's pooled covariance is positive definite (G,)
 
     @property
     def _dof_of_copy(self) -> float:
@@ -230,16 +184,9 @@ class CovarianceDispersion:
 
 @final
 class ProportionDispersion:
-    """Proportions p_l of n_l draws: Pearson's statistic, w_l sum_v (p_lv - p*_v)^2 / p*_v.
+    """Proportions p_l of n_l draws: Pearson's statistic, w_l sum_v (p_lv - p*_v)^2 / p*_v, from counts (n, V).
 
     Categories whose expected count is below ``MIN_EXPECTED_COUNT`` in a group are left out of its statistic.
-
-    Parameters
-    ----------
-    groups : CopyGroups
-        The copies.
-    counts : Array of shape (n, V)
-        Draws of each category, not negative.
     """
 
     def __init__(self, groups: CopyGroups, counts: Array) -> None:
@@ -255,8 +202,7 @@ class ProportionDispersion:
     @property
     def dof(self) -> Array:
         """(V - 1) (n - 1), V the number of categories that are common enough."""
-        dof: Array = self._dof_of_copy * (self.groups.sizes() - 1.0)
-        return dof
+        return np.asarray(self._dof_of_copy * (self.groups.sizes() - 1.0))
 
     def excess(self, heterogeneity: Array) -> Array:
         """Return Q less its expectation (G,)."""
@@ -301,27 +247,11 @@ class RandomEffectsFamily(EvidenceFamily):
 
     @abstractmethod
     def dispersions(self, eta: Array, groups: CopyGroups) -> tuple[Dispersion, ...]:
-        """Return how much copies differ, for each of ``parts``.
-
-        Parameters
-        ----------
-        eta : ndarray of shape (n, P)
-            What the data of each copy say: natural parameters whose limit of no data is ``flat``.
-        groups : CopyGroups
-            The groups of the copies.
-        """
+        """Return how much copies differ, for each of ``parts``, by what their data say (n, P): ``flat`` of no data."""
 
     @abstractmethod
     def mean_intervals(self, eta: Array, level: float) -> tuple[Array, Array, Array]:
-        """Return posterior mean and central interval (n, D) of what data average to, coordinate by coordinate.
-
-        Parameters
-        ----------
-        eta : ndarray of shape (n, P)
-            Natural parameters.
-        level : float
-            Probability inside.
-        """
+        """Return posterior mean and central interval of this probability (n, D) of what data average to, by column."""
 
     def with_spread(self, eta: Array, spread: Array) -> Array:
         """Return the distributions with the location of `eta` and all else of `spread`, both (n, P).
@@ -334,14 +264,12 @@ class RandomEffectsFamily(EvidenceFamily):
     def saying_nothing(self, eta: Array, total: Array) -> NDArray[np.bool_]:
         """Return which rows say nothing (n,): what data say, `eta`, against all that was known, `total` (n, P)."""
         floor = MIN_INFORMATION_SHARE * self.location_information(total)
-        is_empty: NDArray[np.bool_] = ~(self.location_information(eta) > floor)
-        return is_empty
+        return np.asarray(~(self.location_information(eta) > floor))
 
     @final
     def rescaled_location(self, eta: Array, factors: Array) -> Array:
         """Return rows whose location has `factors` (n,) times the information, about the same centre."""
-        result: Array = eta + (factors - 1.0)[:, None] * self.location_part(eta)
-        return result
+        return np.asarray(eta + (factors - 1.0)[:, None] * self.location_part(eta))
 
 
 class RandomEffectsPrecisionFamily(RandomEffectsFamily, PrecisionFamily):
@@ -386,20 +314,9 @@ def with_common_covariance(
 ) -> tuple[LocationDispersion, NDArray[np.bool_]]:
     """Return the dispersion of means under their pooled within-site covariance, and which groups have one.
 
-    Never the covariance of the merged copies, which holds the differences between sites and so drives h to zero.
-
-    Parameters
-    ----------
-    groups : CopyGroups
-        The copies.
-    information : Array of shape (n,)
-        Observations behind each mean.
-    means : Array of shape (n, D)
-        Means.
-    scatter : Array of shape (n, D, D) or (n, D)
-        Sums of squares within each copy, W_l^-1, or their diagonals.
-    dof : Array of shape (n,)
-        Degrees of freedom nu_l behind them.
+    Never the covariance of the merged copies, which holds the differences between sites and so drives h to zero. The
+    means (n, D) are of so many observations (n,); sums of squares within each copy, W_l^-1 (n, D, D) or their diagonals
+    (n, D), of so many degrees of freedom nu_l (n,).
     """
     shape = (-1, *[1] * (scatter.ndim - 1))
     pooled = groups.sum(groups.weights.reshape(shape) * scatter) / groups.sum(groups.weights * dof).reshape(shape)

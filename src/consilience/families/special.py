@@ -132,8 +132,7 @@ def subtract_quotients(first: Array, factors: Sequence[tuple[Array, Array]], div
         virtual = total - high
         low = low + ((high - (total - virtual)) - (quotient + virtual)) - remainder / divisor
         high = total
-    result: Array = high + low
-    return result
+    return np.asarray(high + low)
 
 
 def _two_product(x: Array, y: Array) -> tuple[Array, Array]:
@@ -196,15 +195,13 @@ def shifted_gamma_bregman(b: Array, a: Array, shift: Array) -> Array:
     if np.any(near):
         s = shift[near][:, None]
         logarithmic[near] = _taylor_remainder(b[near], a[near], lambda x: s / (x * (x - s)))
-    result: Array = logarithmic + gamma_bregman(low_b, low_a)
-    return result
+    return np.asarray(logarithmic + gamma_bregman(low_b, low_a))
 
 
 def _taylor_remainder(b: Array, a: Array, curvature: Callable[[Array], Array]) -> Array:
     """Return d_f(b, a) = ``(b - a)^2 int_0^1 (1 - t) f''(a + t (b - a)) dt`` for `b` near `a`, by Gauss-Legendre."""
     points = a[:, None] + _NODES * (b - a)[:, None]  # (n, nodes)
-    result: Array = np.sum(_NODE_WEIGHTS * (1.0 - _NODES) * curvature(points), axis=1) * (b - a) ** 2
-    return result
+    return np.asarray(np.sum(_NODE_WEIGHTS * (1.0 - _NODES) * curvature(points), axis=1) * (b - a) ** 2)
 
 
 # Binet's function and its derivatives: directly up to `_STIRLING_FROM`, where the direct form begins to cancel, and by
@@ -294,19 +291,8 @@ def log_minus_digamma(x: Array) -> Array:
 def decreasing_root(function: Callable[[Array], tuple[Array, Array]], start: Array) -> Array:
     """Return, for every entry, the root in [-700, 700] of a decreasing function: Newton's method inside a bracket.
 
-    A step that leaves the bracket is replaced by a bisection, so it converges from any `start`.
-
-    Parameters
-    ----------
-    function : callable
-        Takes points (n,) and returns values and slopes (n,).
-    start : ndarray of shape (n,)
-        First guess.
-
-    Returns
-    -------
-    ndarray of shape (n,)
-        The roots; the end of the interval where there is none inside.
+    The function takes points (n,) and returns values and slopes (n,). A step that leaves the bracket is replaced by a
+    bisection, so it converges from any start (n,); where there is no root inside, to an end of the interval.
     """
     low, high = np.full_like(start, -_LOG_RANGE), np.full_like(start, _LOG_RANGE)
     point = np.clip(start, low, high)

@@ -19,6 +19,15 @@ _CHUNK_BYTES = 2**26
 """Memory of the products A^1/2 B A^1/2 at a time, 64 MiB. Chosen by hand; it bounds memory and changes no result."""
 
 
+_MAX_ITERATIONS = 500
+"""A bound that is not reached: six random covariances of 2 to 20 dimensions took at most 11 iterations at condition 10,
+37 at 1e3 and 87 at 1e6."""
+
+_MIN_CHANGE = 1e-12
+"""Relative change at which an iteration stops: near the rounding of float64, since nothing is gained by stopping
+earlier in D dimensions."""
+
+
 def squared_distances(a: Array, b: Array) -> Array:
     """Return squared Euclidean distances (n_a, n_b) of rows, by one product of centred rows."""
     centre = b.mean(axis=0)  # with the origin among the rows, |x|^2 + |y|^2 - 2 x y cancels least
@@ -31,8 +40,7 @@ def matrix_square_root(matrices: Array) -> Array:
     """Return symmetric square roots (..., D, D) of symmetric positive semi-definite matrices."""
     values, vectors = np.linalg.eigh(matrices)
     scaled = vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
-    result: Array = scaled @ np.swapaxes(vectors, -1, -2)
-    return result
+    return np.asarray(scaled @ np.swapaxes(vectors, -1, -2))
 
 
 def bures_distances(a: Array, b: Array) -> Array:
@@ -48,34 +56,21 @@ def bures_distances(a: Array, b: Array) -> Array:
     return np.maximum(traces - 2.0 * cross, 0.0)
 
 
-def bures_barycenter(covariances: Array, weights: Array, tolerance: float = 1e-12, max_iterations: int = 500) -> Array:
+def bures_barycenter(covariances: Array, weights: Array) -> Array:
     """Return the covariance (D, D) that minimises the weighted sum of squared Bures distances.
 
     Fixed point S <- S^-1/2 (sum_i w_i (S^1/2 S_i S^1/2)^1/2)^2 S^-1/2 (Alvarez-Esteban et al. 2016), from the mean of
-    the covariances; the solution is unique.
-
-    Parameters
-    ----------
-    covariances : ndarray of shape (n, D, D)
-        Positive definite matrices S_i.
-    weights : ndarray of shape (n,)
-        w_i, not negative, summing to one.
-    tolerance : float
-        Relative change in the Frobenius norm at which the iteration stops: near the rounding of float64, since nothing
-        is gained by stopping earlier in D dimensions.
-    max_iterations : int
-        A bound that is not reached: six random covariances of 2 to 20 dimensions took at most 11 iterations at
-        condition 10, 37 at 1e3 and 87 at 1e6.
+    the covariances (n, D, D), weights w_i summing to one; the solution is unique.
     """
     current: Array = np.einsum("n,nij->ij", weights, covariances)
-    for _ in range(max_iterations):
+    for _ in range(_MAX_ITERATIONS):
         root = matrix_square_root(current)
         inverse_root = np.linalg.inv(root)
         middle = np.einsum("n,nij->ij", weights, matrix_square_root(symmetric_part(root @ covariances @ root)))
         updated = symmetric_part(inverse_root @ middle @ middle @ inverse_root)
         change = np.linalg.norm(updated - current) / np.linalg.norm(current)
         current = updated
-        if change < tolerance:
+        if change < _MIN_CHANGE:
             break
     return current
 

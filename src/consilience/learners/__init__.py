@@ -15,7 +15,7 @@ from consilience.estimators.heads.ridge_choice import ErrorCurve, choose_ridge
 from consilience.networks.classes.logit_adjustment import logit_adjusted_loss, remove_prior
 from consilience.posteriors.hidden_markov.learner import StickyHDPHMM
 from consilience.posteriors.sparse_gp.learner import TitsiasGP
-from consilience.posteriors.topics.learner import GaussianTopics
+from consilience.posteriors.topics.gaussian_topics import GaussianTopics
 
 __all__ = [
     "AlignedHeads",

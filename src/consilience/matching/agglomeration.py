@@ -1,4 +1,4 @@
-"""Agglomeration of a matching: the two groups that gain most become one, again and again, until no two may.
+"""Moves of whole groups: agglomeration, where the two that gain most become one, and exchanges between two groups.
 
 Groups may become one while no site has a component in both. F = sum_g f(t_g, m_g) as in ``site_by_site``; the gain of a
 pair is f(t_a + t_b, m_a + m_b) - f(t_a, m_a) - f(t_b, m_b). The best pair is merged whether it gains or not, so that
@@ -9,50 +9,52 @@ Where very many merges are clear, pairs of which each is the best partner of the
 (``min_gain_share``): reciprocal nearest neighbours, of which de Rham (1980) makes hierarchies. For a gain that no merge
 raises the matchings are those of one pair after another. Evidence is no such gain, for a group tells better than one
 component who belongs to it; so the weaker pairs of a round wait until the stronger ones are groups.
+
+Site-by-site ascent ends where no site gains alone. A swap of two groups' members of two sites moves two sites together,
+which leaves such optima.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
-from consilience.matching.exchanges import ValuedObjective
 from consilience.matching.groups import GroupSums, consecutive, group_sums
+from consilience.matching.site_by_site import GroupObjective
 
 BITS_OF_ONE_WORD = 64
 CHUNK_BYTES = 2**19
 """Memory of the sums of pairs of groups that are valued at once: half a MiB, which stays in the cache."""
 MIN_RELATIVE_GAIN = 1e-9
-"""Difference of two totals, in units of their size, below which it is rounding and the fewer groups are better."""
+"""Difference of two totals, in units of their size, below which it is rounding: then the fewer groups are better, and
+no swap is made."""
+
+
+class ValuedObjective(GroupObjective, Protocol):
+    """A sum over groups that says what any groups are worth."""
+
+    def value(self, groups: GroupSums) -> Array:
+        """Return what groups are worth (n,)."""
 
 
 @dataclass(frozen=True, eq=False)
 class AgglomerationPath:
-    """The matchings that one agglomeration passed.
+    """The matchings that one agglomeration passed."""
 
-    Parameters
-    ----------
-    start : Labels of shape (L,)
-        The groups it started from, consecutive; -1 for rows in none.
-    merges : Labels of shape (n, 2)
-        The groups of `start` that became one at each step: the second goes into the first.
-    totals : Array of shape (n + 1,)
-        F before the first merge, and after each.
-    """
-
-    start: Labels
-    merges: Labels
-    totals: Array
+    start: Labels  # the groups it started from, consecutive; -1 for rows in none (L,)
+    merges: Labels  # the groups of `start` that became one at each step: the second goes into the first (n, 2)
+    totals: Array  # F before the first merge, and after each (n + 1,)
 
     @property
     def n_groups(self) -> Labels:
         """Number of groups before the first merge, and after each (n + 1,)."""
-        counts: Labels = int(self.start.max(initial=-1)) + 1 - np.arange(len(self.totals))
-        return counts
+        return np.asarray(int(self.start.max(initial=-1)) + 1 - np.arange(len(self.totals)))
 
     def best(self, max_groups: int | None = None) -> int:
         """Return the step of the greatest F with at most `max_groups` groups; of equal ones that of fewest groups.
@@ -83,18 +85,8 @@ def pair_gains(
 ) -> Array:
     """Return what every two groups would gain as one (G, G), symmetric; -inf where a site has a part in both.
 
-    Parameters
-    ----------
-    objective : ValuedObjective
-        What groups are worth.
-    groups : GroupSums
-        G groups.
-    sites : ndarray of shape (G, words)
-        Sites with a part in each group, from ``site_bits``.
-    are_neighbours : ndarray of bool of shape (G, G), optional
-        The pairs that are looked at, symmetric; -inf for all others. Default: all.
-    values : Array of shape (G,), optional
-        What the groups are worth, where that is known.
+    `sites` (G, words) are of ``site_bits``; `are_neighbours` (G, G), symmetric, are the pairs that are looked at, -inf
+    for all others; `values` (G,) what the groups are worth, where that is known.
     """
     n_groups = len(groups.mass)
     values = objective.value(groups) if values is None else values
@@ -153,22 +145,13 @@ def agglomerate(
 ) -> AgglomerationPath:
     """Merge groups two by two, the best pair first, until every two of them share a site.
 
-    Of equally good pairs the first in the order of groups is taken.
+    Of equally good pairs the first in the order of groups is taken. It starts from consecutive labels (L,),
+    ``arange(L)`` for every component by itself, -1 for rows that stay in none, and ends where no pair gains if
+    `while_gaining`.
 
-    Parameters
-    ----------
-    objective : ValuedObjective
-        What is raised.
-    start : Labels of shape (L,)
-        Consecutive labels to start from, ``arange(L)`` for every component by itself; -1 for rows that stay in none.
-    min_gain_share : float, default 1.0
-        All pairs that are the best of both of their groups and gain at least so much of the greatest gain so far are
-        merged in one round, the best first. 1 merges one pair after another.
-    are_neighbours : ndarray of bool of shape (G, G), optional
-        The pairs of the start that are looked at while any of them gains, symmetric. What becomes one group has the
-        neighbours of both; when no neighbours gain, all pairs are looked at. Default: all from the beginning.
-    while_gaining : bool, default False
-        Whether to end where no pair gains, before all have merged that may.
+    All pairs that are the best of both of their groups and gain at least `min_gain_share` of the greatest gain so far
+    are merged in one round, the best first; 1 merges one pair after another. While any pair of the start that is among
+    `are_neighbours` (G, G) gains, only these are looked at; what becomes one group has the neighbours of both.
     """
     state = _Agglomeration.of(objective, start, are_neighbours)
     totals, merges = [float(state.values.sum())], list[tuple[int, int]]()
@@ -187,40 +170,18 @@ def agglomerate(
 
 @dataclass(eq=False)
 class _Agglomeration:
-    """The groups of a running agglomeration: merged ones live on in their first part, the others are dead rows.
-
-    Parameters
-    ----------
-    objective : ValuedObjective
-        What groups are worth.
-    groups : GroupSums
-        Sums and members of G groups.
-    values : Array of shape (G,)
-        What they are worth.
-    sites : ndarray of shape (G, words)
-        Sites with a part in each.
-    gains : Array of shape (G, G)
-        What pairs gain; -inf for what cannot be merged.
-    is_left : ndarray of bool of shape (G,)
-        Groups that are no part of another one.
-    best_partner, best_gain : arrays of shape (G,)
-        For every group the best other one, and what it gains with it.
-    are_neighbours : ndarray of bool of shape (G, G), optional
-        The pairs that are looked at; all without.
-    greatest_gain : float, default 0.0
-        The greatest gain of a merge so far.
-    """
+    """The groups of a running agglomeration: merged ones live on in their first part, the others are dead rows."""
 
     objective: ValuedObjective
     groups: GroupSums
-    values: Array
-    sites: NDArray[np.uint64]
-    gains: Array
-    is_left: NDArray[np.bool_]
-    best_partner: Labels
-    best_gain: Array
-    are_neighbours: NDArray[np.bool_] | None
-    greatest_gain: float = 0.0
+    values: Array  # what the G groups are worth (G,)
+    sites: NDArray[np.uint64]  # with a part in each (G, words)
+    gains: Array  # of pairs (G, G); -inf for what cannot be merged
+    is_left: NDArray[np.bool_]  # groups that are no part of another one (G,)
+    best_partner: Labels  # of every group (G,)
+    best_gain: Array  # and what it gains with it
+    are_neighbours: NDArray[np.bool_] | None  # the pairs that are looked at (G, G); all without
+    greatest_gain: float = 0.0  # of a merge so far
 
     @classmethod
     def of(cls, objective: ValuedObjective, start: Labels, are_neighbours: NDArray[np.bool_] | None) -> _Agglomeration:
@@ -316,3 +277,45 @@ class _Agglomeration:
             among = gains[:, groups]
             gains[:, groups] = np.maximum(among, among.T)
         return gains
+
+
+MAX_EVALUATED_PARAMETERS = 2e8
+"""Parameters of groups that one search may evaluate: some seconds' work. Chosen by hand."""
+
+
+def improve_by_exchange(objective: ValuedObjective, labels: Labels) -> Labels | None:
+    """Return a better matching (L,), the best swap of two sites' members between two groups; None where none helps.
+
+    The search takes J^2 G^2 values of groups; where that is more than some seconds' work it is not made. Labels are
+    consecutive.
+    """
+    n_groups, n_sites = int(labels.max()) + 1, len(objective.offsets) - 1
+    pairs = np.array(list(combinations(range(n_sites), 2)), dtype=np.int64).reshape(-1, 2)
+    width = objective.pieces.shape[1]
+    if len(pairs) * n_groups * (n_groups - 1) * width > MAX_EVALUATED_PARAMETERS:
+        return None
+    site_sums = np.zeros((n_sites, n_groups, width + 1))  # each site's sum in each group, and its members there
+    owner = np.repeat(np.arange(n_sites), np.diff(objective.offsets))
+    assigned = labels >= 0
+    site_sums[owner[assigned], labels[assigned], :width] = objective.pieces[assigned]
+    site_sums[owner[assigned], labels[assigned], width] = 1.0
+    sums = site_sums.sum(axis=0)  # (G, P + 1)
+    values_now = objective.value(GroupSums(sums[:, :-1], sums[:, -1]))
+    best_gain, swap = MIN_RELATIVE_GAIN * max(1.0, abs(float(values_now.sum()))), None
+    # For two groups, all pairs of sites at once: (pairs, P + 1) for what the first group would be, then the second.
+    for first, second in combinations(range(n_groups), 2):
+        change = site_sums[:, second] - site_sums[:, first]  # by each site's swap, for the first group (J, P + 1)
+        net_change = change[pairs[:, 0]] + change[pairs[:, 1]]
+        swapped_sums = np.concatenate([sums[first] + net_change, sums[second] - net_change])
+        is_occupied = swapped_sums[:, -1] > 0
+        values = np.full(len(swapped_sums), -np.inf)
+        values[is_occupied] = objective.value(GroupSums(swapped_sums[is_occupied, :-1], swapped_sums[is_occupied, -1]))
+        gain = values[: len(pairs)] + values[len(pairs) :] - values_now[first] - values_now[second]
+        if gain.max(initial=-np.inf) > best_gain:
+            best_gain, swap = float(gain.max()), (first, second, pairs[int(gain.argmax())])
+    if swap is None:
+        return None
+    first, second, sites = swap
+    result, is_swapped = labels.copy(), np.isin(owner, sites)
+    result[is_swapped & (labels == first)], result[is_swapped & (labels == second)] = second, first
+    return result

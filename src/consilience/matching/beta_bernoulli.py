@@ -71,14 +71,8 @@ class BetaBernoulliPrior:
 class AtomLaw:
     """Gaussian distributions of atoms and of their copies, per dimension: theta ~ N(mu0, s0), v ~ N(theta, s).
 
-    Parameters
-    ----------
-    mean
-        Mean mu0 of atoms (D,).
-    within
-        Variance s of a copy around its atom (D,).
-    between
-        Variance s0 of atoms around their mean (D,).
+    The mean is mu0, the variance `within` s that of a copy around its atom, and `between` s0 that of atoms around their
+    mean, all (D,).
     """
 
     mean: Array
@@ -107,19 +101,10 @@ class AtomLaw:
 class GaussianAtoms:
     """The log posterior of matchings of Gaussian point components: a ``GroupObjective``.
 
-    Parameters
-    ----------
-    pieces
-        What the sites report (L, D), best centred beforehand: sums of it are subtracted from one another.
-    offsets
-        Where each site starts, and the end (J + 1,).
-    law
-        Of atoms and copies.
-    sharing
-        Of who holds what.
-    marginal
-        Whether atoms are integrated out; else they take their likeliest values (the published form for networks, only
-        without estimation of variances), and the two logarithms of the objective vanish.
+    `pieces` (L, D) are what the sites report, best centred beforehand, since sums of it are subtracted from one
+    another; `offsets` (J + 1,) are where each site starts, and the end; the law is that of atoms and copies, sharing
+    that of who holds what. Unless atoms are integrated out (`marginal`), they take their likeliest values (the
+    published form for networks, only without estimation of variances), and the two logarithms of the objective vanish.
     """
 
     pieces: Array
@@ -161,16 +146,14 @@ class GaussianAtoms:
     def opening(self, rows: Labels) -> Array:
         """Return what each of some rows is worth as a group of its own (k,)."""
         shrinkage, level = self._coefficients(np.ones(1, dtype=np.int64))
-        values: Array = self._whitened(self.pieces[rows], 1.0) ** 2 @ shrinkage[0] + level[0]
-        return values
+        return np.asarray(self._whitened(self.pieces[rows], 1.0) ** 2 @ shrinkage[0] + level[0])
 
     def value(self, groups: GroupSums) -> Array:
         """Return what groups are worth (n,), before the members' own constants."""
         count = groups.mass.astype(np.int64)  # members of each group (G,)
         sums = self._whitened(groups.sums, groups.mass)  # (n, D)
         shrinkage, level = self._coefficients(count)
-        values: Array = np.einsum("nd,nd,nd->n", sums, sums, shrinkage) + level
-        return values
+        return np.asarray(np.einsum("nd,nd,nd->n", sums, sums, shrinkage) + level)
 
     def gains(self, rows: Labels, groups: GroupSums) -> Array:
         """Return ``subtraction_gains`` of the value (k, G) as one matrix product.
@@ -180,10 +163,7 @@ class GaussianAtoms:
         """
         count = groups.mass.astype(np.int64)  # members of each group (G,)
         sums, newcomers = self._whitened(groups.sums, groups.mass), self._whitened(self.pieces[rows], 1.0)
-        (shrinkage_before, level_before), (shrinkage_after, level_after) = (
-            self._coefficients(count),
-            self._coefficients(count + 1),
-        )
+        (shrinkage_before, level_before), (shrinkage_after, level_after) = map(self._coefficients, (count, count + 1))
         cross_terms = shrinkage_after * sums
         cross_terms *= 2.0
         features = np.concatenate([newcomers**2, newcomers], axis=1)  # (k, 2 D)

@@ -19,9 +19,9 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.families import Family
+from consilience.matching.assignment import Openings
 from consilience.matching.groups import GroupSums, group_sums
 from consilience.matching.site_by_site import ascend, grow
-from consilience.matching.site_step import Openings
 
 EXACT_GROUPS = 4
 """Nearest groups for which what a newcomer adds is exact. Chosen by hand; nobody has measured other values."""
@@ -31,20 +31,10 @@ CACHE_ROWS = 32
 
 @dataclass(frozen=True, eq=False)
 class BregmanGroups:
-    """Minus the objective above: a ``GroupObjective``.
+    """Minus the objective above: a ``GroupObjective``, with lambda as its strength.
 
-    Parameters
-    ----------
-    family
-        The family of every component.
-    natural
-        Natural parameters of the local components (L, P).
-    offsets
-        Where each site starts, and the end (J + 1,).
-    weights
-        Of the components (L,), positive.
-    strength
-        lambda.
+    `natural` (L, P) are the natural parameters of the local components, `offsets` (J + 1,) where each site starts, and
+    the end, and `weights` (L,), positive, those of the components.
     """
 
     family: Family
@@ -57,15 +47,13 @@ class BregmanGroups:
     def pieces(self) -> Array:
         """Weighted natural parameters, weights and weighted log normalisers (L, P + 2)."""
         levels = self.family.log_normalizer(self.natural)  # A(eta_l): (L,)
-        return np.concatenate(
-            [self.natural * self.weights[:, None], self.weights[:, None], (self.weights * levels)[:, None]], axis=1
-        )
+        weights = self.weights[:, None]
+        return np.concatenate([self.natural * weights, weights, (self.weights * levels)[:, None]], axis=1)
 
     @cached_property
     def _centre(self) -> Array:
         """The mean of all natural parameters, which leaves divergences as they are and makes the numbers smaller."""
-        centre: Array = self.natural.mean(axis=0)
-        return centre
+        return np.asarray(self.natural.mean(axis=0))
 
     def value(self, groups: GroupSums) -> Array:
         """Return what groups are worth (n,): minus their cost."""
@@ -124,20 +112,8 @@ def descend_groups(
 ) -> tuple[Labels, list[float], bool]:
     """Return labels (L,), the objective (9) after each sweep over the sites, and whether it has settled.
 
-    Parameters
-    ----------
-    objective : BregmanGroups
-        Minus what is lowered.
-    order : Labels of shape (J,)
-        Sites in the order in which they come to the groups.
-    rng : Generator
-        Draws the order of sites in later sweeps.
-    max_sweeps : int
-        Sweeps at most.
-    openings : Openings
-        Bounds the number of groups.
-    tolerance : float, optional
-        A sweep that lowers the objective by no more than this share is the last. Default: 0.
+    Sites come to the groups in this order (J,), and in random orders in later sweeps, of which one that lowers the
+    objective by no more than the share `tolerance` is the last.
     """
     labels = grow(objective, order, openings)
     history = [-objective.total(labels)]

@@ -26,20 +26,10 @@ from consilience.matching.site_by_site import subtraction_gains
 class ConjugateGroups:
     """Log marginal likelihoods of groups: a ``GroupObjective``.
 
-    Parameters
-    ----------
-    family : Family
-        The family of every component.
-    base : Array of shape (P,)
-        Natural parameters lambda0 of the prior of a component.
-    pieces : Array of shape (L, P)
-        What each local component adds to it, w_l e_l.
-    offsets : Labels of shape (J + 1,)
-        Where each site starts, and the end.
-    level : Array of shape (J + 1,)
-        Log prior of a group of n = 0 ... J members.
-    proper : bool, optional
-        Whether the prior is a law. If not, A(base) is taken for 0: groups compare while their number stays.
+    `base` (P,) are the natural parameters lambda0 of the prior of a component, `pieces` (L, P) what each local one adds
+    to it, w_l e_l, `offsets` (J + 1,) where each site starts, and the end, and `level` (J + 1,) the log prior of a
+    group of n = 0 ... J members. Where the prior is no proper law, A(base) is taken for 0: groups compare while their
+    number stays.
     """
 
     family: Family

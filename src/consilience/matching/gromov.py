@@ -16,6 +16,7 @@ turn with the unit go with P, everything else with S:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,18 +29,10 @@ from consilience.matching.transport import exact_plan
 
 @dataclass(frozen=True, eq=False)
 class TransportPlan:
-    """A coupling of units, with the sign that each unit takes where signs can change.
+    """A coupling of units, with the sign that each unit takes where signs can change."""
 
-    Parameters
-    ----------
-    mass : Array of shape (K, k)
-        P: what goes from unit g to unit j, with marginals 1 / K and 1 / k.
-    signed : Array of shape (K, k), optional
-        S: the same with its signs. Default: no unit changes sign.
-    """
-
-    mass: Array
-    signed: Array | None = None
+    mass: Array  # P (K, k): what goes from unit g to unit j, with marginals 1 / K and 1 / k
+    signed: Array | None = None  # S (K, k): the same with its signs; without, none changes
 
     @property
     def signed_mass(self) -> Array:
@@ -49,28 +42,14 @@ class TransportPlan:
 
 @dataclass(frozen=True, eq=False)
 class FusedGromov:
-    """The fused Gromov-Wasserstein problem of one model.
+    """The fused Gromov-Wasserstein problem of one model."""
 
-    Parameters
-    ----------
-    costs : Array of shape (K, k)
-        C: squared distances of units by all other weights; with signs, without the products in `odd`.
-    row_structure, column_structure : Arrays of shape (G, K, K) and (G, k, k)
-        H and H': weights among the units of either side, one matrix per gate.
-    alpha : float
-        Weight of the quadratic term.
-    odd : Array of shape (K, k), optional
-        O: products of what changes sign with a unit. Default: units do not change sign.
-    flips : tuple of bool, optional
-        For every gate, whether its rows change sign with the unit (G,); its columns always do.
-    """
-
-    costs: Array
-    row_structure: Array
-    column_structure: Array
-    alpha: float
-    odd: Array | None = None
-    flips: tuple[bool, ...] = ()
+    costs: Array  # C (K, k): squared distances by all other weights; with signs, without the products in `odd`
+    row_structure: Array  # H (G, K, K): weights among the units, one matrix per gate
+    column_structure: Array  # H' (G, k, k): those of the other side
+    alpha: float  # weight of the quadratic term
+    odd: Array | None = None  # O (K, k): products of what changes sign with a unit; without, none does
+    flips: tuple[bool, ...] = ()  # whether the rows of each gate change sign with the unit (G,); its columns always do
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -110,19 +89,11 @@ class FusedGromov:
     def hidden_costs(self, plan: TransportPlan) -> Array:
         """Return sum_g L(H_g, H'_g) (x) P (K, k), for plans without signs."""
         row_squares, column_squares = self.squares
-        costs: Array = row_squares[:, None] + column_squares - 2.0 * self.at(plan).received_odd
-        return costs
+        return np.asarray(row_squares[:, None] + column_squares - 2.0 * self.at(plan).received_odd)
 
     def at(self, plan: TransportPlan) -> PlanProducts:
         """Return what F needs to know of a plan."""
-        signed_mass = plan.signed_mass
-        rows, columns = self.shape
-        products = [np.zeros((rows, columns)) for _ in range(4)]  # received even, odd; sent even, odd: as the fields
-        for gate, odd in enumerate(self._odd_gates):
-            row_weights, column_weights = self.row_structure[gate], self.column_structure[gate]  # (K, K), (k, k)
-            products[1 if odd else 0] += row_weights @ (signed_mass @ column_weights.T)
-            products[3 if odd else 2] += row_weights.T @ ((signed_mass if odd else plan.mass) @ column_weights)
-        return PlanProducts(plan, *products)
+        return self._products(plan, lambda weights, signed: (plan.signed_mass if signed else plan.mass) @ weights)
 
     def at_permutation(self, columns: Labels, signs: Array | None) -> PlanProducts:
         """Return the same for a permutation, unit ``columns[j]`` to unit j: half of the products are look-ups."""
@@ -131,12 +102,17 @@ class FusedGromov:
         signed_share = share if signs is None else share * signs[:, None]
         mass = np.zeros((rows, rows))
         mass[np.arange(rows), columns] = 1.0 / rows
-        products = [np.zeros((rows, rows)) for _ in range(4)]
+        plan = TransportPlan(mass, None if signs is None else mass * signs[:, None])
+        return self._products(plan, lambda weights, signed: (signed_share if signed else share) * weights[columns])
+
+    def _products(self, plan: TransportPlan, moved: Callable[[Array, bool], Array]) -> PlanProducts:
+        """Return the products of a plan, given what S (or P, unsigned) times weights among the units is (K, k)."""
+        products = [np.zeros(self.shape) for _ in range(4)]  # received even, odd; sent even, odd: as the fields
         for gate, odd in enumerate(self._odd_gates):
             row_weights, column_weights = self.row_structure[gate], self.column_structure[gate]  # (K, K), (k, k)
-            products[1 if odd else 0] += row_weights @ (signed_share * column_weights.T[columns])
-            products[3 if odd else 2] += row_weights.T @ ((signed_share if odd else share) * column_weights[columns])
-        return PlanProducts(TransportPlan(mass, None if signs is None else mass * signs[:, None]), *products)
+            products[1 if odd else 0] += row_weights @ moved(column_weights.T, True)
+            products[3 if odd else 2] += row_weights.T @ moved(column_weights, odd)
+        return PlanProducts(plan, *products)
 
     @property
     def _odd_gates(self) -> tuple[bool, ...]:
@@ -210,10 +186,6 @@ class PlanProducts:
 
         plan, other_plan = self.plan, other.plan
         signed = None if plan.signed is None or other_plan.signed is None else mixed(plan.signed, other_plan.signed)
-        return PlanProducts(
-            TransportPlan(mixed(plan.mass, other_plan.mass), signed),
-            mixed(self.received_even, other.received_even),
-            mixed(self.received_odd, other.received_odd),
-            mixed(self.sent_even, other.sent_even),
-            mixed(self.sent_odd, other.sent_odd),
-        )
+        products = ("received_even", "received_odd", "sent_even", "sent_odd")
+        moved = (mixed(getattr(self, name), getattr(other, name)) for name in products)
+        return PlanProducts(TransportPlan(mixed(plan.mass, other_plan.mass), signed), *moved)

@@ -22,6 +22,8 @@ WHOLE_MASS_TOLERANCE = 1e-9
 """Part of its mass that a unit of a permutation may send elsewhere, by rounding."""
 MAX_WHOLE_STEPS = 50
 """Steps between permutations: a bound, for each of them lowers F and there are finitely many permutations."""
+MIN_CHANGE = 1e-5
+"""Mean change of an entry, times K k, at which an alternation ends."""
 MIN_MASS = 1e-300
 """Mass whose logarithm stands for that of zero."""
 MAX_HALVINGS = 20
@@ -30,24 +32,13 @@ MAX_HALVINGS = 20
 
 @dataclass(frozen=True, eq=False)
 class GromovSolution:
-    """A local solution of a fused Gromov-Wasserstein problem.
-
-    Parameters
-    ----------
-    plan : TransportPlan
-        The coupling.
-    objective : float
-        F of it.
-    history : Array
-        F after each step of the descent; where that ended between permutations, F of the plan may be higher.
-    converged : bool
-        Whether no step lowers F.
-    """
+    """A local solution of a fused Gromov-Wasserstein problem."""
 
     plan: TransportPlan
-    objective: float
+    objective: float  # F of the plan
+    # F after each step of the descent; where that ended between permutations, F of the plan may be higher.
     history: Array
-    converged: bool
+    converged: bool  # whether no step lowers F
 
 
 def conditional_gradient(problem: FusedGromov, start: TransportPlan, max_iterations: int = 100) -> GromovSolution:
@@ -55,15 +46,6 @@ def conditional_gradient(problem: FusedGromov, start: TransportPlan, max_iterati
 
     No step of the descent raises F. Where there are as many units on both sides, a permutation is wanted: if the
     descent ends inside, it goes on from the nearest permutation in whole steps, and that is what is returned.
-
-    Parameters
-    ----------
-    problem
-        The problem.
-    start
-        Where to start.
-    max_iterations
-        Steps at most.
 
     Examples
     --------
@@ -105,9 +87,8 @@ def _step(problem: FusedGromov, state: PlanProducts, whole: bool = False) -> tup
     # F is quadratic along the segment, F(t) = F + slope t + second_order t^2: its minimum on [0, 1] is closed.
     length = 1.0 if second_order <= 0.0 else min(1.0, -slope / (2.0 * second_order))
     if whole:
-        return (
-            (vertex, True) if slope + second_order < -OBJECTIVE_ROUNDING * problem.objective_scale else (state, False)
-        )
+        falls = slope + second_order < -OBJECTIVE_ROUNDING * problem.objective_scale
+        return (vertex, True) if falls else (state, False)
     return (vertex if length == 1.0 else state.moved(length, vertex)), True
 
 
@@ -134,25 +115,11 @@ def _rounded(problem: FusedGromov, state: PlanProducts, history: list[float]) ->
     return GromovSolution(best.plan, value, np.array(history), converged)
 
 
-def alternating(
-    problem: FusedGromov, start: TransportPlan, epsilon: float, max_iterations: int = 50, tolerance: float = 1e-5
-) -> GromovSolution:
+def alternating(problem: FusedGromov, start: TransportPlan, epsilon: float, max_iterations: int = 50) -> GromovSolution:
     """Repeat equation (43) of the paper: the plan of least cost under C + alpha L (x) P of the plan before.
 
-    For matrices that are not symmetric this is no descent of F, since only the rows of H count; it may rise.
-
-    Parameters
-    ----------
-    problem
-        The problem; without signs.
-    start
-        Where to start.
-    epsilon
-        Weight of the entropy relative to the largest cost; 0 solves exactly.
-    max_iterations
-        Repetitions at most.
-    tolerance
-        Mean change of an entry, times K k, that ends it.
+    For matrices that are not symmetric this is no descent of F, since only the rows of H count; it may rise. `epsilon`
+    is the weight of the entropy relative to the largest cost, 0 to solve exactly. The problem has no signs.
     """
     plan = start
     history = [problem.value(problem.at(plan))]
@@ -162,7 +129,7 @@ def alternating(
         change = float(np.abs(new - plan.mass).sum())
         plan = TransportPlan(new)
         history.append(problem.value(problem.at(plan)))
-        if change < tolerance:
+        if change < MIN_CHANGE:
             return GromovSolution(plan, history[-1], np.array(history), True)
     return GromovSolution(plan, history[-1], np.array(history), False)
 
@@ -170,16 +137,8 @@ def alternating(
 def mirror_descent(problem: FusedGromov, start: TransportPlan, max_iterations: int = 100) -> GromovSolution:
     """Descend F by steps that stay inside: P is multiplied by exp(-tau times the gradient) and given its marginals.
 
-    tau is halved until F falls, and doubled after a step that did.
-
-    Parameters
-    ----------
-    problem
-        The problem; without signs.
-    start
-        Where to start; entries that are zero stay so.
-    max_iterations
-        Steps at most.
+    tau is halved until F falls, and doubled after a step that did. Entries that are zero at the start stay so. The
+    problem has no signs.
     """
     state = problem.at(start)
     history = [problem.value(state)]

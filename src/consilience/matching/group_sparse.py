@@ -46,22 +46,9 @@ def descend_binary(
     Given the users n_g outside block j, its optimum is the assignment with costs C + lambda (sqrt(n_g + 1) -
     sqrt(n_g)). First all blocks move at once: since the square root is concave, the price of the last user of each
     column bounds what any number of them costs, so that no such step raises (9). Then the blocks that are not at their
-    optimum move one by one. With ``strength`` zero the blocks are independent and solved at once.
-
-    Parameters
-    ----------
-    costs
-        C (L, G).
-    offsets
-        Start of each block (J + 1,).
-    strength
-        lambda.
-    labels
-        Labels to improve; None starts from nothing assigned.
-    rng
-        Draws the order of blocks.
-    max_sweeps
-        Passes over all blocks at most; stops when one changes nothing.
+    optimum move one by one, in random order, until a sweep changes nothing. With ``strength`` lambda zero the blocks
+    are independent and solved at once. It starts from labels, or where there are none, from what costs C (L, G) alone
+    give blocks that start at offsets (J + 1,).
     """
     if strength == 0.0:
         return assign_blocks(costs, offsets)
@@ -119,34 +106,19 @@ def _improvable_of(costs: Array, offsets: Labels, labels: Labels, join_price: Ar
     all_rows = np.arange(len(labels))
     current_costs, best_costs = priced[all_rows, labels], priced[all_rows, assign_blocks(priced, offsets)]
     gains = np.bincount(owner, weights=current_costs - best_costs, minlength=len(sizes))
-    return np.flatnonzero(
-        gains > RELATIVE_GAIN_ROUNDING * np.bincount(owner, weights=np.abs(current_costs), minlength=len(sizes))
-    )
+    totals = np.bincount(owner, weights=np.abs(current_costs), minlength=len(sizes))
+    return np.flatnonzero(gains > RELATIVE_GAIN_ROUNDING * totals)
 
 
 @dataclass(frozen=True, eq=False)
 class RelaxedPlan:
-    """A solution of the relaxed problem with its certificate.
+    """A solution of the relaxed problem with its certificate."""
 
-    Parameters
-    ----------
-    plan
-        P (L, G): rows sum to 1, block columns sum to at most 1.
-    upper
-        Objective of `plan`.
-    lower
-        A proved lower bound on the optimum.
-    gap
-        (upper - lower) / max(1, |upper|) in the scale of the mean absolute cost: what the solver stops at.
-    state
-        What a warm start needs.
-    """
-
-    plan: Array
-    upper: float
-    lower: float
-    gap: float
-    state: tuple[Array, Array, float]
+    plan: Array  # P (L, G): rows sum to 1, block columns sum to at most 1
+    upper: float  # objective of `plan`
+    lower: float  # a proved lower bound on the optimum
+    gap: float  # (upper - lower) / max(1, |upper|) in the scale of the mean absolute cost: what the solver stops at
+    state: tuple[Array, Array, float]  # what a warm start needs
 
 
 def solve_relaxed(
@@ -161,22 +133,11 @@ def solve_relaxed(
 
     Three copies of P carry the group norm, the row constraints and the block-column constraints. The first copy gives a
     subgradient Y of the norm, and sum_j min_{P in U_j} <C_j + Y_j, P>, a set of assignment problems, bounds the optimum
-    from below; repairing the second copy to feasibility bounds it from above.
+    from below; repairing the second copy to feasibility bounds it from above. The certificate is valid where steps end
+    before the gap is reached.
 
-    Parameters
-    ----------
-    costs
-        C (L, G).
-    offsets
-        Start of each block (J + 1,).
-    strength
-        lambda.
-    gap
-        Stop when upper - lower <= gap * max(1, |upper|) in the scale of the mean absolute cost.
-    max_iterations
-        ADMM steps at most; the returned certificate is valid either way.
-    warm
-        ``state`` of an earlier solution of a similar problem.
+    Costs are C (L, G), offsets the start of each block (J + 1,), strength lambda; `warm` is the ``state`` of an earlier
+    solution of a similar problem.
     """
     scale = float(np.abs(costs).mean()) or 1.0  # rho starts at the scale of the costs, so they are scaled to 1
     c, weight = costs / scale, strength / scale

@@ -19,18 +19,10 @@ MIN_MASS = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class GroupSums:
-    """Sufficient statistics of a matching, additive over shards of sites.
+    """Sufficient statistics of a matching, additive over shards of sites."""
 
-    Parameters
-    ----------
-    sums : Array of shape (G, P)
-        Weighted sums of parameters over each group.
-    mass : Array of shape (G,)
-        Sum of weights of each group.
-    """
-
-    sums: Array
-    mass: Array
+    sums: Array  # weighted sums of parameters over each group (G, P)
+    mass: Array  # sum of weights of each group (G,)
 
     def __add__(self, other: GroupSums) -> GroupSums:
         return GroupSums(self.sums + other.sums, self.mass + other.mass)
@@ -45,19 +37,7 @@ class GroupSums:
 
 
 def group_sums(parameters: Array, labels: Labels, weights: Array, n_groups: int) -> GroupSums:
-    """Return the sums over the groups of a matching.
-
-    Parameters
-    ----------
-    parameters : Array of shape (L, P)
-        What is summed.
-    labels : Labels of shape (L,)
-        Group of each row; rows labelled -1 are left out.
-    weights : Array of shape (L,)
-        Weight of each row.
-    n_groups : int
-        Number G of groups.
-    """
+    """Return weighted sums of rows (L, P) over `n_groups` groups of a matching; rows labelled -1 are left out."""
     if isinstance(parameters, LazyRows):
         return _sums_in_chunks(parameters, labels, weights, n_groups)
     membership = membership_matrix(labels, weights, n_groups)
@@ -76,13 +56,7 @@ def _sums_in_chunks(parameters: LazyRows, labels: Labels, weights: Array, n_grou
 
 
 def membership_matrix(labels: Labels, weights: Array, n_groups: int) -> csr_array:
-    """Return the sparse matrix of weights (G, L) whose product with parameters (L, P) are sums over groups.
-
-    Parameters
-    ----------
-    labels, weights, n_groups
-        As in ``group_sums``.
-    """
+    """Return the sparse matrix of weights (G, L) whose product with parameters (L, P) are sums over groups."""
     # Rows are made here: SciPy takes five times as long for a small matrix from coordinates.
     assigned = np.flatnonzero(labels >= 0)
     columns = assigned[np.argsort(labels[assigned], kind="stable")]
@@ -92,16 +66,9 @@ def membership_matrix(labels: Labels, weights: Array, n_groups: int) -> csr_arra
 
 
 def carried_sums(sums: Array, parameters: Array, labels: Labels) -> Array:
-    """Return sums over groups (G, P) with those of more rows added, in the bytes of one sum over all rows in order.
+    """Return sums over groups (G, P) with those of more rows (n, P) added, in the bytes of one sum over all in order.
 
-    Parameters
-    ----------
-    sums : Array of shape (G, P)
-        Sums over the rows before.
-    parameters : Array of shape (n, P)
-        What is added.
-    labels : Labels of shape (n,)
-        Group of each row; rows labelled -1 are left out.
+    Rows labelled -1 are left out.
     """
     n_groups = len(sums)
     with_sums = np.concatenate([np.arange(n_groups), labels])  # the sum so far is the first member of its group

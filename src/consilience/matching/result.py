@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.drawing.blocks import Block, Column, Facts, Table, text_column
+from consilience.drawing.blocks import Block, Column, Facts, Table
 from consilience.drawing.display import MAX_NAMES, Displayed
 from consilience.drawing.frames import Tabular
 from consilience.drawing.plots import Chart, Plotted, draw_matching
@@ -80,13 +81,10 @@ class Matching(Displayed, Plotted, Tabular):
             return [Facts(self._facts())]
         columns = self.to_columns()
         rows = list(zip(*columns.values(), strict=True))
-
-        def column(place: int, name: str) -> Column:
-            if name == "site":
-                return text_column(name.capitalize(), lambda row: row[place])
-            return Column(name.capitalize(), lambda row: row[place])
-
-        heads = [column(place, name) for place, name in enumerate(columns)]
+        heads = [
+            Column(name.capitalize(), itemgetter(place), "" if name == "site" else "n")
+            for place, name in enumerate(columns)
+        ]
         return [Table("Matching", rows, heads, "component", self._facts()["shared"], "narrow")]
 
     def to_columns(self) -> dict[str, list[Any]]:
@@ -113,10 +111,9 @@ class Matching(Displayed, Plotted, Tabular):
         if self.confidence is None:
             return None
         has_confidence = (self.labels >= 0) & np.isfinite(self.confidence)  # (L,)
-        totals = np.bincount(
-            self.labels[has_confidence], weights=self.confidence[has_confidence], minlength=self.n_components
-        )
-        counts = np.bincount(self.labels[has_confidence], minlength=self.n_components)
+        labels, confidence = self.labels[has_confidence], self.confidence[has_confidence]
+        totals = np.bincount(labels, weights=confidence, minlength=self.n_components)
+        counts = np.bincount(labels, minlength=self.n_components)
         return np.where(counts > 0, totals / np.maximum(counts, 1), np.nan)
 
     def of_site(self, site: int | str) -> Labels:

@@ -23,8 +23,8 @@ from scipy.optimize import linear_sum_assignment
 from consilience.checks import Array, Labels
 from consilience.families.chunks import CHUNK_BYTES as BLOCK_BYTES
 from consilience.families.chunks import LazyRows
+from consilience.matching.assignment import UNLIMITED, Openings
 from consilience.matching.groups import GroupSums, consecutive, group_sums
-from consilience.matching.site_step import UNLIMITED, Openings
 
 FORBIDDEN_GAIN = -1e12
 """Gain of a choice that is not allowed: below any log probability of a matching that is."""
@@ -100,14 +100,8 @@ def subtraction_gains(value: Callable[[GroupSums], Array], pieces: Array, groups
 class MatchedGroups:
     """The groups of a matching, kept up to date while sites leave and come back.
 
-    Parameters
-    ----------
-    objective : GroupObjective
-        Gives pieces, gains and openings.
-    labels : Labels of shape (L,)
-        Group of each component, -1 for one that is in none.
-    others : GroupSums, optional
-        What components of other sites, which stay where they are, add to the groups. Default: nothing.
+    Labels (L,) are -1 for components in none; `others` is what components of other sites, which stay, add to the
+    groups.
     """
 
     def __init__(self, objective: GroupObjective, labels: Labels, others: GroupSums | None = None) -> None:
@@ -151,17 +145,10 @@ class MatchedGroups:
     def gains_of_all_rows(
         self, value: Callable[[GroupSums], Array], groups: Labels, neighbours: tuple[Labels, Labels] | None = None
     ) -> Array:
-        """Return by how much some groups (n,) rise by each row (L, n), its site taken out of them.
+        """Return by how much some groups with members (n,) rise by each row (L, n), its site taken out of them.
 
-        Parameters
-        ----------
-        value
-            Returns what n groups are worth (n,).
-        groups
-            Groups with members.
-        neighbours : tuple of (Labels, Labels), optional
-            Pairs of rows (m,) that are near each other. Gains of groups without a neighbour of the row are not
-            computed: ``FORBIDDEN_GAIN``. Default: all are.
+        `value` returns what n groups are worth (n,). Neighbours are pairs of rows (m,) that are near each other: gains
+        of groups without a neighbour of the row are then not computed, but ``FORBIDDEN_GAIN``.
         """
         pieces, offsets = np.asarray(self.objective.pieces), self.objective.offsets
         owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
@@ -255,16 +242,8 @@ def grow(
 ) -> Labels:
     """Return the matching (L,) that adds one site after another, each matched exactly to what is there.
 
-    Parameters
-    ----------
-    objective
-        What is raised.
-    order
-        The sites (J,) in the order in which they come.
-    openings
-        What it takes to open new groups.
-    labels : Labels of shape (L,), optional
-        Groups that are there already; -1 for components of the sites in `order`. Default: none.
+    The sites (J,) come in this order. `labels` (L,) are groups that are there already, -1 for components of these
+    sites.
     """
     unmatched = np.full(len(objective.pieces), -1, dtype=np.int64)
     groups = MatchedGroups(objective, unmatched if labels is None else labels)
@@ -343,20 +322,9 @@ def ascend(
 def ascend_among(
     objective: GroupObjective, labels: Labels, others: GroupSums, order: Labels, openings: Openings
 ) -> Labels:
-    """Raise the objective as ``ascend`` does, once over some sites, among what other sites have.
+    """Raise the objective as ``ascend`` does, once over some sites in this order, among what other sites have.
 
-    Parameters
-    ----------
-    objective
-        What is raised.
-    labels
-        Where to start (L,), in the numbering of `others`, which is kept.
-    others
-        What components of other sites add to the groups.
-    order
-        The sites that move, in the order in which they do.
-    openings
-        What it takes to open new groups.
+    Labels (L,) are in the numbering of `others`, which is kept.
     """
     groups = MatchedGroups(objective, labels, others)
     for site in order:
@@ -393,14 +361,7 @@ def _step(groups: MatchedGroups, rows: Labels, openings: Openings, *, empties_gr
 class _Screen:
     """Gains of all groups by all rows, kept between rounds: those of groups that nobody has left or come to stay.
 
-    Parameters
-    ----------
-    groups : MatchedGroups
-        The groups.
-    value
-        Returns what n groups are worth (n,).
-    neighbours : tuple of (Labels, Labels), optional
-        Pairs of rows that are near each other, see ``ascend``.
+    `value` and `neighbours` are those of ``MatchedGroups.gains_of_all_rows``.
     """
 
     def __init__(
@@ -488,15 +449,7 @@ def match_log_odds(
     the objective. Other sites are taken as they are matched, so a fit that went wrong before any matching is not
     foreseen. Components labelled -1 have none (NaN).
 
-    Parameters
-    ----------
-    objective : GroupObjective
-        The log probability.
-    labels : Labels of shape (L,)
-        The matching.
-    value : callable, optional
-        Values (n,) of n groups under the objective, with which the gains of all sites are computed at once, unless
-        they are too many. Default: one site after another.
+    With `value`, what n groups are worth (n,), the gains of all sites are computed at once, unless they are too many.
     """
     groups = MatchedGroups(objective, labels)
     log_odds = np.full(len(labels), np.nan)
@@ -540,5 +493,4 @@ def match_confidence(
     classes they remain optimistic.
     """
     log_odds = np.maximum(match_log_odds(objective, labels, value), -MAX_TRUSTED_LOG_ODDS)
-    confidence: Array = 1.0 / (1.0 + np.exp(-np.minimum(log_odds, MAX_TRUSTED_LOG_ODDS) / LOG_ODDS_SCALE))
-    return confidence
+    return np.asarray(1.0 / (1.0 + np.exp(-np.minimum(log_odds, MAX_TRUSTED_LOG_ODDS) / LOG_ODDS_SCALE)))

@@ -23,6 +23,8 @@ MARGINAL_ERROR = 1e-8
 """Largest summed error of a marginal of an entropic plan, as a share of all mass. Chosen by hand."""
 MAX_SIMPLEX_STEPS = 10_000_000
 """Iterations of the network simplex at most; reaching them raises an error. Chosen by hand."""
+MAX_ITERATIONS = 2_000
+"""Iterations at the last epsilon at most. Chosen by hand."""
 WARM_ITERATIONS = 50
 """Iterations at each larger epsilon on the way: they only start the next. Chosen by hand."""
 CHECK_EVERY = 10
@@ -32,14 +34,7 @@ MAX_LOG_SCALING = 50.0
 
 
 def exact_plan(costs: Array, rows: Array | None = None, columns: Array | None = None) -> Array:
-    """Return a plan (n, m) of least cost with the given marginals.
-
-    Parameters
-    ----------
-    costs
-        Cost (n, m) of moving a unit of mass.
-    rows, columns
-        Marginals (n,) and (m,), each summing to 1; None for uniform ones.
+    """Return a plan (n, m) of least cost with marginals (n,) and (m,), each summing to 1; uniform ones by default.
 
     Examples
     --------
@@ -66,22 +61,12 @@ def exact_plan(costs: Array, rows: Array | None = None, columns: Array | None = 
     return np.asarray(plan)
 
 
-def entropic_plan(
-    costs: Array, epsilon: float, rows: Array | None = None, columns: Array | None = None, max_iterations: int = 2_000
-) -> Array:
-    """Return the plan (n, m) that minimises cost plus `epsilon` times negative entropy, with the given marginals.
+def entropic_plan(costs: Array, epsilon: float, rows: Array | None = None, columns: Array | None = None) -> Array:
+    """Return the plan (n, m) that minimises cost plus `epsilon` times negative entropy, with marginals (n,) and (m,).
 
-    Parameters
-    ----------
-    costs
-        Cost (n, m) of moving a unit of mass; divided by its largest, so that `epsilon` is relative.
-    epsilon
-        Weight of the entropy; reached by halving from 1, each time from the last potentials.
-    rows, columns
-        Marginals (n,) and (m,), each summing to 1; None for uniform ones.
-    max_iterations
-        Most iterations at the last epsilon; they end earlier at a marginal error of 1e-8. What is then left is
-        rounded off, so that the marginals always hold.
+    Costs are divided by their largest, so that `epsilon` is relative; it is reached by halving from 1, each time from
+    the last potentials. Iterations at the last one end at a marginal error of 1e-8, or at their limit; what is then
+    left is rounded off, so that the marginals, by default uniform, always hold.
 
     Examples
     --------
@@ -98,7 +83,7 @@ def entropic_plan(
     while step > epsilon:  # epsilon scaling: potentials at twice epsilon are close to those at epsilon
         f, g = _sinkhorn(scaled, step, a, b, f, g, WARM_ITERATIONS)
         step = max(step / 2.0, epsilon)
-    f, g = _sinkhorn(scaled, epsilon, a, b, f, g, max_iterations)
+    f, g = _sinkhorn(scaled, epsilon, a, b, f, g, MAX_ITERATIONS)
     return _rounded(np.exp((f[:, None] + g - scaled) / epsilon), a, b)
 
 

@@ -97,7 +97,7 @@ class PosteriorFusion(Fusion):
         return {"component": columns.pop("component"), "sites": n_sites.tolist(), **columns}
 
     def _blocks(self) -> Sequence[Block | None]:
-        from consilience.posteriors.report.notebook import notebook_blocks  # here, so that fusing needs no pages
+        from consilience.posteriors.report.page import notebook_blocks  # here, so that fusing needs no pages
 
         return [*super()._blocks(), *notebook_blocks(self)]
 

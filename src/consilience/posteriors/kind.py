@@ -169,7 +169,7 @@ class Posteriors(Kind):
 
     def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
         """Write a page about a fused posterior file; `shown` has data and their truth."""
-        from consilience.posteriors.report.files import (
+        from consilience.posteriors.report.content import (
             content_of_files,
         )  # here, so that fusing starts without the pages
         from consilience.posteriors.report.page import write_page

@@ -23,8 +23,7 @@ from consilience.core.scores import Scores
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.errors import InputError, UnsupportedError
 from consilience.posteriors.adapters.base import Adapter
-from consilience.posteriors.adapters.sklearn.bayesian_mixture import BayesianGaussianMixtureAdapter
-from consilience.posteriors.adapters.sklearn.mixture import GaussianMixtureAdapter
+from consilience.posteriors.adapters.sklearn.mixture import BayesianGaussianMixtureAdapter, GaussianMixtureAdapter
 from consilience.posteriors.mixture_density import MixtureDensity
 from consilience.posteriors.sparse_gp.model import SparseGP
 

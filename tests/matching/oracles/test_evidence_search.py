@@ -7,9 +7,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from consilience import families as f
+from consilience.matching.assignment import NO_NEW_GROUPS
 from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.site_by_site import ascend, grow, match_confidence, match_log_odds
-from consilience.matching.site_step import NO_NEW_GROUPS
 from consilience.posteriors.evidence.random_effects import strict_prior
 from tests import tolerances
 from tests.posteriors.matchings import matchings, stacked

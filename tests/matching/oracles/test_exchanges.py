@@ -7,9 +7,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from consilience import families as f
-from consilience.matching import exchanges
+from consilience.matching import agglomeration
+from consilience.matching.agglomeration import improve_by_exchange
 from consilience.matching.bregman_groups import BregmanGroups
-from consilience.matching.exchanges import improve_by_exchange
 from consilience.matching.groups import GroupSums, group_sums
 from tests import tolerances
 
@@ -91,6 +91,6 @@ def test_what_a_row_adds_to_a_group_is_the_rise_of_its_worth_and_to_no_group_not
 def test_too_many_exchanges_are_not_tried(monkeypatch):
     objective, labels = problem((2, 2), 3)
     improvable = next(p for p in (problem((3, 2, 3), seed) for seed in range(9)) if improve_by_exchange(*p) is not None)
-    monkeypatch.setattr(exchanges, "MAX_EVALUATED_PARAMETERS", 1)
+    monkeypatch.setattr(agglomeration, "MAX_EVALUATED_PARAMETERS", 1)
     assert improve_by_exchange(*improvable) is None
     assert improve_by_exchange(objective, labels) is None

@@ -8,10 +8,10 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import betaln
 
+from consilience.matching.assignment import Openings
 from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.groups import GroupSums
 from consilience.matching.site_by_site import MatchedGroups, ascend, grow, subtraction_gains
-from consilience.matching.site_step import Openings
 from tests import tolerances
 from tests.matching.log_posterior import LogPosterior, published
 from tests.posteriors.matchings import matchings

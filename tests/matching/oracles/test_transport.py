@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from consilience.matching.nested_assignment import assign_nested
+from consilience.matching.assignment import assign_nested
 from consilience.matching.transport import entropic_plan, exact_plan
 from tests.networks.references import linear_programme, sinkhorn
 from tests.tolerances import CONVEX_SOLVER, ROUNDING

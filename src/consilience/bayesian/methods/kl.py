@@ -33,8 +33,8 @@ from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.errors import Problem
 from consilience.families import DiagonalGaussian
+from consilience.matching.assignment import Openings
 from consilience.matching.bregman_groups import BregmanGroups, descend_groups
-from consilience.matching.site_step import Openings
 from consilience.networks.details import GroupDetails
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.networks.methods.layerwise import sum_histories

@@ -30,10 +30,9 @@ from consilience.checks import AnyArray, Labels, is_count, is_number
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.errors import Problem
+from consilience.matching.assignment import Openings, assign_nested
 from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
-from consilience.matching.nested_assignment import assign_nested
 from consilience.matching.site_by_site import ascend, grow
-from consilience.matching.site_step import Openings
 from consilience.networks.details import GroupDetails
 from consilience.networks.method import Alignment, NetworkEnsemble, average, owned_entries
 from consilience.networks.methods.layerwise import LayerMatching, LayerwiseMethod, UnitRows

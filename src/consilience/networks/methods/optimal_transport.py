@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from consilience.checks import AnyArray, Array, is_number
 from consilience.core.methods import Requirement
-from consilience.matching.assignment import assign_block
-from consilience.matching.nested_assignment import assign_nested
+from consilience.matching.assignment import assign_block, assign_nested
 from consilience.matching.transport import entropic_plan, exact_plan
 from consilience.networks.method import NetworkEnsemble
 from consilience.networks.methods.barycenter_support import Start, initial_support

@@ -21,7 +21,7 @@ import numpy as np
 from consilience.checks import Array, is_count
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
-from consilience.matching.nested_assignment import assign_nested
+from consilience.matching.assignment import assign_nested
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.networks.methods.weight_matching.match import match_weights
 from consilience.networks.symmetry.transport import Injection

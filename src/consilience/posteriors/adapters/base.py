@@ -171,9 +171,8 @@ class Adapter(ABC):
     def require_family(self, posterior: Posterior, family: type[Family]) -> None:
         """Raise InputError unless the components of `posterior` are of the family that rebuilding this class needs."""
         if not isinstance(posterior.family, family):
-            raise InputError(
-                "", f"a {self.class_name} has {family.name} components, found {posterior.family}", code="E-TYPE"
-            )
+            text = f"a {self.class_name} has {family.name} components, found {posterior.family}"
+            raise InputError("", text, code="E-TYPE")
 
 
 def set_sklearn_features(model: Any, posterior: Posterior, n_features: int) -> None:

@@ -11,21 +11,18 @@ from consilience.errors import OptionError, UnsupportedError
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.gensim_lda import LdaModelAdapter
 from consilience.posteriors.adapters.hmmlearn.categorical import CategoricalHMMAdapter, VariationalCategoricalHMMAdapter
-from consilience.posteriors.adapters.hmmlearn.gaussian import GaussianHMMAdapter
-from consilience.posteriors.adapters.hmmlearn.variational_gaussian import VariationalGaussianHMMAdapter
-from consilience.posteriors.adapters.sklearn.bayesian_mixture import BayesianGaussianMixtureAdapter
-from consilience.posteriors.adapters.sklearn.clustering import (
+from consilience.posteriors.adapters.hmmlearn.gaussian import GaussianHMMAdapter, VariationalGaussianHMMAdapter
+from consilience.posteriors.adapters.sklearn.kmeans import (
     BirchAdapter,
     BisectingKMeansAdapter,
+    KMeansAdapter,
     MiniBatchKMeansAdapter,
 )
-from consilience.posteriors.adapters.sklearn.kmeans import KMeansAdapter
-from consilience.posteriors.adapters.sklearn.mixture import GaussianMixtureAdapter
+from consilience.posteriors.adapters.sklearn.mixture import BayesianGaussianMixtureAdapter, GaussianMixtureAdapter
 from consilience.posteriors.adapters.sklearn.topics import LatentDirichletAllocationAdapter
-from consilience.posteriors.hidden_markov.adapter import StickyHDPHMMAdapter
+from consilience.posteriors.hidden_markov.model import StickyHDPHMMAdapter
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.sparse_gp.adapter import SparseGPAdapter
-from consilience.posteriors.sparse_gp.gpytorch import ApproximateGPAdapter
+from consilience.posteriors.sparse_gp.adapter import ApproximateGPAdapter, SparseGPAdapter
 from consilience.posteriors.topics.gaussian_topics import GaussianTopicsAdapter
 
 ADAPTERS: tuple[Adapter, ...] = (
@@ -88,11 +85,8 @@ def adapter_of_source(source: Mapping[str, Json]) -> Adapter | None:
         if adapter.kind == kind:
             return adapter
     known = ", ".join(adapter.kind for adapter in known_adapters())
-    raise UnsupportedError(
-        "",
-        f"this version cannot rebuild a {kind!r}; known: {known}",
-        "hand the adapter of another kind to consilience.register_adapter first",
-    )
+    text = f"this version cannot rebuild a {kind!r}; known: {known}"
+    raise UnsupportedError("", text, "hand the adapter of another kind to consilience.register_adapter first")
 
 
 def has_labels(posterior: Posterior) -> bool:

@@ -25,9 +25,9 @@ from consilience.matching.agglomeration import (
     agglomerate,
     nearest_rows,
 )
+from consilience.matching.assignment import NO_NEW_GROUPS, UNLIMITED, Openings
 from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.site_by_site import ascend, grow
-from consilience.matching.site_step import NO_NEW_GROUPS, UNLIMITED, Openings
 from consilience.posteriors.ensemble import Stack
 from consilience.posteriors.evidence.random_effects import (
     LOG_REFIT_STEP,

@@ -50,24 +50,12 @@ _Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class ChainMarginals:
-    """Posterior marginals of the hidden states, given all data.
+    """Posterior marginals of the hidden states, given all data."""
 
-    Parameters
-    ----------
-    responsibilities : Array of shape (n, K)
-        Probability of every state at every step.
-    transitions : Array of shape (K, K)
-        Expected number of transitions, summed over all steps.
-    starts : Array of shape (K,)
-        Expected number of sequences that start in each state.
-    log_densities : Array of shape (n,)
-        log p(x_t | x_1 .. x_{t-1}) of every step, in nats; they add up to the logarithm of the normaliser.
-    """
-
-    responsibilities: Array
-    transitions: Array
-    starts: Array
-    log_densities: Array
+    responsibilities: Array  # probability of every state at every step (n, K)
+    transitions: Array  # expected number of transitions, summed over all steps (K, K)
+    starts: Array  # expected number of sequences that start in each state (K,)
+    log_densities: Array  # log p(x_t | x_1 .. x_{t-1}), in nats (n,); they add up to the logarithm of the normaliser
 
     @property
     def log_likelihood(self) -> float:
@@ -78,16 +66,9 @@ class ChainMarginals:
 def forward_backward(log_start: Array, log_transition: Array, log_evidence: Array, lengths: Labels) -> ChainMarginals:
     """Return the marginals of the chain.
 
-    Parameters
-    ----------
-    log_start : Array of shape (K,)
-        Logarithms of start weights.
-    log_transition : Array of shape (K, K)
-        Logarithms of transition weights, from rows to columns.
-    log_evidence : Array of shape (n, K)
-        log p(x_t | z_t = k), or its expectation.
-    lengths : Labels
-        Lengths of the sequences, which follow each other in `log_evidence`; positive, with sum n.
+    Start (K,) and transitions (K, K), from rows to columns, are logarithms of weights; the evidence (n, K) is that of
+    every state at every row, log p(x_t | z_t), or its expectation. Lengths are those of the sequences, which follow
+    each other in the evidence; positive, with sum n.
 
     Raises
     ------
@@ -102,16 +83,13 @@ def forward_backward(log_start: Array, log_transition: Array, log_evidence: Arra
     ([[0.9, 0.1], [0.2, 0.8]], [[0.18, 0.72], [0.02, 0.08]])
     """
     chain = _Chain(log_start, log_transition, log_evidence, lengths)
-    first_rows = np.cumsum(lengths) - lengths
     if chain.is_possible:
         marginals = _smooth_scaled(chain)
-        starts = marginals.responsibilities[first_rows].sum(axis=0)
-        if marginals.transitions[chain.is_raised].sum() + starts[chain.is_raised_start].sum() <= NEGLIGIBLE_PROBABILITY:
+        raised = marginals.transitions[chain.is_raised].sum() + marginals.starts[chain.is_raised_start].sum()
+        if raised <= NEGLIGIBLE_PROBABILITY:
             marginals.transitions[chain.is_raised] = 0.0
-            return ChainMarginals(marginals.responsibilities, marginals.transitions, starts, marginals.log_densities)
-    marginals = messages_in_logs(log_start, log_transition, log_evidence, lengths)
-    starts = marginals.responsibilities[first_rows].sum(axis=0)
-    return ChainMarginals(marginals.responsibilities, marginals.transitions, starts, marginals.log_densities)
+            return marginals
+    return messages_in_logs(log_start, log_transition, log_evidence, lengths)
 
 
 def log_densities(log_start: Array, log_transition: Array, log_evidence: Array, lengths: Labels) -> Array:
@@ -233,10 +211,8 @@ class _Chain:
         order = np.lexsort((sequence, piece_number))
         ends = np.searchsorted(piece_number[order], np.arange(int(piece_number.max()) + 2))
         by_piece_number = [order[a:b] for a, b in pairwise(ends)]
-        return [
-            (later, earlier[np.searchsorted(sequence[earlier], sequence[later])])
-            for earlier, later in pairwise(by_piece_number)
-        ]
+        pairs = pairwise(by_piece_number)
+        return [(later, earlier[np.searchsorted(sequence[earlier], sequence[later])]) for earlier, later in pairs]
 
 
 def _products(chain: _Chain) -> tuple[Array, Array]:
@@ -297,7 +273,7 @@ def _backward(chain: _Chain, products: tuple[Array, Array]) -> Array:
     return backward
 
 
-def _smooth_scaled(chain: _Chain) -> StepMarginals:
+def _smooth_scaled(chain: _Chain) -> ChainMarginals:
     """Return marginals from scaled messages, raised weights included."""
     products = _products(chain)
     (filtered, normalisers), backward = _forward(chain, products), _backward(chain, products)
@@ -305,34 +281,15 @@ def _smooth_scaled(chain: _Chain) -> StepMarginals:
     overlap = joint.sum(axis=1)
     # Expected transitions: xi_t(k, l) = filtered_t(k) A(k, l) b_{t+1}(l) backward_{t+1}(l) / normaliser, summed over t.
     future = chain.evidence * backward / (normalisers * overlap)[:, None]
-    has_successor = np.ones(len(joint), dtype=bool)
-    has_successor[np.cumsum(chain.lengths) - 1] = False  # nothing follows the last step of a sequence
-    steps = np.flatnonzero(has_successor)
+    steps = np.delete(np.arange(len(joint)), np.cumsum(chain.lengths) - 1)  # nothing follows the last of a sequence
     transitions = chain.transition * (filtered[steps].T @ future[steps + 1])
-    return StepMarginals(joint / overlap[:, None], transitions, np.log(normalisers) + chain.shift)
+    responsibilities = joint / overlap[:, None]
+    starts = responsibilities[np.cumsum(chain.lengths) - chain.lengths].sum(axis=0)
+    return ChainMarginals(responsibilities, transitions, starts, np.log(normalisers) + chain.shift)
 
 
 CHUNK_ENTRIES = 1 << 18
 """Entries of pair marginals at a time, 2 MiB of them, so that they stay in the cache. Chosen by hand."""
-
-
-@dataclass(frozen=True, eq=False)
-class StepMarginals:
-    """Marginals of the states of a chain.
-
-    Parameters
-    ----------
-    responsibilities : Array of shape (n, K)
-        Probability of every state at every step.
-    transitions : Array of shape (K, K)
-        Expected number of transitions.
-    log_densities : Array of shape (n,)
-        log p(x_t | x_1 .. x_{t-1}), in nats.
-    """
-
-    responsibilities: Array
-    transitions: Array
-    log_densities: Array
 
 
 def rows_by_step(lengths: Labels) -> list[Labels]:
@@ -349,7 +306,7 @@ def rows_by_step(lengths: Labels) -> list[Labels]:
     return [first_step[:count] + step for step, count in enumerate(n_running.tolist())]
 
 
-def messages_in_logs(log_start: Array, log_transition: Array, log_evidence: Array, lengths: Labels) -> StepMarginals:
+def messages_in_logs(log_start: Array, log_transition: Array, log_evidence: Array, lengths: Labels) -> ChainMarginals:
     """Return the marginals of the chain; parameters as in ``forward_backward``."""
     steps = rows_by_step(lengths)
     filtered, densities = forward_in_logs(log_start, log_transition, log_evidence, steps)
@@ -360,9 +317,8 @@ def messages_in_logs(log_start: Array, log_transition: Array, log_evidence: Arra
         backward[rows[: len(later)]] = message - message.max(axis=1, keepdims=True)
     joint = filtered + backward  # (n, K)
     joint -= _log_sum(joint, 1)[:, None]
-    has_successor = np.ones(len(joint), dtype=bool)
-    has_successor[np.cumsum(lengths) - 1] = False  # nothing follows the last step of a sequence
-    predecessors, future = np.flatnonzero(has_successor), log_evidence + backward
+    future = log_evidence + backward
+    predecessors = np.delete(np.arange(len(joint)), np.cumsum(lengths) - 1)  # nothing follows the last of a sequence
     transitions = np.zeros_like(log_transition)
     for rows in np.array_split(predecessors, 1 + len(predecessors) * log_transition.size // CHUNK_ENTRIES):
         # (chunk, K, K): log xi_t(k, l) up to a constant of each t
@@ -370,7 +326,9 @@ def messages_in_logs(log_start: Array, log_transition: Array, log_evidence: Arra
         pairs = np.exp(pairs - pairs.max(axis=(1, 2), keepdims=True))
         flat = pairs.reshape(len(rows), log_transition.size)
         transitions += ((1.0 / flat.sum(axis=1)) @ flat).reshape(log_transition.shape)
-    return StepMarginals(np.exp(joint), transitions, densities)
+    responsibilities = np.exp(joint)
+    starts = responsibilities[np.cumsum(lengths) - lengths].sum(axis=0)
+    return ChainMarginals(responsibilities, transitions, starts, densities)
 
 
 def forward_in_logs(
@@ -391,11 +349,8 @@ def forward_in_logs(
         current = current + log_evidence[rows]
         densities[rows] = total = _log_sum(current, 1)
         if not total.min() > -np.inf:
-            raise InputError(
-                "",
-                f"row {int(rows[total.argmin()])} has probability zero in this model after those before it",
-                code="E-NUMBER",
-            )
+            text = f"row {int(rows[total.argmin()])} has probability zero in this model after those before it"
+            raise InputError("", text, code="E-NUMBER")
         filtered[rows] = current = current - total[:, None]
     return filtered, densities
 

@@ -42,9 +42,8 @@ from consilience.core.features import Features
 from consilience.core.observations import ExpectedColumns, read_observations
 from consilience.errors import InputError, OptionError
 from consilience.families import NormalWishart
-from consilience.posteriors.hidden_markov.adapter import KIND
 from consilience.posteriors.hidden_markov.forward_backward import ChainMarginals
-from consilience.posteriors.hidden_markov.model import HiddenMarkovModel, as_lengths
+from consilience.posteriors.hidden_markov.model import KIND, HiddenMarkovModel, as_lengths
 from consilience.posteriors.hidden_markov.sticky_transitions import (
     StickyPrior,
     TransitionCounts,
@@ -184,12 +183,8 @@ class StickyHDPHMM:
         shifted = _translate(family, prior, -centre)[0]
         problem = HMMProblem(family, shifted, transitions, rows - centre, as_lengths(lengths, len(rows)))
         generators = np.random.default_rng(self.seed).spawn(self.n_init)
-        fits = [
-            self._coordinate_ascent(
-                problem, initial_factors(problem, self.n_states, generator, clusters=number % 2 == 0)
-            )
-            for number, generator in enumerate(generators)
-        ]
+        starts = (initial_factors(problem, self.n_states, g, clusters=i % 2 == 0) for i, g in enumerate(generators))
+        fits = [self._coordinate_ascent(problem, start) for start in starts]
         marginals, bounds = max(fits, key=lambda fit: fit[1][-1])
         natural = _translate(family, shifted + marginals.responsibilities.T @ problem.statistics, centre)
         posterior = Posterior(
@@ -274,29 +269,16 @@ MAX_CLUSTER_STEPS = 10
 def initial_factors(problem: HMMProblem, n_states: int, rng: np.random.Generator, *, clusters: bool) -> GlobalFactors:
     """Return factors of `n_states` states, or fewer when there are fewer different rows.
 
-    Parameters
-    ----------
-    problem : HMMProblem
-        Data and priors.
-    n_states : int
-        States at most.
-    rng : Generator
-        Source of randomness.
-    clusters : bool
-        True gives every state a cluster of rows, by a few steps of k-means with columns scaled by their standard
-        deviations; False a random block of time, half as long as would cover all rows together.
+    With `clusters` every state has a cluster of rows, by a few steps of k-means with columns scaled by their standard
+    deviations; else a random block of time, half as long as would cover all rows together.
     """
-    membership = (
-        _cluster_membership(problem.rows, n_states, rng)
-        if clusters
-        else _block_membership(len(problem.rows), n_states, rng)
-    )
+    make = _cluster_membership if clusters else _block_membership
+    membership = make(problem.rows, n_states, rng)
     size = membership.shape[1]
     no_counts = TransitionCounts(np.zeros((size, size)), np.zeros(size))
     # Prior plus the statistics of each state's rows: (K, n) @ (n, P)
-    return GlobalFactors(
-        problem.prior + membership.T @ problem.statistics, no_counts, uniform_sticks(size, problem.transition_prior)
-    )
+    natural = problem.prior + membership.T @ problem.statistics
+    return GlobalFactors(natural, no_counts, uniform_sticks(size, problem.transition_prior))
 
 
 def _cluster_membership(rows: Array, n_states: int, rng: np.random.Generator) -> Array:
@@ -311,8 +293,9 @@ def _cluster_membership(rows: Array, n_states: int, rng: np.random.Generator) ->
     return np.eye(size)[clusters]
 
 
-def _block_membership(n_rows: int, n_states: int, rng: np.random.Generator) -> Array:
+def _block_membership(rows: Array, n_states: int, rng: np.random.Generator) -> Array:
     """Return which rows are in the block of which state (n, K); blocks may overlap."""
+    n_rows = len(rows)
     size = min(n_states, n_rows)
     length = max(1, n_rows // (2 * size))
     first_rows = rng.choice(n_rows - length + 1, size, replace=False)
@@ -340,16 +323,8 @@ def simplify(
 ) -> Solution:
     """Return a solution with fewer states and a higher bound, or the very same when no move raises it.
 
-    Parameters
-    ----------
-    problem : HMMProblem
-        Data and priors.
-    factors : GlobalFactors
-        The factors to simplify.
-    marginals, bound
-        Their local step.
-    merge : bool
-        Whether pairs are merged, or only empty states deleted.
+    The marginals and the bound are those of the factors' local step. Pairs are merged if `merge`, or else only empty
+    states deleted.
     """
     best = factors, marginals, bound
     occupied = np.flatnonzero(marginals.responsibilities.sum(axis=0) >= MIN_EXPECTED_ROWS)
@@ -386,9 +361,8 @@ def merge_states(problem: HMMProblem, factors: GlobalFactors, first: int, second
     merge_matrix = np.eye(size)[survivors]  # (K - 1, K): row g adds up the states that become state g
     merge_matrix[np.flatnonzero(survivors == first)[0], second] = 1.0
     natural = problem.prior + merge_matrix @ (factors.natural - problem.prior)
-    counts = TransitionCounts(
-        merge_matrix @ factors.counts.transitions @ merge_matrix.T, merge_matrix @ factors.counts.starts
-    )
+    transitions = merge_matrix @ factors.counts.transitions @ merge_matrix.T
+    counts = TransitionCounts(transitions, merge_matrix @ factors.counts.starts)
     return _by_visits(problem, natural, counts, merge_matrix @ factors.sticks.weights[:-1])
 
 

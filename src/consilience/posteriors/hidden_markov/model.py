@@ -1,4 +1,4 @@
-"""Hidden Markov models with Gaussian states under a sticky HDP prior: prediction, decoding and scores.
+"""Hidden Markov models with Gaussian states under a sticky HDP prior: prediction, decoding and scores; their adapter.
 
 What ``learners.StickyHDPHMM`` fits and a fusion returns. The states are Normal-Wishart posteriors, the transitions
 Dirichlet posteriors under a sticky hierarchical Dirichlet process (``sticky_transitions``). A fused model has the fused
@@ -9,7 +9,7 @@ these counts, which is how the learner's own model is finished too.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,9 +17,11 @@ from scipy.special import digamma, gammaln
 
 from consilience.checks import Array, Labels
 from consilience.core.observations import ExpectedColumns, read_observations
+from consilience.core.scores import ScoreKind, Scores, row_scores
 from consilience.errors import InputError, OptionError
 from consilience.families import NormalWishart
 from consilience.families.linalg import cholesky, log_determinant
+from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.hidden_markov.forward_backward import forward_backward, log_densities, viterbi
 from consilience.posteriors.hidden_markov.sticky_transitions import (
     StickyPrior,
@@ -86,18 +88,16 @@ class HiddenMarkovModel:
             When an attached array is missing.
         """
         if not isinstance(posterior.family, NormalWishart):
-            raise InputError(
-                "", f"a HiddenMarkovModel has normal-wishart components, found {posterior.family}", code="E-TYPE"
-            )
+            text = f"a HiddenMarkovModel has normal-wishart components, found {posterior.family}"
+            raise InputError("", text, code="E-TYPE")
         values = {name: attached.values for name, attached in posterior.attached.items()}
         counts = TransitionCounts(values["transition_counts"], values["start_counts"])
         hyperparameters = (float(values[name]) for name in ("gamma", "eta", "kappa", "start_concentration"))
         prior = StickyPrior(*hyperparameters)
         for name, array in (("transition_counts", counts.transitions), ("start_counts", counts.starts)):
             if not np.all(array >= 0.0):
-                raise InputError(
-                    name, f"expected counts that are not negative, found {array.min():.6g}", code="E-NUMBER"
-                )
+                text = f"expected counts that are not negative, found {array.min():.6g}"
+                raise InputError(name, text, code="E-NUMBER")
         sticks, order = canonical_sticks(counts, prior)
         weights = np.empty(len(order) + 1)
         # Sticks are in the order of visits; weights in the order of the posterior, the remainder last.
@@ -151,8 +151,7 @@ class HiddenMarkovModel:
             raise OptionError("method", f"expected 'viterbi' or 'marginal', found {method!r}")
         if method == "viterbi":
             return self.decode(X, lengths)
-        labels: Labels = self.predict_proba(X, lengths).argmax(axis=1).astype(np.int64)
-        return labels
+        return np.asarray(self.predict_proba(X, lengths).argmax(axis=1).astype(np.int64))
 
     def decode(self, X: Any, lengths: ArrayLike | None = None) -> Labels:
         """Return the most probable path (n,) under expected log parameters."""
@@ -174,11 +173,8 @@ class HiddenMarkovModel:
         dim, kappa, dof, squares, log_det = self._mahalanobis(rows)
         student_dof = dof - dim + 1.0  # (K,)
         # Student t of D dimensions: (n, K)
-        evidence = (
-            gammaln(0.5 * (student_dof + dim))
-            - gammaln(0.5 * student_dof)
-            - 0.5 * dim * np.log(np.pi * (kappa + 1.0) / kappa)
-        )
+        log_scale = gammaln(0.5 * (student_dof + dim)) - gammaln(0.5 * student_dof)
+        evidence = log_scale - 0.5 * dim * np.log(np.pi * (kappa + 1.0) / kappa)
         evidence = evidence - 0.5 * log_det - 0.5 * (student_dof + dim) * np.log1p(squares * (kappa / (kappa + 1.0)))
         return log_densities(np.log(self.start_probabilities), np.log(self.transition_probabilities), evidence, steps)
 
@@ -231,9 +227,49 @@ def as_lengths(lengths: ArrayLike | None, count: int) -> Labels:
         return np.array([count])
     values = np.asarray(lengths)
     if values.ndim != 1 or values.dtype.kind not in "iu" or values.size == 0 or not np.all(values > 0):
-        raise InputError(
-            "lengths", f"expected positive integers, one for each sequence, found {lengths!r:.80}", code="E-NUMBER"
-        )
+        text = f"expected positive integers, one for each sequence, found {lengths!r:.80}"
+        raise InputError("lengths", text, code="E-NUMBER")
     if values.sum() != count:
         raise InputError("lengths", f"add up to {values.sum()}, but there are {count} rows", code="E-SHAPE")
     return values.astype(np.int64)
+
+
+KIND = "consilience.StickyHDPHMM"
+"""Kind of the model in the files of posteriors."""
+
+
+class StickyHDPHMMAdapter(Adapter):
+    """Hidden Markov models with Normal-Wishart states; the learner's variational posterior is the posterior.
+
+    States are matched and averaged by their emissions. The expected counts of first states (``start_counts``) and of
+    transitions (``transition_counts``), without the prior, follow the matching and add up; hyper-parameters are
+    averaged. The weights E[beta] of the fused states are fitted to the fused counts as the learner fits its own, and
+    the rows of transitions are then counts + eta E[beta] + kappa on staying. The papers do not fuse transitions; the
+    sum is ours.
+    """
+
+    kind: ClassVar[str] = KIND
+    library: ClassVar[str] = "consilience"
+    class_name: ClassVar[str] = "HiddenMarkovModel"
+    counts_are_rows: ClassVar[bool] = True
+
+    def describe(self, model: Any, n_observations: float | None) -> Posterior:
+        """Return the posterior; `n_observations` is not needed, since the model records its counts."""
+        del n_observations
+        posterior: Posterior = model.posterior
+        return posterior
+
+    def rebuild(self, posterior: Posterior) -> HiddenMarkovModel:
+        """Return the model, without the history of a fit."""
+        self.require_family(posterior, NormalWishart)
+        return HiddenMarkovModel.of(posterior)
+
+    def scores(self, model: Any, data: Any) -> Scores:
+        """Return log p(x_t | x_1 .. x_{t-1}) of every row, the rows being ONE sequence in the order of time.
+
+        Densities are posterior predictive ones (``score_samples``); the component of a row is its state on the most
+        probable path under expected log parameters.
+        """
+        name, unit = "log density given the rows before", "nats per row"
+        values, labels = model.score_samples(data), model.decode(data)
+        return row_scores(name, unit, values, labels, model.n_states, larger_is_better=True, kind=ScoreKind.PREDICTIVE)

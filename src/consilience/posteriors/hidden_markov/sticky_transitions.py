@@ -52,41 +52,20 @@ MAX_STEPS = 1000
 
 @dataclass(frozen=True)
 class StickyPrior:
-    """Hyper-parameters of the transitions; the defaults are those of Claici et al. 2020, appendix C.
+    """Hyper-parameters of the transitions; the defaults are those of Claici et al. 2020, appendix C."""
 
-    Parameters
-    ----------
-    gamma : float
-        Concentration of the weights beta: the larger, the more states.
-    eta : float
-        Concentration of each row of transition probabilities around beta ("transition concentration").
-    kappa : float
-        Concentration that a row has in addition on staying in its state; 0 gives the plain hierarchical Dirichlet
-        process.
-    start : float
-        Concentration of the probabilities of first states around beta.
-    """
-
-    gamma: float = 5.0
-    eta: float = 0.5
-    kappa: float = 10.0
-    start: float = 5.0
+    gamma: float = 5.0  # concentration of the weights beta: the larger, the more states
+    eta: float = 0.5  # concentration of each row of transition probabilities around beta ("transition concentration")
+    kappa: float = 10.0  # that of each row on staying, in addition; 0 gives the plain hierarchical Dirichlet process
+    start: float = 5.0  # concentration of the probabilities of first states around beta
 
 
 @dataclass(frozen=True, eq=False)
 class Sticks:
-    """Beta factors of the stick-breaking fractions, q(u_k) = Beta(rho_k omega_k, (1 - rho_k) omega_k).
+    """Beta factors of the stick-breaking fractions, q(u_k) = Beta(rho_k omega_k, (1 - rho_k) omega_k)."""
 
-    Parameters
-    ----------
-    rho : Array of shape (K,)
-        Means E[u_k].
-    omega : Array of shape (K,)
-        Concentrations.
-    """
-
-    rho: Array
-    omega: Array
+    rho: Array  # means E[u_k] (K,)
+    omega: Array  # their concentrations (K,)
 
     @property
     def weights(self) -> Array:
@@ -103,18 +82,10 @@ class Sticks:
 
 @dataclass(frozen=True, eq=False)
 class TransitionCounts:
-    """Expected numbers of transitions and of first states.
+    """Expected numbers of transitions and of first states."""
 
-    Parameters
-    ----------
-    transitions : Array of shape (K, K)
-        From rows to columns.
-    starts : Array of shape (K,)
-        Sequences that start in each state.
-    """
-
-    transitions: Array
-    starts: Array
+    transitions: Array  # from rows to columns (K, K)
+    starts: Array  # sequences that start in each state (K,)
 
     def take(self, order: Labels) -> TransitionCounts:
         """Return the counts with the states in another order, or of only some states."""
@@ -150,8 +121,7 @@ def dirichlet_parameters(counts: TransitionCounts, weights: Array, prior: Sticky
 
 def expected_logs(concentrations: Array) -> Array:
     """Return E[log pi] of Dirichlets, the remainder left out: (K + 1,) to (K,), or (n, K + 1) to (n, K)."""
-    result: Array = digamma(concentrations[..., :-1]) - digamma(concentrations.sum(axis=-1, keepdims=True))
-    return result
+    return np.asarray(digamma(concentrations[..., :-1]) - digamma(concentrations.sum(axis=-1, keepdims=True)))
 
 
 def sticks_bound(sticks: Sticks, counts: TransitionCounts, prior: StickyPrior) -> float:
@@ -165,19 +135,7 @@ def sticks_bound(sticks: Sticks, counts: TransitionCounts, prior: StickyPrior) -
 
 
 def fit_sticks(counts: TransitionCounts, prior: StickyPrior, start: Sticks, steps: int = MAX_STEPS) -> Sticks:
-    """Return sticks that raise ``sticks_bound``.
-
-    Parameters
-    ----------
-    counts : TransitionCounts
-        Expected counts.
-    prior : StickyPrior
-        Hyper-parameters.
-    start : Sticks
-        Where L-BFGS starts; returned where no step raises the bound.
-    steps : int, optional
-        Steps at most. Default: until the gradient is flat.
-    """
+    """Return sticks that raise ``sticks_bound`` by so many steps of L-BFGS from `start`, or that where no step does."""
     size = len(start.rho)
 
     def negative(vector: Array) -> tuple[float, Array]:

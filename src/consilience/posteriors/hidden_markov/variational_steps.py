@@ -35,27 +35,13 @@ MAX_STICK_STEPS = 5
 
 @dataclass(frozen=True, eq=False)
 class HMMProblem:
-    """Sequences of data, and the priors of a sticky HDP-HMM.
+    """Sequences of data, and the priors of a sticky HDP-HMM."""
 
-    Parameters
-    ----------
-    family : NormalWishart
-        Family of the states' posteriors.
-    prior : Array of shape (P,)
-        Natural parameters of their prior.
-    transition_prior : StickyPrior
-        Hyper-parameters of the transitions.
-    rows : Array of shape (n, D)
-        Data.
-    lengths : Labels
-        Lengths of the sequences that follow each other in `rows`.
-    """
-
-    family: NormalWishart
-    prior: Array
+    family: NormalWishart  # of the states' posteriors
+    prior: Array  # natural parameters of their prior (P,)
     transition_prior: StickyPrior
-    rows: Array
-    lengths: Labels
+    rows: Array  # the data (n, D)
+    lengths: Labels  # of the sequences that follow each other in `rows`
 
     @cached_property
     def statistics(self) -> Array:
@@ -73,21 +59,11 @@ class HMMProblem:
 
 @dataclass(frozen=True, eq=False)
 class GlobalFactors:
-    """All factors of the variational posterior but q(z).
+    """All factors of the variational posterior but q(z)."""
 
-    Parameters
-    ----------
-    natural : Array of shape (K, P)
-        Natural parameters of the states.
-    counts : TransitionCounts
-        Expected counts behind the Dirichlet factors of start and transitions.
-    sticks : Sticks
-        Beta factors of the stick-breaking weights.
-    """
-
-    natural: Array
-    counts: TransitionCounts
-    sticks: Sticks
+    natural: Array  # natural parameters of the states (K, P)
+    counts: TransitionCounts  # expected counts behind the Dirichlet factors of start and transitions
+    sticks: Sticks  # Beta factors of the stick-breaking weights
 
 
 def local_step(problem: HMMProblem, factors: GlobalFactors) -> tuple[ChainMarginals, float]:

@@ -26,11 +26,11 @@ from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.errors import Problem
+from consilience.matching.agglomeration import ValuedObjective, improve_by_exchange
+from consilience.matching.assignment import NO_NEW_GROUPS, Openings
 from consilience.matching.conjugate_groups import ConjugateGroups
-from consilience.matching.exchanges import ValuedObjective, improve_by_exchange
 from consilience.matching.groups import GroupSums, group_sums
 from consilience.matching.site_by_site import ascend, grow, match_confidence, scatter, subtraction_gains
-from consilience.matching.site_step import NO_NEW_GROUPS, Openings
 from consilience.posteriors.average import Combine, conjugate_groups
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.evidence.diagnostics import first_matching

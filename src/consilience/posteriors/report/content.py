@@ -14,75 +14,46 @@ import numpy as np
 
 from consilience.checks import Json
 from consilience.core.findings import Findings, VerdictSummary, findings_of, verdict_of
+from consilience.core.provenance import read_inputs_of
 from consilience.drawing.words import natural_key, short_names
-from consilience.errors import InputError
+from consilience.errors import FileFormatError, InputError
+from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.component_table import ComponentMoments, feature_moments
 from consilience.posteriors.details import PosteriorDetails
+from consilience.posteriors.files import read_posterior
+from consilience.posteriors.methods import METHODS
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.report.gaussian_processes import ProcessContent, process_of
 from consilience.posteriors.report.hidden_markov import ChainContent, chain_of
-from consilience.posteriors.report.illustration import Illustration
+from consilience.posteriors.report.illustration import Illustration, illustrate
 from consilience.posteriors.report.members import ComponentSummary, SiteSummary, components_of, labels_of, site_of
 from consilience.posteriors.report.planar_components import ComponentPlane, plane_of
 from consilience.posteriors.summary import notes_of
 from consilience.posteriors.topics.gaussian_topics import KIND as GAUSSIAN_TOPICS
+from consilience.posteriors.vocabulary import expand_vocabulary, is_topic_posterior
 
 
 @dataclass(frozen=True)
 class PosteriorContent:
-    """Everything the report shows; see ``content_of``.
+    """Everything the report shows; see ``content_of``."""
 
-    Parameters
-    ----------
-    family, method : str
-        Names of the exponential family of the components and of the method.
-    options, versions : tuple of (name, value)
-        Options of the method, and versions of libraries, by name.
-    seed : int or None
-        Seed of the fusion; None where it was given a generator.
-    sites : tuple of SiteSummary
-        The models that went in, in the natural order of their names.
-    components : tuple of ComponentSummary
-        The fused components, in their order.
-    notes : tuple of str
-        What should be known of single models: what was left out and why, and who is far apart.
-    moments : FeatureMoments or None
-        Means and deviations of the components, in the units of the features; None for components without a place.
-    verdict : VerdictSummary or None
-        The verdict on the fusion; None where the file does not state one.
-    findings : Findings
-        Status, objective and details of the method.
-    plane : ComponentPlane or None
-        The components in two coordinates; None for families without locations and for processes.
-    n_known_sites : int
-        Number of sites whose posterior is known.
-    chain : ChainContent or None
-        Transitions and decoded sequences of a hidden Markov model; None for other models.
-    process : ProcessContent or None
-        Function and kernels of a sparse Gaussian process; None for other models.
-    embedding_space : str or None
-        The space that Gaussian topics lie in, empty where they do not say; None for other models.
-    categories : tuple of str
-        The categories of each column that is categorical, in a line for each. Default: none.
-    """
-
-    family: str
+    family: str  # name of the exponential family of the components
     method: str
-    options: tuple[tuple[str, Any], ...]
-    seed: int | None
-    versions: tuple[tuple[str, str], ...]
-    sites: tuple[SiteSummary, ...]
+    options: tuple[tuple[str, Any], ...]  # of the method, by name
+    seed: int | None  # None where the fusion was given a generator
+    versions: tuple[tuple[str, str], ...]  # of libraries, by name
+    sites: tuple[SiteSummary, ...]  # in the natural order of their names
     components: tuple[ComponentSummary, ...]
-    verdict: VerdictSummary | None
-    notes: tuple[str, ...]
-    moments: ComponentMoments | None
+    verdict: VerdictSummary | None  # None where the file does not state one
+    notes: tuple[str, ...]  # on single models: what was left out and why, and who is far apart
+    moments: ComponentMoments | None  # in the units of the features; None for components without a place
     findings: Findings
-    plane: ComponentPlane | None
-    n_known_sites: int
-    chain: ChainContent | None
-    process: ProcessContent | None
-    embedding_space: str | None
-    categories: tuple[str, ...] = ()
+    plane: ComponentPlane | None  # None for families without locations and for processes
+    n_known_sites: int  # those whose posterior is known
+    chain: ChainContent | None  # of a hidden Markov model; None for other models
+    process: ProcessContent | None  # of a sparse Gaussian process; None for other models
+    embedding_space: str | None  # that Gaussian topics lie in, empty where they do not say; None for other models
+    categories: tuple[str, ...] = ()  # of each column that is categorical, in a line for each
 
     @property
     def n_local(self) -> int:
@@ -94,6 +65,21 @@ class PosteriorContent:
         """Whether the fused component of every local one is known."""
         return all(site.labels is not None for site in self.sites)
 
+    @property
+    def has_confidence(self) -> bool:
+        """Whether the confidence of any match is known."""
+        return any(component.confidence is not None for component in self.components)
+
+    @property
+    def has_entropy(self) -> bool:
+        """Whether any fused component has an entropy."""
+        return any(component.entropy is not None for component in self.components)
+
+    @property
+    def keeps_models(self) -> bool:
+        """Whether the fused model asks every site's model by itself."""
+        return any(kind.keeps_models for kind in METHODS if kind.name == self.method)
+
 
 def content_of(
     provenance: Mapping[str, Any],
@@ -103,16 +89,8 @@ def content_of(
 ) -> PosteriorContent:
     """Return what the report shows.
 
-    Parameters
-    ----------
-    provenance : mapping
-        Method, options, seed, inputs, result and versions, as ``core.provenance`` writes them.
-    fused : Posterior
-        The fused posterior.
-    posteriors : sequence of Posterior or None
-        That of each input of the provenance, in its order; None where it is not known.
-    illustration : Illustration, optional
-        Sequences or rows of data to show the fused model on. Default: none.
+    The provenance has method, options, seed, inputs, result and versions, as ``core.provenance`` writes them.
+    Posteriors are those of its inputs, in their order, None where one is not known.
 
     Raises
     ------
@@ -123,21 +101,15 @@ def content_of(
     _refuse_contradictions(records, posteriors, fused)
     findings = findings_of(provenance["result"])
     names = short_names([record["name"] for record in records])
-    site_order = sorted(
-        range(len(records)), key=lambda i: (natural_key(records[i]["name"]), str(records[i].get("sha256", "")))
-    )
+    keys = [(natural_key(record["name"]), str(record.get("sha256", ""))) for record in records]
+    site_order = sorted(range(len(records)), key=keys.__getitem__)
     outlier_reasons = _reasons_by_name(findings)
     sites = [site_of(records[i], names[i], posteriors[i], outlier_reasons.get(records[i]["name"])) for i in site_order]
-    described = [
-        (sites[position], posterior)
-        for position, i in enumerate(site_order)
-        if (posterior := posteriors[i]) is not None
-    ]
+    given = zip(sites, (posteriors[i] for i in site_order), strict=True)
+    described = [(site, posterior) for site, posterior in given if posterior is not None]
     # (L,) and (L, P) of the sites whose posteriors are known; the empty first part gives the dtype where none is.
     local_labels = np.concatenate([np.zeros(0, dtype=np.int64), *(labels_of(site) for site, _ in described)])
-    local_natural = np.concatenate(
-        [np.zeros((0, fused.family.size)), *(posterior.natural for _, posterior in described)]
-    )
+    local_natural = np.concatenate([np.zeros((0, fused.family.size)), *(one.natural for _, one in described)])
     illustration = Illustration() if illustration is None else illustration
     process = process_of(fused, [(site.name, posterior) for site, posterior in described], illustration.rows)
     return PosteriorContent(
@@ -206,3 +178,52 @@ def _contradictions(record: Mapping[str, Any], posterior: Posterior | None, fuse
     elif posterior is not None and posterior.n_components != count:
         problems.append(f"that it has {count} components, but it has {posterior.n_components}")
     return problems
+
+
+def content_of_files(
+    fused: SafetensorsFile, sites: Sequence[SafetensorsFile], data: Any = None, truth: Any = None
+) -> PosteriorContent:
+    """Return what the report shows of a fused file.
+
+    Sites are files of models that it was made from, in any order, not necessarily all; each is known by its SHA-256.
+    Data to show the fused model on, and their truth, are as in ``illustration.illustrate``.
+
+    Raises
+    ------
+    FileFormatError
+        For files that cannot be read, or a first one that no fusion wrote.
+    InputError
+        Listing the sites that the fused file was not made from, what contradicts itself, and data that do not fit.
+    OptionError
+        For a truth without data.
+    """
+    fused_posterior, provenance = read_posterior(fused)
+    if provenance is None:
+        raise FileFormatError(fused, "does not say how it was made, so there is nothing to report", "give a fused file")
+    records = provenance["inputs"]
+    if not records:
+        raise FileFormatError(fused, "its provenance names no inputs")
+    digests = [record.get("sha256") for record in records]
+    site_posteriors = read_inputs_of(
+        fused, digests, sites, lambda site: _over_fused_words(fused_posterior, read_posterior(site)[0])
+    )
+    illustration = illustrate(fused_posterior, data, truth)
+    try:
+        return content_of(provenance, fused_posterior, site_posteriors, illustration)
+    except InputError as error:
+        raise FileFormatError(problem.about(fused) for problem in error.problems) from error
+
+
+def _over_fused_words(fused: Posterior, site: Posterior) -> Posterior:
+    """Return a site's topics over the words of the fused ones, as they were fused; other posteriors as they are."""
+    words = fused.features.names
+    if (
+        not (is_topic_posterior(fused) and is_topic_posterior(site))
+        or words is None
+        or site.features.names in (None, words)
+    ):
+        return site
+    try:
+        return expand_vocabulary(site, words)
+    except InputError:  # it was not fused to these words, which is said of its family or is not seen
+        return site

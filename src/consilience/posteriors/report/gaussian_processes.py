@@ -71,52 +71,25 @@ class PredictiveBand:
 
 @dataclass(frozen=True)
 class ProcessContent:
-    """What is shown of a sparse Gaussian process.
+    """What is shown of a sparse Gaussian process."""
 
-    Parameters
-    ----------
-    inputs : tuple of str
-        Names of the input columns.
-    axes : tuple of two str
-        What is drawn across and upwards: input and target, or the two inputs of shortest length-scale.
-    fused : ProcessParameters
-        Parameters of the fused process.
-    site_parameters : tuple of ProcessParameters
-        Those of the sites that are known.
-    inducing : tuple of (x, y)
-        The fused inducing inputs: with their values, or in the two inputs.
-    site_processes : tuple of SiteProcess
-        Inducing points and means of the sites that are known.
-    band : PredictiveBand or None
-        The fused function; None for several inputs.
-    rows : tuple of (x, y)
-        Data to hold against it, of which `n_rows` were given.
-    """
-
-    inputs: tuple[str, ...]
-    axes: tuple[str, str]
+    inputs: tuple[str, ...]  # names of the columns
+    axes: tuple[str, str]  # across and upwards: input and target, or the two inputs of shortest length-scale
     fused: ProcessParameters
-    site_parameters: tuple[ProcessParameters, ...]
-    inducing: Points
-    site_processes: tuple[SiteProcess, ...]
-    band: PredictiveBand | None
-    rows: Points
+    site_parameters: tuple[ProcessParameters, ...]  # of the sites that are known
+    inducing: Points  # the fused inducing inputs: with their values, or in the two inputs
+    site_processes: tuple[SiteProcess, ...]  # of the sites that are known
+    band: PredictiveBand | None  # the fused function; None for several inputs
+    rows: Points  # data to hold against it, of which `n_rows` were given
     n_rows: int
 
 
 def process_of(
     fused: Posterior, sites: Sequence[tuple[str, Posterior]], rows: Array | None = None
 ) -> ProcessContent | None:
-    """Return what is shown of a sparse Gaussian process; None for other models.
+    """Return what is shown of a sparse Gaussian process and of rows (n, d + 1) of data; None for other models.
 
-    Parameters
-    ----------
-    fused : Posterior
-        The fused process.
-    sites : sequence of (name, Posterior)
-        The sites that are known; those of other models, or of another number of inputs, are left out.
-    rows : ndarray of shape (n, d + 1), optional
-        Inputs and targets to draw. Default: none.
+    Sites of other models, or of another number of inputs, are left out.
     """
     fused_gp = _sparse_gp(fused)
     if fused_gp is None:
@@ -129,11 +102,7 @@ def process_of(
     drawn_rows = np.unique(np.linspace(0, len(data) - 1, min(len(data), _MAX_ROWS)).round().astype(np.int64))
     with np.errstate(all="ignore"):  # what overflows is left out
         site_points = [_inducing_points(gp) for _, gp in site_gps]
-        extents = [
-            _inducing_points(fused_gp)[:, drawn_columns],
-            data[:, drawn_columns],
-            *(points[:, drawn_columns] for points in site_points),
-        ]
+        extents = [points[:, drawn_columns] for points in (_inducing_points(fused_gp), data, *site_points)]
         return ProcessContent(
             inputs=tuple(names[:-1]),
             axes=(names[drawn_columns[0]], names[drawn_columns[1]]),

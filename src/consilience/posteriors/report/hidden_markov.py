@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -29,53 +30,25 @@ many bins, each of which shows the state that it has most."""
 
 @dataclass(frozen=True)
 class StateSummary:
-    """One state of the fused chain.
-
-    Parameters
-    ----------
-    number : int
-        Its number.
-    n_transitions : float
-        Expected number of transitions out of it, those to itself included.
-    start_share : float or None
-        Share of sequences that start in it; None where no start was counted.
-    transition_shares : tuple of float, of length G
-        Shares of its transitions by the state that they lead to; empty where there was none.
-    dwell : float or None
-        Steps that it is expected to last once entered; None where it was never left.
-    """
+    """One state of the fused chain."""
 
     number: int
-    n_transitions: float
-    start_share: float | None
-    transition_shares: tuple[float, ...]
-    dwell: float | None
+    n_transitions: float  # expected, out of it, those to itself included
+    start_share: float | None  # of sequences; None where no start was counted
+    transition_shares: tuple[float, ...]  # by the state that they lead to (G,); empty where there was none
+    dwell: float | None  # expected steps once entered; None where it was never left
 
 
 @dataclass(frozen=True)
 class LabelAgreement:
-    """Agreement of decoded states with true labels.
+    """Agreement of decoded states with true labels."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the sequence.
-    steps : int
-        Its length.
-    matched_share : float
-        Share of steps whose state is the partner of their label.
-    rand, adjusted_rand : float
-        Rand index over pairs of steps, and the same adjusted for chance.
-    adjusted_mutual_information : float
-        Mutual information adjusted for chance, normalised by the mean of the entropies.
-    """
-
-    name: str
+    name: str  # of the sequence
     steps: int
-    matched_share: float
-    rand: float
+    matched_share: float  # of steps whose state is the partner of their label
+    rand: float  # index over pairs of steps
     adjusted_rand: float
-    adjusted_mutual_information: float
+    adjusted_mutual_information: float  # for chance, normalised by the mean of the entropies
 
 
 @dataclass(frozen=True)
@@ -90,74 +63,45 @@ class Timeline:
 
 @dataclass(frozen=True)
 class ChainContent:
-    """What is shown of a hidden Markov model.
-
-    Parameters
-    ----------
-    states : tuple of StateSummary
-        Every state.
-    timelines : tuple of Timeline
-        Every sequence that was given.
-    label_partners : tuple of (name, int)
-        Names of true labels, and the state whose colour each has: the best overlap one to one, -1 for no state.
-    agreements : tuple of LabelAgreement
-        For every sequence with true labels.
-    overall_agreement : LabelAgreement or None
-        For all of these together.
-    """
+    """What is shown of a hidden Markov model."""
 
     states: tuple[StateSummary, ...]
-    timelines: tuple[Timeline, ...]
+    timelines: tuple[Timeline, ...]  # of every sequence that was given
+    # Names of true labels, and the state whose colour each has: the best overlap one to one, -1 for no state.
     label_partners: tuple[tuple[str, int], ...]
-    agreements: tuple[LabelAgreement, ...]
-    overall_agreement: LabelAgreement | None
+    agreements: tuple[LabelAgreement, ...]  # of every sequence with true labels
+    overall_agreement: LabelAgreement | None  # of all of these together
 
 
 def chain_of(fused: Posterior, sequences: Sequence[DecodedSequence] = ()) -> ChainContent | None:
     """Return what is shown of a hidden Markov model and of `sequences`; None for other models."""
     if not has_states(fused):
         return None
-    # A difference of counts may round to just below zero.
-    transition_counts = np.maximum(fused.attached["transition_counts"].values, 0.0)  # (G, G), from row to column
-    start_counts = np.maximum(fused.attached["start_counts"].values, 0.0)  # (G,)
-    labelled = [sequence for sequence in sequences if sequence.truth is not None]
-    label_names = sorted({label for sequence in labelled for label in sequence.truth or ()}, key=natural_key)
-    index_of_label = {name: index for index, name in enumerate(label_names)}
-    label_indices = {
-        sequence.name: np.array([index_of_label[label] for label in sequence.truth or ()], dtype=np.int64)
-        for sequence in labelled
-    }
+    # A difference of counts may round to just below zero. (G, G), from row to column, and (G,)
+    counts = [np.maximum(fused.attached[name].values, 0.0) for name in ("transition_counts", "start_counts")]
+    labels_of = {sequence.name: sequence.truth for sequence in sequences if sequence.truth is not None}
+    names = sorted(set(chain(*labels_of.values())), key=natural_key)
+    truths = {name: _positions(labels, names) for name, labels in labels_of.items()}
     # One partner of each label for all sequences together, so that a colour means the same in all of them.
-    contingency_tables = [
-        _contingency_table(sequence.states, label_indices[sequence.name], fused.n_components, len(label_names))
-        for sequence in labelled
-    ]
-    state_of_label = _best_partners(sum(contingency_tables, np.zeros((fused.n_components, len(label_names)))))
-    overall_agreement = None
-    if labelled:
-        together = (
-            np.concatenate([sequence.states for sequence in labelled]),
-            np.concatenate([label_indices[sequence.name] for sequence in labelled]),
-        )
-        overall_agreement = _label_agreement("all", *together, state_of_label)
+    states = [sequence.states for sequence in sequences if sequence.name in truths]
+    together, truth = (np.concatenate([np.zeros(0, dtype=np.int64), *parts]) for parts in (states, truths.values()))
+    partners = _best_partners(_contingency_table(together, truth, fused.n_components, len(names)))
     return ChainContent(
-        states=tuple(_state(state, transition_counts, start_counts) for state in range(fused.n_components)),
+        states=tuple(_state(state, *counts) for state in range(fused.n_components)),
         timelines=tuple(
-            Timeline(
-                sequence.name,
-                len(sequence.states),
-                runs(sequence.states),
-                runs(label_indices[sequence.name]) if sequence.truth else (),
-            )
-            for sequence in sequences
+            Timeline(one.name, len(one.states), runs(one.states), runs(truths[one.name]) if one.truth else ())
+            for one in sequences
         ),
-        label_partners=tuple(zip(label_names, state_of_label.tolist(), strict=True)),
-        agreements=tuple(
-            _label_agreement(sequence.name, sequence.states, label_indices[sequence.name], state_of_label)
-            for sequence in labelled
-        ),
-        overall_agreement=overall_agreement,
+        label_partners=tuple(zip(names, partners.tolist(), strict=True)),
+        agreements=tuple(_label_agreement(n, s, truths[n], partners) for n, s in zip(truths, states, strict=True)),
+        overall_agreement=_label_agreement("all", together, truth, partners) if truths else None,
     )
+
+
+def _positions(labels: Sequence[str], names: Sequence[str]) -> Labels:
+    """Return the positions of labels (T,) among their names."""
+    position_of = {name: position for position, name in enumerate(names)}
+    return np.array([position_of[label] for label in labels], dtype=np.int64)
 
 
 def _state(number: int, transition_counts: Array, start_counts: Array) -> StateSummary:
@@ -174,14 +118,9 @@ def _state(number: int, transition_counts: Array, start_counts: Array) -> StateS
 
 
 def runs(labels: Labels, max_runs: int = MAX_DRAWN_STEPS) -> tuple[tuple[int, int, int], ...]:
-    """Return runs (first step, step after the last, label) of equal labels.
+    """Return runs (first step, step after the last, label) of equal labels (T,), which count from 0.
 
-    Parameters
-    ----------
-    labels : ndarray of shape (T,)
-        Labels from 0.
-    max_runs : int, optional
-        A sequence of more steps is cut into so many bins, each with the label that it has most. Default: 700.
+    A sequence of more than `max_runs` steps is cut into so many bins, each with the label that it has most.
 
     Examples
     --------
@@ -199,19 +138,14 @@ def runs(labels: Labels, max_runs: int = MAX_DRAWN_STEPS) -> tuple[tuple[int, in
     # A run starts where the label differs from the one before; the first is made to differ.
     run_starts = np.flatnonzero(np.diff(drawn_labels, prepend=drawn_labels[0] - 1))
     run_ends = np.append(run_starts[1:], len(drawn_labels))
-    return tuple(
-        (int(edges[a]), int(edges[b]), int(drawn_labels[a]))
-        for a, b in zip(run_starts.tolist(), run_ends.tolist(), strict=True)
-    )
+    ends = zip(run_starts.tolist(), run_ends.tolist(), strict=True)
+    return tuple((int(edges[a]), int(edges[b]), int(drawn_labels[a])) for a, b in ends)
 
 
 def _contingency_table(row_labels: Labels, column_labels: Labels, rows: int, columns: int) -> Array:
     """Return how many steps have each pair of labels: a contingency table (rows, columns) of labels (T,) and (T,)."""
-    return (
-        np.bincount(row_labels * columns + column_labels, minlength=rows * columns)
-        .reshape(rows, columns)
-        .astype(np.float64)
-    )
+    counts = np.bincount(row_labels * columns + column_labels, minlength=rows * columns)
+    return counts.reshape(rows, columns).astype(np.float64)
 
 
 def _best_partners(table: Array) -> Labels:

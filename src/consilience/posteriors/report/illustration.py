@@ -29,21 +29,11 @@ _SUPPORTED_MODELS = (
 
 @dataclass(frozen=True, eq=False)
 class DecodedSequence:
-    """One sequence and the fused model's most probable path behind it.
-
-    Parameters
-    ----------
-    name : str
-        What it is called.
-    states : ndarray of shape (T,)
-        State at every step.
-    truth : tuple of str, of length T, or None
-        True label of every step, where given.
-    """
+    """One sequence and the fused model's most probable path behind it."""
 
     name: str
-    states: Labels
-    truth: tuple[str, ...] | None
+    states: Labels  # at every step (T,)
+    truth: tuple[str, ...] | None  # label of every step, where given
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,15 +86,13 @@ def illustrate(posterior: Posterior, data: Any, truth: Any = None) -> Illustrati
         return Illustration()
     adapter = adapter_of(posterior)
     if adapter is not None and has_states(posterior):
-        return Illustration(
-            sequences=_decode_sequences(adapter, posterior, _read_observations(adapter, posterior, data, truth))
-        )
+        observed = _read_observations(adapter, posterior, data, truth)
+        return Illustration(sequences=_decode_sequences(adapter, posterior, observed))
     if isinstance(adapter, InducingPointAdapter):
         if truth is not None:
             raise InputError("truth", "a sparse Gaussian process has no states", "leave it out")
-        return Illustration(
-            rows=np.concatenate([rows.values for rows in _read_observations(adapter, posterior, data, None).values()])
-        )
+        observed = _read_observations(adapter, posterior, data, None)
+        return Illustration(rows=np.concatenate([rows.values for rows in observed.values()]))
     kind = posterior.source.get("kind", f"posterior over {posterior.family.name} components")
     raise InputError("data", f"are not shown in the report of a {kind}; {_SUPPORTED_MODELS}")
 
@@ -115,26 +103,22 @@ def _read_observations(adapter: Adapter, posterior: Posterior, data: Any, truth:
     if not data_by_name:
         raise InputError("data", "expected at least one array of rows, found none", code="E-SHAPE")
     labels = truth if isinstance(truth, Mapping) else dict.fromkeys(data_by_name, truth)
-    problems = [
-        Problem("truth", f"has labels of {name!r}, but there are no such data")
-        for name in labels
-        if name not in data_by_name
-    ]
+    strangers = [name for name in labels if name not in data_by_name]
+    problems = [Problem("truth", f"has labels of {name!r}, but there are no such data") for name in strangers]
     if not isinstance(truth, Mapping | str | Path | None) and len(data_by_name) > 1:
-        problems.append(
-            Problem("truth", f"expected labels by name, as the data are, found {type(truth).__name__}", code="E-TYPE")
-        )
+        text = f"expected labels by name, as the data are, found {type(truth).__name__}"
+        problems.append(Problem("truth", text, code="E-TYPE"))
     if problems:
         raise InputError(problems)
     n_columns = adapter.n_columns(posterior)
+    # Of symbols there is one column, whatever their number: the names are those of the symbols then.
     names = posterior.features.names if n_columns == getattr(posterior.family, "dim", None) else None
     columns = ExpectedColumns(n_columns, names, adapter.takes_counts)
     observations_by_name: dict[str, Observations] = {}
     for name, rows in data_by_name.items():
-        data_name = "data" if rows is data else f"data {name!r}"
-        truth_name = "truth" if rows is data else f"truth of {name!r}"
+        called = ("data", "truth") if rows is data else (f"data {name!r}", f"truth of {name!r}")
         try:
-            observations_by_name[str(name)] = read_observations(rows, labels.get(name), columns, data_name, truth_name)
+            observations_by_name[str(name)] = read_observations(rows, labels.get(name), columns, *called)
         except InputError as error:
             problems += error.problems
     if problems:
@@ -155,9 +139,8 @@ def _decode_sequences(
         except InputError as error:
             problems += [problem.about(name) for problem in error.problems]
             continue
-        truth = (
-            None if observed.labels is None else tuple(observed.classes[label] for label in observed.labels.tolist())
-        )
+        labels = observed.labels
+        truth = None if labels is None else tuple(observed.classes[label] for label in labels.tolist())
         sequences.append(DecodedSequence(name, scores.labels, truth))
     if problems:
         raise InputError(problems)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,73 +21,50 @@ _N_WORDS = 10
 
 @dataclass(frozen=True)
 class SiteSummary:
-    """One model that went in; what only its posterior says is None without it.
+    """One model that went in; what only its posterior says is None without it."""
 
-    Parameters
-    ----------
-    name, full_name : str
-        What it is called here, and in full.
-    components : int
-        Number L_j of its components.
-    weight : float
-        Its weight.
-    sha256 : str or None
-        Digest of its file, if it was one.
-    labels : tuple of int, of length L_j, or None
-        Fused component of each of its own, -1 for dropped; None in files that do not say.
-    confidence : tuple of float or None, of length L_j, or None
-        Confidence of each of these matches, from 0 to 1.
-    observations, smallest : float or None
-        Sum and minimum of its counts.
-    outlier : str or None
-        Why the method took it for an outlier; None if it did not.
-    """
-
-    name: str
+    name: str  # what it is called here
     full_name: str
-    components: int
+    components: int  # their number L_j
     weight: float
-    sha256: str | None
-    labels: tuple[int, ...] | None
-    confidence: tuple[float | None, ...] | None
-    observations: float | None
-    smallest: float | None
-    outlier: str | None
+    sha256: str | None  # of its file, if it was one
+    labels: tuple[int, ...] | None  # the fused component of each (L_j,), -1 for dropped; None in files that do not say
+    confidence: tuple[float | None, ...] | None  # of each of these matches, from 0 to 1 (L_j,)
+    observations: float | None  # sum of its counts
+    smallest: float | None  # of its counts
+    outlier: str | None  # why the method took it for an outlier; None if it did not
+
+    @property
+    def n_dropped(self) -> int:
+        """Number of its components that are in no fused one."""
+        return sum(label < 0 for label in self.labels or ())
+
+    def numbers_by_label(self) -> dict[int, list[int]]:
+        """Return the numbers of its components by the fused one that they became, -1 for dropped."""
+        numbers: dict[int, list[int]] = {}
+        for number, label in enumerate(self.labels or ()):
+            numbers.setdefault(label, []).append(number)
+        return numbers
+
+    def confidences_of(self, numbers: Sequence[int]) -> list[float]:
+        """Return the confidences of some of its components, those that are not known left out."""
+        return [] if self.confidence is None else [v for i in numbers if (v := self.confidence[i]) is not None]
 
 
 @dataclass(frozen=True)
 class ComponentSummary:
-    """One fused component.
-
-    Parameters
-    ----------
-    number : int
-        Its number.
-    members : tuple of (name, numbers) or None
-        Per site that has any: its name and the numbers of its components; None where the matching is not known.
-    observations, weight : float or None
-        Its effective count, and its weight in a mixture.
-    confidence : float or None
-        Mean confidence of the matches behind it.
-    entropy : float or None
-        Entropy in nats; None where it does not exist.
-    local_entropies : tuple of float
-        Entropies of the local components behind it.
-    words : tuple of (word, probability)
-        Its most probable words, for a topic.
-    parameters : tuple of (name, value)
-        Its standard parameters, where each is one number.
-    """
+    """One fused component."""
 
     number: int
+    # For each site that has any, its name and the numbers of its components; None where the matching is not known.
     members: tuple[tuple[str, tuple[int, ...]], ...] | None
-    observations: float | None
-    weight: float | None
-    confidence: float | None
-    entropy: float | None
-    local_entropies: tuple[float, ...]
-    words: tuple[tuple[str, float], ...]
-    parameters: tuple[tuple[str, float], ...]
+    observations: float | None  # its effective count
+    weight: float | None  # in a mixture
+    confidence: float | None  # mean of the matches behind it
+    entropy: float | None  # in nats; None where it does not exist
+    local_entropies: tuple[float, ...]  # of the local components behind it
+    words: tuple[tuple[str, float], ...]  # the most probable ones of a topic, with their probabilities
+    parameters: tuple[tuple[str, float], ...]  # standard ones by name, where each is one number
 
     @property
     def n_members(self) -> int | None:
@@ -129,14 +107,10 @@ def components_of(
     members: list[list[tuple[str, tuple[int, ...]]]] = [[] for _ in range(fused.n_components)]
     confidences: list[list[float]] = [[] for _ in range(fused.n_components)]
     for site in sites:
-        numbers_by_label: dict[int, list[int]] = {}
-        for number, label in enumerate(site.labels or ()):
+        for label, numbers in site.numbers_by_label().items():
             if label >= 0:
-                numbers_by_label.setdefault(label, []).append(number)
-                confidence = None if site.confidence is None else site.confidence[number]
-                confidences[label] += [] if confidence is None else [confidence]
-        for label, numbers in numbers_by_label.items():
-            members[label].append((site.name, tuple(numbers)))
+                members[label].append((site.name, tuple(numbers)))
+                confidences[label] += site.confidences_of(numbers)
     all_matched = all(site.labels is not None for site in sites)
     entropies, local_entropies = (_entropies(fused.family, natural) for natural in (fused.natural, local))
     top_words, scalar_parameters = _top_words(fused), _parameters(fused)
@@ -147,8 +121,8 @@ def components_of(
             observations=None if fused.counts is None else float(fused.counts[g]),
             weight=None if fused.weights is None else float(fused.weights[g]),
             confidence=float(np.mean(confidences[g])) if confidences[g] else None,
-            entropy=None if entropies is None or not np.isfinite(entropies[g]) else float(entropies[g]),
-            local_entropies=() if local_entropies is None else tuple(_finite_values(local_entropies[labels == g])),
+            entropy=float(entropies[g]) if np.isfinite(entropies[g]) else None,
+            local_entropies=tuple(_finite_values(local_entropies[labels == g])),
             words=top_words[g],
             parameters=scalar_parameters[g],
         )
@@ -156,15 +130,13 @@ def components_of(
     )
 
 
-def _entropies(family: Family, natural: Array) -> Array | None:
-    """Return entropies (n,), or None where they do not exist or say nothing: all the same for a known covariance."""
-    if not family.has_width or family.name == "known-covariance-gaussian" or not len(natural):
-        return None
-    try:
-        with np.errstate(all="ignore"):  # what overflows is left out by the caller
+def _entropies(family: Family, natural: Array) -> Array:
+    """Return entropies (n,), NaN where they do not exist or say nothing: all the same for a known covariance."""
+    if family.has_width and family.name != "known-covariance-gaussian" and len(natural):
+        # Matrices may be at the edge of what can be factorised, or a block a point; what overflows is left out later.
+        with suppress(InputError, UnsupportedError), np.errstate(all="ignore"):
             return family.entropy(natural)
-    except (InputError, UnsupportedError):  # matrices at the edge of what can be factorised; a block that is a point
-        return None
+    return np.full(len(natural), np.nan)
 
 
 def _finite_values(values: Array) -> list[float]:
@@ -182,10 +154,7 @@ def _top_words(fused: Posterior) -> list[tuple[tuple[str, float], ...]]:
     noun = "symbol" if has_states(fused) else "feature"
     names = fused.features.names or tuple(f"{noun} {i}" for i in range(probabilities.shape[1]))
     order = np.argsort(-probabilities, axis=1, kind="stable")[:, :_N_WORDS]
-    return [
-        tuple((names[i], float(component_probabilities[i])) for i in indices)
-        for component_probabilities, indices in zip(probabilities, order, strict=True)
-    ]
+    return [tuple((names[i], float(row[i])) for i in top) for row, top in zip(probabilities, order, strict=True)]
 
 
 def _parameters(fused: Posterior) -> list[tuple[tuple[str, float], ...]]:

@@ -1,25 +1,20 @@
-"""The report of fused posteriors as one HTML file."""
+"""The report of fused posteriors as one HTML file, and what a notebook shows of them below the verdict."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from consilience.core.fusion import SIDE_BY_SIDE
-from consilience.core.page_blocks import (
-    act,
-    how_it_was_made,
-    in_short,
-    status,
-    verdict,
-    what_to_know,
-)
+from consilience.core.page_blocks import act, how_it_was_made, in_short, status, verdict, what_to_know
+from consilience.drawing.blocks import Block, Figure, Table
 from consilience.drawing.html import Page
 from consilience.drawing.words import format_count
 from consilience.files.atomic import write_bytes
-from consilience.posteriors.methods import METHODS
 from consilience.posteriors.report import sections
 from consilience.posteriors.report.chain_sections import how_states_follow, states_over_time
-from consilience.posteriors.report.content import PosteriorContent
+from consilience.posteriors.report.content import PosteriorContent, content_of
 from consilience.posteriors.report.process_section import the_function
 
 SECTIONS = (
@@ -67,9 +62,8 @@ def render(content: PosteriorContent) -> str:
     shows_data = bool((chain and chain.timelines) or (process and process.rows))
     data_warning = "This page shows data, not parameters alone: keep it where these data may be seen."
     models = f"{format_count(len(content.sites), 'model')} with {format_count(content.n_local, 'component')}"
-    keeps_models = any(kind.keeps_models for kind in METHODS if kind.name == content.method)
     components = format_count(len(content.components), "component")
-    came_out = SIDE_BY_SIDE if keeps_models else f"one model of {components}"
+    came_out = SIDE_BY_SIDE if content.keeps_models else f"one model of {components}"
     shown = "parameters and the data given with them" if shows_data else "parameters only"
     return Page(
         "Fusion report",
@@ -84,3 +78,20 @@ def render(content: PosteriorContent) -> str:
         [*(section(content) for section in SECTIONS), how_it_was_made(content, _MEANINGS)],
         f"One file: no scripts, nothing fetched, {shown}.",
     ).render()
+
+
+_NOTEBOOK_SECTIONS = (sections.who_is_who, sections.the_components)
+
+
+def notebook_blocks(fusion: Any) -> Iterator[Block]:
+    """Yield the figures and tables of the matching and of the components of a `PosteriorFusion`.
+
+    Of shards, whose sites are not at hand, nothing is shown.
+    """
+    if not fusion.inputs:
+        return
+    by_name = {site.name: site.value for site in fusion.inputs}
+    posteriors = [by_name.get(record["name"]) for record in fusion.record["inputs"]]
+    content = content_of(fusion.record, fusion.posterior, posteriors)
+    for section in _NOTEBOOK_SECTIONS:
+        yield from (block for block in section(content).blocks if isinstance(block, Figure | Table))

@@ -34,61 +34,29 @@ MAX_DRAWABLE = 1e150
 
 @dataclass(frozen=True)
 class ComponentEllipse:
-    """One component in the plane: its centre and the covariance around it.
+    """One component in the plane: its centre and the covariance around it."""
 
-    Parameters
-    ----------
-    component : int
-        Number of the fused component that it is or became, -1 for a dropped one.
-    centre : tuple of two float
-        (x, y).
-    covariance : tuple of three float
-        (xx, xy, yy).
-    """
-
-    component: int
-    centre: tuple[float, float]
-    covariance: tuple[float, float, float]
+    component: int  # the fused one that it is or became, -1 for a dropped one
+    centre: tuple[float, float]  # (x, y)
+    covariance: tuple[float, float, float]  # (xx, xy, yy)
 
 
 @dataclass(frozen=True)
 class ComponentPlane:
-    """Fused and local components in two coordinates.
+    """Fused and local components in two coordinates."""
 
-    Parameters
-    ----------
-    axes : tuple of two str
-        What the coordinates are.
-    kind : str
-        ``line`` for one dimension (the second coordinate is the component's number), ``data`` for two, ``projected``
-        for more.
-    share : float or None
-        Part of the differences between fused means that a projection keeps.
-    fused, local : tuple of ComponentEllipse
-        The components.
-    n_local : int
-        Number of local components there are, of which `local` may be a part.
-    """
-
-    axes: tuple[str, str]
-    kind: str
-    share: float | None
+    axes: tuple[str, str]  # what the coordinates are
+    kind: str  # ``line`` for one dimension (the second is the component's number), ``data``, or ``projected``
+    share: float | None  # of the differences between fused means that a projection keeps
     fused: tuple[ComponentEllipse, ...]
     local: tuple[ComponentEllipse, ...]
-    n_local: int
+    n_local: int  # local components there are, of which `local` may be a part
 
 
 def plane_of(fused: Posterior, local: Array, labels: Labels) -> ComponentPlane | None:
     """Return the components in two coordinates; None for a family without locations, or values too large to draw.
 
-    Parameters
-    ----------
-    fused : Posterior
-        The fused components.
-    local : ndarray of shape (L, P)
-        Natural parameters of the local ones.
-    labels : ndarray of shape (L,)
-        Which fused component each became, -1 for none.
+    Local ones have natural parameters (L, P) and labels (L,): which fused component each became, -1 for none.
     """
     drawn_locals = np.unique(np.linspace(0, len(local) - 1, min(len(local), _MAX_LOCALS)).round().astype(np.int64))
     with np.errstate(all="ignore"):  # what overflows is left out below
@@ -120,9 +88,8 @@ def plane_of(fused: Posterior, local: Array, labels: Labels) -> ComponentPlane |
             axes, kind = ("first axis", "second axis"), "projected"
     if not ellipses[0]:
         return None
-    return ComponentPlane(
-        axes, kind, share, tuple(ellipses[0]), tuple(ellipses[1]) if len(ellipses) > 1 else (), len(local)
-    )
+    local_ellipses = tuple(ellipses[1]) if len(ellipses) > 1 else ()
+    return ComponentPlane(axes, kind, share, tuple(ellipses[0]), local_ellipses, len(local))
 
 
 def _mass_shares(fused: Posterior) -> Array:
@@ -130,23 +97,14 @@ def _mass_shares(fused: Posterior) -> Array:
     mass = fused.weights if fused.weights is not None else fused.counts
     if mass is None or mass.sum() <= 0:
         mass = np.ones(fused.n_components)
-    mass_shares: Array = mass / mass.sum()
-    return mass_shares
+    return np.asarray(mass / mass.sum())
 
 
 def _discriminant_view(mean: Array, spread: Array, mass_shares: Array) -> tuple[Array, float | None]:
     """Return the view (D, 2) on the linear discriminants of the fused means, and the share of differences it shows.
 
-    Where means differ in fewer than two directions, the direction in which components are widest fills in.
-
-    Parameters
-    ----------
-    mean : ndarray of shape (G, D)
-        Means of the fused components.
-    spread : ndarray of shape (G, D, D) or (G, D)
-        Their covariances, or variances.
-    mass_shares : ndarray of shape (G,)
-        Their shares of all mass, of sum 1.
+    Where means (G, D) differ in fewer than two directions, the direction in which components are widest fills in.
+    Spreads are covariances (G, D, D) or variances (G, D); shares of all mass (G,) have sum 1.
     """
     within = np.einsum("g,g...->...", mass_shares, spread)  # W: (D, D), or its diagonal (D,)
     centred = mean - mass_shares @ mean  # (G, D)
@@ -183,17 +141,11 @@ def _discriminant_view(mean: Array, spread: Array, mass_shares: Array) -> tuple[
 def _project(mean: Array, spread: Array, component: Labels, view: Array) -> list[ComponentEllipse]:
     """Return the ellipses of components with means (n, D) and spreads (n, D, D) or (n, D) in a view (D, 2)."""
     centre = mean @ view  # (n, 2)
-    subscripts = "nij,ia,jb->nab" if spread.ndim == 3 else "ni,ia,ib->nab"
-    covariance = (
-        np.einsum(subscripts, spread, view, view, optimize=True)
-        if spread.ndim == 3
-        else np.einsum(subscripts, spread, view, view)
-    )
+    is_full = spread.ndim == 3
+    subscripts = "nij,ia,jb->nab" if is_full else "ni,ia,ib->nab"
+    covariance = np.einsum(subscripts, spread, view, view, optimize=is_full).reshape(-1, 4)
     # x, y, xx, xy, yy of each component: (n, 5)
-    columns = np.stack(
-        [centre[:, 0], centre[:, 1], covariance[:, 0, 0], covariance[:, 0, 1], covariance[:, 1, 1]], axis=1
-    )
-    return _drawable_ellipses(columns, component)
+    return _drawable_ellipses(np.concatenate([centre, covariance[:, [0, 1, 3]]], axis=1), component)
 
 
 def _stack_on_lines(mean: Array, spread: Array, component: Labels) -> list[ComponentEllipse]:

@@ -23,10 +23,9 @@ def the_function(content: PosteriorContent) -> Section | None:
     process = content.process
     if process is None:
         return None
-    figure = (
-        Figure(process_figure(process), "The sparse Gaussian process", _caption(process)) if process.inducing else None
-    )
-    single = len(process.inputs) == 1
+    drawn, label = process.inducing, "The sparse Gaussian process"
+    figure = Figure(process_figure(process), label, _caption(process)) if drawn else None
+    single = len(process.inputs) == 1  # then the length-scale is a column beside the others, else a table of its own
     kernels_caption = sentences(
         "In the units of the data.",
         single and "Length-scale: how far one must go until the function is another.",
@@ -175,10 +174,8 @@ def _description(process: ProcessContent) -> str:
         x_name, y_name = map(shorten, process.axes)
         return f"{description} Drawn in {x_name} and {y_name}."
     band_points = list(zip(process.band.x, process.band.mean, process.band.function, strict=True))
-    values = [
-        f"{_three_digits(m)} ± {_three_digits(half)} at {_three_digits(a)}"
-        for a, m, half in band_points[:: max(1, len(band_points) // 6)]
-    ]
+    told = (map(_three_digits, point) for point in band_points[:: max(1, len(band_points) // 6)])
+    values = [f"{m} ± {half} at {a}" for a, m, half in told]
     return f"{description} The fused function with its 95 % band: {'; '.join(values)}."
 
 

@@ -5,15 +5,7 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from consilience.core.findings import NumberSupport, VocabularySummary
-from consilience.core.page_blocks import (
-    DIGEST_CAPTION,
-    code,
-    descent,
-    digest_column,
-    seed_text,
-    site_name,
-    strong,
-)
+from consilience.core.page_blocks import DIGEST_CAPTION, code, descent, digest_column, seed_text, site_name, strong
 from consilience.core.verdict import FUSED
 from consilience.drawing.blocks import (
     MAX_ROWS,
@@ -35,9 +27,8 @@ from consilience.drawing.svg import colour_class
 from consilience.drawing.words import format_count, format_fixed, format_number, shorten
 from consilience.posteriors.methods import METHODS
 from consilience.posteriors.report import charts
-from consilience.posteriors.report.component_plane import plane_figure
+from consilience.posteriors.report.charts import SITES_AT_MOST, matching_map, plane_figure, share_bars
 from consilience.posteriors.report.content import PosteriorContent
-from consilience.posteriors.report.matching_map import SITES_AT_MOST, matching_map, share_bars
 from consilience.posteriors.report.members import ComponentSummary, SiteSummary
 from consilience.posteriors.report.planar_components import ComponentPlane
 
@@ -70,24 +61,10 @@ def what_it_loses(content: PosteriorContent) -> Section | None:
 
 def what_went_in(content: PosteriorContent) -> Section:
     """Return the sites."""
-    sites, findings, process = content.sites, content.findings, content.process
+    sites = content.sites
     counted = [site for site in sites if site.observations is not None]
     hashed = digest_column(sites)
-    has_notes = findings.outliers or any(site.weight == 0 or min(site.labels or (0,)) < 0 for site in sites)
-    if counted:
-        caption: object = (
-            "Observations are effective counts. A component with few observations reveals much about each of them: "
-            "look at the smallest count before a file travels."
-        )
-    elif content.n_known_sites == 0:
-        caption = markup(
-            "The fused file alone does not hold the counts of its sites. Give {} the sites’ files as well to see them.",
-            code("consilience report"),
-        )
-    elif process is not None and process.fused.observations is not None:
-        caption = Markup('The number of observations behind each is stated <a href="#function">with its kernel</a>.')
-    else:
-        caption = "These models do not say how many observations are behind them."
+    has_notes = content.findings.outliers or any(site.weight == 0 or site.n_dropped for site in sites)
     total = sum(site.observations or 0.0 for site in counted)
     smallest = min((site.smallest for site in counted if site.smallest is not None), default=None)
     columns = [
@@ -99,18 +76,34 @@ def what_went_in(content: PosteriorContent) -> Section:
         hashed,
         text_column("Note", lambda site: _note(site, content), kind="remark") if has_notes else None,
     ]
-    caption = sentences(caption, DIGEST_CAPTION if hashed else "")
+    caption = sentences(_about_counts(content, bool(counted)), DIGEST_CAPTION if hashed else "")
     facts = Facts({"Categories of columns": "; ".join(content.categories)}) if content.categories else None
     return Section("in", "What went in", [Table("Table of sites", sites, columns, "site", caption), facts])
 
 
+def _about_counts(content: PosteriorContent, are_known: bool) -> object:
+    """Return what the counts of the sites are, or why none are shown."""
+    if are_known:
+        return (
+            "Observations are effective counts. A component with few observations reveals much about each of them: "
+            "look at the smallest count before a file travels."
+        )
+    if content.n_known_sites == 0:
+        return markup(
+            "The fused file alone does not hold the counts of its sites. Give {} the sites’ files as well to see them.",
+            code("consilience report"),
+        )
+    if content.process is not None and content.process.fused.observations is not None:
+        return Markup('The number of observations behind each is stated <a href="#function">with its kernel</a>.')
+    return "These models do not say how many observations are behind them."
+
+
 def _note(site: SiteSummary, content: PosteriorContent) -> Markup:
     """Return what is out of the ordinary about a site."""
-    n_dropped = sum(label < 0 for label in site.labels or ())
     return sentences(
         f"Outlier: {shorten(site.outlier, 200)}." if site.outlier is not None else "",
         "No vote: weight 0." if site.weight == 0 else "",
-        _dropped(n_dropped, content) if n_dropped else "",
+        _dropped(site.n_dropped, content) if site.n_dropped else "",
     )
 
 
@@ -132,22 +125,16 @@ def what_came_out(content: PosteriorContent) -> Section:
     """Return the method with its average, and the fused components."""
     components, findings = content.components, content.findings
     summary = next((f": {kind.summary}" for kind in METHODS if kind.name == content.method), "")
-    spread = findings.spread
     facts = {
         "Components": f"{len(components):,}{_support(findings.number, len(components))}",
         "Family": content.family,
         "Method": f"{shorten(content.method)}{summary}",
         "Average": _average(content),
         "Vocabulary": None if findings.vocabulary is None else _vocabulary(findings.vocabulary),
-        "Spread": None
-        if spread is None
-        else f"Copies of a component differ from it by {format_number(spread[0])}, components from their mean by "
-        f"{format_number(spread[1])}: standard deviations of their points, over all dimensions. Given the matching, a "
-        f"fused point is known to a standard deviation of {format_number(spread[2])} on average.",
+        "Spread": None if findings.spread is None else _SPREAD.format(*map(format_number, findings.spread)),
         "Seed": seed_text(content.seed),
     }
-    has_confidence = any(component.confidence is not None for component in components)
-    has_entropy = any(component.entropy is not None for component in components)
+    has_confidence, has_entropy = content.has_confidence, content.has_entropy
     few_sites = len(content.sites) <= MAX_ROWS
     caption = sentences(
         markup("Components are numbered from 0, as in {}.", code("fusion.matching.labels")),
@@ -169,6 +156,12 @@ def what_came_out(content: PosteriorContent) -> Section:
     ]
     table = Table("Table of fused components", components, columns, "component", caption)
     return Section("out", "The fused model", [Facts(facts), table])
+
+
+_SPREAD = (
+    "Copies of a component differ from it by {}, components from their mean by {}: standard deviations of their "
+    "points, over all dimensions. Given the matching, a fused point is known to a standard deviation of {} on average."
+)
 
 
 def _support(number: NumberSupport | None, n_components: int) -> str:
@@ -203,7 +196,7 @@ _AVERAGES = {
 
 def _average(content: PosteriorContent) -> str | None:
     """Return what matched components became together, and why."""
-    if any(kind.keeps_models for kind in METHODS if kind.name == content.method):
+    if content.keeps_models:
         shown = ", and the Bayes product of their processes" if content.process else ""
         return (
             "none: the model asks every site’s model by itself. What this page shows of it are their components, side "
@@ -268,27 +261,25 @@ def member_text(component: ComponentSummary) -> Markup:
 def who_is_who(content: PosteriorContent) -> Section:
     """Return the matching map, or the shares of many sites."""
     sites, components = content.sites, content.components
-    has_confidence = any(component.confidence is not None for component in components)
+    surer = "; the stronger {} colour, the surer" if content.has_confidence else ""
     if not content.is_matched:
         block: Figure | Paragraph = Paragraph(
             "This file does not say which of its inputs’ components became which: it was written by a version that "
             "did not record it."
         )
     elif len(sites) <= SITES_AT_MOST:
-        surer = "; the stronger its colour, the surer" if has_confidence else ""
         caption: object = (
             "Each row is a site, each column a fused component. The number in a cell is that of the site’s own "
-            f"component{surer}. An empty cell says that the site does not have the component."
+            f"component{surer.format('its')}. An empty cell says that the site does not have the component."
         )
         block = Figure(matching_map(sites, len(components)), "Matching map", caption)
     else:
-        surer = "; the stronger the colour, the surer" if has_confidence else ""
         caption = sentences(
             f"With more than {SITES_AT_MOST} sites the map is summed up: how many of the {len(sites):,} sites have "
-            f"each component{surer}.",
+            f"each component{surer.format('the')}.",
             markup("{} has every label.", code("fusion.matching")),
         )
-        n_dropping = sum(any(label < 0 for label in site.labels or ()) for site in sites)
+        n_dropping = sum(site.n_dropped > 0 for site in sites)
         block = Figure(share_bars(components, len(sites), n_dropping), "Share of sites with each component", caption)
     return Section("who", "Matching", [block])
 
@@ -355,10 +346,8 @@ def _moments(content: PosteriorContent) -> Table | None:
 
 
 def _words(component: ComponentSummary) -> Markup:
-    return listed(
-        markup("{} <small>{}</small>", shorten(word, 40), format_fixed(100 * share, 1))
-        for word, share in component.words
-    )
+    shown = "{} <small>{}</small>"
+    return listed(markup(shown, shorten(word, 40), format_fixed(100 * share, 1)) for word, share in component.words)
 
 
 def _embedding(space: str) -> Paragraph:

@@ -17,11 +17,10 @@ from itertools import pairwise
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.matching.assignment import assign_blocks
+from consilience.matching.assignment import NO_NEW_GROUPS, Openings, assign_blocks
 from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.groups import GroupSums, group_sums
 from consilience.matching.site_by_site import ascend_among
-from consilience.matching.site_step import NO_NEW_GROUPS, Openings
 from consilience.posteriors.sharded.passes import PreparedShard
 
 SMALL_GROUP = 5

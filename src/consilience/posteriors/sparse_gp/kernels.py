@@ -59,9 +59,8 @@ class Kernel(ABC):
         object.__setattr__(self, "lengthscales", lengthscales)
         for name, values in (("variance", np.array(self.variance)), ("length-scales", lengthscales)):
             if not np.all(np.isfinite(values) & (values > 0)):
-                raise InputError(
-                    "", f"{name} of a kernel must be positive and finite, found {values.tolist()}", code="E-NUMBER"
-                )
+                text = f"{name} of a kernel must be positive and finite, found {values.tolist()}"
+                raise InputError("", text, code="E-NUMBER")
 
     @property
     @abstractmethod
@@ -83,9 +82,8 @@ class Kernel(ABC):
         """Return inputs (n, d) in units of the length-scales."""
         rows = np.asarray(X, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != self.dim:
-            raise InputError(
-                "inputs", f"expected an array of shape (n, {self.dim}), found {rows.shape}", code="E-SHAPE"
-            )
+            text = f"expected an array of shape (n, {self.dim}), found {rows.shape}"
+            raise InputError("inputs", text, code="E-SHAPE")
         return rows / self.lengthscales
 
     @final
@@ -102,13 +100,7 @@ class Kernel(ABC):
 
     @final
     def with_pullback(self, A: Array, B: Array) -> tuple[Array, Pullback]:
-        """Return k(A, B) (n, m), and the pullback of its derivatives.
-
-        Parameters
-        ----------
-        A, B : Array of shape (n, d) and (m, d)
-            Inputs.
-        """
+        """Return k(A, B) (n, m) of inputs (n, d) and (m, d), and the pullback of its derivatives."""
         a, b = self.scaled(A), self.scaled(B)
         shape, slope = self._shape(cdist(a, b, "sqeuclidean"))
         values = self.variance * shape
@@ -154,15 +146,7 @@ class RBF(Kernel):
 
 @dataclass(frozen=True, eq=False)
 class Matern(Kernel):
-    """The Matern kernels of smoothness 1/2, 3/2 and 5/2.
-
-    Parameters
-    ----------
-    variance, lengthscales
-        As in Kernel.
-    nu
-        Smoothness: 0.5, 1.5 or 2.5.
-    """
+    """The Matern kernels of smoothness nu: 1/2, 3/2 or 5/2; parameters as in Kernel."""
 
     nu: float = 1.5
 
@@ -192,16 +176,7 @@ KERNELS = ("rbf", "matern12", "matern32", "matern52")
 
 
 def make_kernel(name: str, variance: float, lengthscales: ArrayLike) -> Kernel:
-    """Return the kernel of a name.
-
-    Parameters
-    ----------
-    name : {"rbf", "matern12", "matern32", "matern52"}
-        Which kernel.
-    variance : float
-        Output variance v.
-    lengthscales : array_like of shape (d,)
-        Length-scales.
+    """Return the kernel of a name: one of ``KERNELS``, with output variance v and length-scales (d,).
 
     Raises
     ------

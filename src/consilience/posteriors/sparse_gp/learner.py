@@ -43,24 +43,12 @@ EVALUATIONS_PER_ITERATION = 10
 
 @dataclass(frozen=True, eq=False)
 class _Parameters:
-    """Parameters of the bound, and the same as one vector (log v, log l (d,), log s^2, c, Z (M d,)).
+    """Parameters of the bound, and the same as one vector (log v, log l (d,), log s^2, c, Z (M d,))."""
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Covariance function with v and l.
-    noise : float
-        s^2.
-    constant : float
-        c.
-    inputs : Array of shape (M, d)
-        Inducing inputs Z.
-    """
-
-    kernel: Kernel
-    noise: float
-    constant: float
-    inputs: Array
+    kernel: Kernel  # with v and l
+    noise: float  # s^2
+    constant: float  # c
+    inputs: Array  # inducing inputs Z (M, d)
 
     @property
     def vector(self) -> Array:
@@ -219,9 +207,8 @@ class TitsiasGP:
         for name, values in (("X", rows), ("y", targets)):
             if not np.all(np.isfinite(values)):
                 row = int(np.argwhere(~np.isfinite(values))[0, 0])
-                raise InputError(
-                    name, f"row {row}, counted from 0, is not finite", "leave it out or fill it in", "E-NUMBER"
-                )
+                text = f"row {row}, counted from 0, is not finite"
+                raise InputError(name, text, "leave it out or fill it in", "E-NUMBER")
         shift, scale = (as_vector(name, getattr(self, name), rows.shape[1] + 1) for name in ("shift", "scale"))
         if not (np.all(np.isfinite(shift)) and np.all(np.isfinite(scale) & (scale > 0))):
             raise InputError("shift and scale", "expected finite numbers, those of scale positive", code="E-NUMBER")
@@ -303,19 +290,8 @@ def _negative_bound(
 def starting_inputs(rows: Array, count: int, min_count: int, rng: np.random.Generator) -> Array:
     """Return at most `count` inputs, each the mean of at least `min_count` rows and a little off it.
 
-    The largest group of rows is halved along a random direction until there are enough groups or none can be halved;
-    fewer rows than `min_count` in all are one group.
-
-    Parameters
-    ----------
-    rows : Array of shape (N, d)
-        Inputs, in units of the length-scales.
-    count : int
-        Number M of inducing inputs at most.
-    min_count : int
-        Rows behind each at least.
-    rng : Generator
-        Source of randomness.
+    The largest group of rows (N, d), in units of the length-scales, is halved along a random direction until there are
+    enough groups or none can be halved; fewer rows than `min_count` in all are one group.
 
     Examples
     --------

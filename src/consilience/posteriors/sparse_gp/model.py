@@ -113,9 +113,8 @@ class SparseGP:
         inputs = as_rows("inducing_inputs", self.inducing_inputs, self.kernel.dim)
         count, columns = len(inputs), self.kernel.dim + 1
         if np.shape(self.covariance) != (count, count):
-            raise InputError(
-                "covariance", f"expected shape ({count}, {count}), found {np.shape(self.covariance)}", code="E-SHAPE"
-            )
+            text = f"expected shape ({count}, {count}), found {np.shape(self.covariance)}"
+            raise InputError("covariance", text, code="E-SHAPE")
         arrays = {
             "inducing_inputs": inputs,
             "mean": as_vector("mean", self.mean, count),
@@ -127,25 +126,21 @@ class SparseGP:
         for name, values in arrays.items():
             if not np.all(np.isfinite(values)):
                 raise InputError("", f"{name} of a sparse Gaussian process has NaN or infinite values", code="E-NUMBER")
-            frozen = values.copy()
+            frozen = values.copy()  # so that nobody's array changes under it
             frozen.setflags(write=False)
             object.__setattr__(self, name, frozen)
         for name in ("noise", "constant", "n_observations", "jitter"):
             object.__setattr__(self, name, float(getattr(self, name)))
             lower_limit = -np.inf if name == "constant" else 0.0
             if not lower_limit <= getattr(self, name) < np.inf:
-                raise InputError(
-                    name, f"expected a finite number that is not negative, found {getattr(self, name)}", code="E-NUMBER"
-                )
+                text = f"expected a finite number that is not negative, found {getattr(self, name)}"
+                raise InputError(name, text, code="E-NUMBER")
         if not np.all(arrays["scale"] > 0):
             raise InputError("scale", f"expected positive numbers, found {arrays['scale'].tolist()}", code="E-NUMBER")
         smallest = float(np.linalg.eigvalsh(arrays["covariance"])[0])
         if smallest < -EIGENVALUE_ROUNDING * self.kernel.variance:
-            raise InputError(
-                "covariance",
-                f"expected a positive semi-definite matrix, found the eigenvalue {smallest:.3g}",
-                code="E-NUMBER",
-            )
+            text = f"expected a positive semi-definite matrix, found the eigenvalue {smallest:.3g}"
+            raise InputError("covariance", text, code="E-NUMBER")
 
     @classmethod
     def whitened(cls, inputs: Array, mean: Array, covariance: Array, kernel: Kernel, **options: Any) -> SparseGP:
@@ -202,9 +197,8 @@ class SparseGP:
             # L^-1 k(Z, X) (M, rows); the variance is k(x, x) + whitened^T (S_w - I) whitened
             whitened_cross = lower_solve(self.factor, self.kernel.matrix(self.inducing_inputs, rows[batch]))
             mean[batch] = self.constant + self.whitened_mean @ whitened_cross
-            variance[batch] = self.kernel.diagonal(rows[batch]) + np.einsum(
-                "mn,mn->n", whitened_cross, covariance_excess @ whitened_cross
-            )
+            excess = np.einsum("mn,mn->n", whitened_cross, covariance_excess @ whitened_cross)
+            variance[batch] = self.kernel.diagonal(rows[batch]) + excess
         # Rounding may take a variance near an inducing input below zero.
         variance = np.maximum(variance, 0.0) + (self.noise if noise else 0.0)
         shift, scale = float(self.shift[-1]), float(self.scale[-1])
@@ -280,19 +274,9 @@ def whitened_cross_covariance(
 ) -> tuple[Array, bool]:
     """Return V = L^-1 k(Z, Z_j) L_j^-T (M, M_j), and whether every row of Z_j is one of Z.
 
-    V is the covariance of the values at Z and at Z_j, both whitened; where Z contains Z_j, its columns are orthonormal.
-    Values at coinciding inputs share their jitter.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        Covariance function.
-    inputs, factor : Array of shape (M, d) and (M, M)
-        Z and its lower Cholesky factor L, see ``prior_factor``.
-    other_inputs, other_factor : Array of shape (M_j, d) and (M_j, M_j)
-        Z_j and L_j.
-    jitter : float
-        Noise on every inducing value, relative to the kernel's variance.
+    V is the covariance of the values at Z (M, d) and at the others Z_j (M_j, d), both whitened by their lower Cholesky
+    factors, see ``prior_factor``; where Z contains Z_j, its columns are orthonormal. Values at coinciding inputs share
+    their jitter.
     """
     if np.array_equal(inputs, other_inputs):
         return np.eye(len(other_inputs)), True

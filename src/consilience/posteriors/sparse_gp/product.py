@@ -50,24 +50,12 @@ MIN_VARIANCE = 1e-14
 
 @dataclass(frozen=True, eq=False)
 class GPPrior:
-    """The prior of the fused process; all in standardised units, as in SparseGP.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        Covariance function.
-    noise : float
-        Variance of an observation about the function; 0 where no site knows it.
-    constant : float
-        Mean function.
-    jitter : float
-        Noise on every inducing value, relative to the kernel's variance.
-    """
+    """The prior of the fused process; all in standardised units, as in SparseGP."""
 
     kernel: Kernel
-    noise: float
-    constant: float
-    jitter: float
+    noise: float  # variance of an observation about the function; 0 where no site knows it
+    constant: float  # the mean function
+    jitter: float  # noise on every inducing value, relative to the kernel's variance
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,53 +64,27 @@ class BayesProduct:
 
     An exact posterior never is; one from an unfinished optimisation may be. In such a direction the site's factor would
     have negative precision, so its eigenvalue is clipped at 0: the site is taken to say nothing there.
-
-    Parameters
-    ----------
-    model : SparseGP
-        The fused process.
-    clipped : int
-        Number of clipped directions, over all sites.
     """
 
     model: SparseGP
-    clipped: int
+    clipped: int  # directions, over all sites
 
 
 @dataclass(frozen=True, eq=False)
 class _SiteFactor:
-    """A site's posterior under the fused prior at its own inducing inputs, whitened.
+    """A site's posterior under the fused prior at its own inducing inputs, whitened."""
 
-    Parameters
-    ----------
-    mean : Array of shape (M_j,)
-        Mean.
-    vectors, values : Array of shape (M_j, M_j) and (M_j,)
-        Eigenvectors U and eigenvalues 1 - d of the covariance.
-    prior_factor : Array of shape (M_j, M_j)
-        Lower Cholesky factor of the fused prior there.
-    clipped : int
-        Number of clipped directions.
-    """
-
-    mean: Array
-    vectors: Array
-    values: Array
-    prior_factor: Array
-    clipped: int
+    mean: Array  # (M_j,)
+    vectors: Array  # eigenvectors U of the covariance (M_j, M_j)
+    values: Array  # its eigenvalues 1 - d (M_j,)
+    prior_factor: Array  # lower Cholesky factor of the fused prior there (M_j, M_j)
+    clipped: int  # directions
 
 
 def fused_prior(models: Sequence[SparseGP], weights: Array, names: Sequence[str]) -> GPPrior:
     """Return the prior of the fused process: geometric means of kernel parameters and noise, the mean of constants.
 
-    Parameters
-    ----------
-    models : sequence of SparseGP of length J
-        The sites' processes; those without noise have no part in its mean.
-    weights : Array of shape (J,)
-        Weight of each in the means; those of weight zero are not used.
-    names : sequence of str of length J
-        What to call each in messages.
+    Processes without noise have no part in its mean; those of weight zero are not used. Names are for messages.
 
     Raises
     ------
@@ -130,51 +92,42 @@ def fused_prior(models: Sequence[SparseGP], weights: Array, names: Sequence[str]
         With every model and parameter that differs from the mean by a factor above e^2, and every model that is
         standardised by other constants than the first.
     """
-    first = models[0]
-    problems = [
-        Problem(
-            name,
-            f"is standardised by other constants than {names[0]}",
-            "fit it again with the same public ones",
-            "E-MISMATCH",
-        )
-        for name, model in zip(names, models, strict=True)
-        if not (np.array_equal(model.shift, first.shift) and np.array_equal(model.scale, first.scale))
-    ]
-    voters = [model for model, weight in zip(models, weights, strict=True) if weight > 0]
-    voter_names = [name for name, weight in zip(names, weights, strict=True) if weight > 0]
-    relative_weights = weights[weights > 0] / weights.sum()
-    kernels = [model.kernel for model in voters]
-    kernel_names = {kernel.name for kernel in kernels}
+    problems = _other_standards(models, names)
+    relative_weights, voters = weights[weights > 0] / weights.sum(), np.flatnonzero(weights > 0).tolist()
+    voting, voter_names = [models[i] for i in voters], [names[i] for i in voters]
+    kernel_names = {model.kernel.name for model in voting}
     if len(kernel_names) > 1:
-        raise InputError(
-            "",
-            f"the models have kernels {', '.join(sorted(kernel_names))}; fit them with the same one",
-            code="E-MISMATCH",
-        )
-    parameters_by_name = {"variance": np.array([[kernel.variance] for kernel in kernels])}
-    parameters_by_name |= {"length-scale": np.stack([kernel.lengthscales for kernel in kernels])}
-    noise = np.array([[model.noise] for model in voters])
-    has_noise = noise[:, 0] > 0
-    means_by_name = {}
-    for name, values in parameters_by_name.items():
-        means_by_name[name] = _geometric_mean(values, relative_weights)
-        problems += _outlying_parameters(name, values, means_by_name[name], voter_names)
-    mean_noise = np.zeros(1)
-    if has_noise.any():
-        noise_weights = relative_weights[has_noise] / relative_weights[has_noise].sum()
-        mean_noise = _geometric_mean(noise[has_noise], noise_weights)
-    names_with_noise = [name for name, is_stated in zip(voter_names, has_noise, strict=True) if is_stated]
-    problems += _outlying_parameters("noise", noise[has_noise], mean_noise, names_with_noise)
+        known = ", ".join(sorted(kernel_names))
+        raise InputError("", f"the models have kernels {known}; fit them with the same one", code="E-MISMATCH")
+    numbers = [(model.kernel.variance, model.noise, model.jitter, model.constant) for model in voting]
+    variances, noises, jitters, constants = np.array(list(zip(*numbers, strict=True)))[:, :, None]  # (voters, 1) each
+    lengthscales = np.stack([model.kernel.lengthscales for model in voting])  # (voters, d)
+    means = {}
+    for name, values in (("variance", variances), ("length-scale", lengthscales)):
+        means[name] = _geometric_mean(values, relative_weights)
+        problems += _outlying_parameters(name, values, means[name], voter_names)
+    stated, mean_noise = np.flatnonzero(noises[:, 0] > 0), np.zeros(1)
+    if stated.size:
+        mean_noise = _geometric_mean(noises[stated], relative_weights[stated] / relative_weights[stated].sum())
+        problems += _outlying_parameters("noise", noises[stated], mean_noise, [voter_names[i] for i in stated])
     if problems:
         raise InputError(problems)
-    constants, jitters = np.array([m.constant for m in voters]), np.array([[m.jitter] for m in voters])
     jitter = _geometric_mean(jitters, relative_weights)[0] if np.all(jitters > 0) else 0.0
-    kernel = kernels[0]
-    if not all(kernel.same_as(other) for other in kernels):
-        kernel = make_kernel(kernel.name, means_by_name["variance"][0], means_by_name["length-scale"])
-    constant = constants[0] if np.all(constants == constants[0]) else relative_weights @ constants
+    kernel = voting[0].kernel
+    if not all(kernel.same_as(other.kernel) for other in voting):
+        kernel = make_kernel(kernel.name, means["variance"][0], means["length-scale"])
+    constant = constants[0, 0] if np.all(constants == constants[0]) else relative_weights @ constants[:, 0]
     return GPPrior(kernel, float(mean_noise[0]), float(constant), float(jitter))
+
+
+def _other_standards(models: Sequence[SparseGP], names: Sequence[str]) -> list[Problem]:
+    """Return which models are standardised by other constants than the first."""
+    text, remedy = f"is standardised by other constants than {names[0]}", "fit it again with the same public ones"
+    return [
+        Problem(name, text, remedy, "E-MISMATCH")
+        for name, model in zip(names, models, strict=True)
+        if not (np.array_equal(model.shift, models[0].shift) and np.array_equal(model.scale, models[0].scale))
+    ]
 
 
 def _geometric_mean(values: Array, relative_weights: Array) -> Array:
@@ -200,19 +153,9 @@ def _outlying_parameters(name: str, values: Array, mean: Array, voter_names: Seq
 def bayes_product(models: Sequence[SparseGP], inputs: Array, prior: GPPrior, weights: Array) -> BayesProduct:
     """Return the process at `inputs` (M, d) whose factors are those of all models, under one prior.
 
-    In the whitened basis at `inputs`, Lam = I + sum_j w_j C_j and h = sum_j w_j (I + C_j) V_j m_j give S = Lam^-1 and
-    m = S h. The cost is O(J M^2 M_j + M^3).
-
-    Parameters
-    ----------
-    models : sequence of SparseGP of length J
-        The sites' processes, of one input dimension and one standardisation.
-    inputs : Array of shape (M, d)
-        The fused inducing inputs, standardised.
-    prior : GPPrior
-        The prior of the fused process.
-    weights : Array of shape (J,)
-        How many times each site's data count.
+    Models are of one input dimension and one standardisation, and their data count as often as the weights (J,) say. In
+    the whitened basis at `inputs`, Lam = I + sum_j w_j C_j and h = sum_j w_j (I + C_j) V_j m_j give S = Lam^-1 and m =
+    S h. The cost is O(J M^2 M_j + M^3).
     """
     first = models[0]
     factor = prior_factor(prior.kernel, inputs, prior.jitter)
@@ -280,10 +223,8 @@ def _root_of_precision(site_factor: _SiteFactor, cross: Array, is_lossless: bool
         return spread.T / np.sqrt(site_factor.values)[:, None]
     # I - F^T F, the inner matrix of C; I - V^T V is the variance that the fused inputs do not see.
     lost_variance = np.eye(len(site_factor.values)) - cross.T @ cross
-    inner_matrix = np.diag(site_factor.values) + (site_factor.vectors * root).T @ lost_variance @ (
-        site_factor.vectors * root
-    )
-    eigenvalues, vectors = eigh(inner_matrix)
+    rooted = site_factor.vectors * root
+    eigenvalues, vectors = eigh(np.diag(site_factor.values) + rooted.T @ lost_variance @ rooted)
     # Lost variance only adds to the eigenvalues; rounding may take some off.
     positive_eigenvalues = np.maximum(eigenvalues, site_factor.values.min())
     return (vectors / np.sqrt(positive_eigenvalues)).T @ spread.T

@@ -22,73 +22,35 @@ from consilience.posteriors.sparse_gp.model import lower_solve
 
 @dataclass(frozen=True, eq=False)
 class BoundGradient:
-    """The bound and its derivatives.
+    """The bound and its derivatives."""
 
-    Parameters
-    ----------
-    bound : float
-        F, in nats.
-    log_variance, log_noise : float
-        Derivatives by log v and log s^2.
-    log_lengthscales : Array of shape (d,)
-        Derivatives by the logarithms of the length-scales.
-    constant : float
-        Derivative by c.
-    inputs : Array of shape (M, d)
-        Derivatives by Z.
-    """
-
-    bound: float
-    log_variance: float
-    log_lengthscales: Array
-    log_noise: float
-    constant: float
-    inputs: Array
+    bound: float  # F, in nats
+    log_variance: float  # derivative by log v
+    log_lengthscales: Array  # derivatives by the logarithms of the length-scales (d,)
+    log_noise: float  # derivative by log s^2
+    constant: float  # derivative by c
+    inputs: Array  # derivatives by Z (M, d)
 
 
 @dataclass(frozen=True, eq=False)
 class CollapsedPosterior:
-    """The optimal q of the inducing values in the whitened basis.
+    """The optimal q of the inducing values in the whitened basis."""
 
-    Parameters
-    ----------
-    mean : Array of shape (M,)
-        Mean B^-1 A (y - c) / s.
-    covariance : Array of shape (M, M)
-        Covariance B^-1.
-    bound : float
-        The bound that it reaches, in nats.
-    """
-
-    mean: Array
-    covariance: Array
-    bound: float
+    mean: Array  # B^-1 A (y - c) / s (M,)
+    covariance: Array  # B^-1 (M, M)
+    bound: float  # that it reaches, in nats
 
 
 @dataclass(frozen=True, eq=False)
 class _Terms:
-    """Terms that value and derivatives of the bound share.
+    """Terms that value and derivatives of the bound share."""
 
-    Parameters
-    ----------
-    scaled_cross : Array of shape (M, N)
-        A = L^-1 k(Z, X) / s.
-    factor, root : Array of shape (M, M)
-        Lower Cholesky factors of K and of B = I + A A^T.
-    residual : Array of shape (N,)
-        y - c.
-    projected : Array of shape (M,)
-        A (y - c).
-    bound : float
-        F, in nats.
-    """
-
-    scaled_cross: Array
-    factor: Array
-    root: Array
-    residual: Array
-    projected: Array
-    bound: float
+    scaled_cross: Array  # A = L^-1 k(Z, X) / s (M, N)
+    factor: Array  # lower Cholesky factor of K (M, M)
+    root: Array  # that of B = I + A A^T (M, M)
+    residual: Array  # y - c (N,)
+    projected: Array  # A (y - c) (M,)
+    bound: float  # F, in nats
 
 
 def _terms(prior: Array, cross: Array, variance: float, noise: float, residual: Array) -> _Terms:
@@ -119,23 +81,9 @@ def bound_gradient(
 ) -> BoundGradient:
     """Return the bound and its derivatives; O(N M^2).
 
-    With alpha = (Q + s^2 I)^-1 (y - c), the derivative by Q is (alpha alpha^T - (Q + s^2 I)^-1 + I / s^2) / 2, from
-    which those by k(Z, X) and by K follow through Q.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        The covariance function.
-    inputs : Array of shape (M, d)
-        Inducing inputs Z.
-    noise : float
-        s^2.
-    constant : float
-        c.
-    X, y : Array of shape (N, d) and (N,)
-        Data.
-    jitter : float
-        Relative to the kernel's variance.
+    Z are the inducing inputs (M, d), s^2 the noise, c the constant, X (N, d) and y (N,) the data; the jitter is
+    relative to the kernel's variance. With alpha = (Q + s^2 I)^-1 (y - c), the derivative by Q is (alpha alpha^T - (Q +
+    s^2 I)^-1 + I / s^2) / 2, from which those by k(Z, X) and by K follow through Q.
     """
     size = len(inputs)
     prior, from_prior = kernel.with_pullback(inputs, inputs)
@@ -143,9 +91,8 @@ def bound_gradient(
     terms = _terms(_add_jitter(prior, jitter, kernel.variance), cross, kernel.variance, noise, y - constant)
     b_inverse = cho_solve((terms.root, True), np.eye(size))
     alpha = (terms.residual - terms.scaled_cross.T @ (b_inverse @ terms.projected)) / noise
-    cross_alpha = np.sqrt(noise) * lower_solve(
-        terms.factor, terms.scaled_cross @ alpha, transposed=True
-    )  # K^-1 k(Z, X) alpha (M,)
+    # K^-1 k(Z, X) alpha (M,)
+    cross_alpha = np.sqrt(noise) * lower_solve(terms.factor, terms.scaled_cross @ alpha, transposed=True)
     information = np.eye(size) - b_inverse  # I - B^-1 (M, M)
     # Derivative by k(Z, X) (M, N)
     by_cross = np.outer(cross_alpha, alpha)

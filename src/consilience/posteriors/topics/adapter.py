@@ -75,14 +75,8 @@ def posterior_of_topics(
 ) -> Posterior:
     """Return the posterior that a site sends of its topics. Counts are tokens: what a topic has beyond its prior.
 
-    Parameters
-    ----------
-    topics : ndarray of shape (K, V)
-        Concentrations lambda.
-    topic_prior : float or ndarray of shape (V,)
-        The concentrations that every topic had before data: a number, or one for each word.
-    attached, features, source
-        As in ``Posterior``.
+    Topics are concentrations lambda (K, V); their prior is the concentration before data, a number, or one for each
+    word.
     """
     family = Dirichlet(topics.shape[1])
     prior_total = topic_prior * family.dim if isinstance(topic_prior, float) else topic_prior.sum()
@@ -108,5 +102,4 @@ def topic_prior_of(posterior: Posterior) -> Array:
     """Return the concentrations (V,) that every topic had before data: 1 / K each where the posterior states none."""
     if posterior.prior is None:
         return np.full(posterior.family.size, 1.0 / posterior.n_components)
-    prior: Array = posterior.prior + 1.0
-    return prior
+    return np.asarray(posterior.prior + 1.0)

@@ -47,8 +47,7 @@ def top_words(topics: ArrayLike, n_words: int = N_WORDS) -> Labels:
     concentrations = as_rows("topics", topics)
     if not 2 <= n_words <= concentrations.shape[1]:
         raise OptionError(f"n_words must be from 2 to the number of words, {concentrations.shape[1]}, found {n_words}")
-    order: Labels = np.argsort(-concentrations, axis=1, kind="stable")[:, :n_words]
-    return order
+    return np.asarray(np.argsort(-concentrations, axis=1, kind="stable")[:, :n_words])
 
 
 def npmi(topics: ArrayLike, documents: Any, *, n_words: int = N_WORDS) -> Array:

@@ -115,9 +115,8 @@ def split_tokens(
     sizes = counts.sum(axis=1).astype(np.int64)
     token_document = np.repeat(np.arange(len(sizes)), sizes)
     shuffled = np.lexsort((generator.random(len(token_entry)), token_document))  # tokens shuffled within documents
-    rank = np.arange(len(token_entry)) - np.repeat(
-        np.cumsum(sizes) - sizes, sizes
-    )  # of a shuffled token in its document
+    # Of a shuffled token in its document.
+    rank = np.arange(len(token_entry)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     n_held_out = np.where(sizes > 0, np.maximum(1, np.rint(share * sizes).astype(np.int64)), 0)  # (n,)
     held_out_entry = token_entry[shuffled[rank < np.repeat(n_held_out, sizes)]]
     held_out_counts = np.bincount(held_out_entry, minlength=counts.nnz).astype(np.float64)  # aligned with counts.data
@@ -168,9 +167,8 @@ def fold_in(
     counts = as_counts("documents", documents, concentrations.shape[1])
     alpha = as_vector("document_prior", document_prior, len(concentrations))
     if not np.all((alpha > 0.0) & (alpha < np.inf)):
-        raise InputError(
-            "document_prior", f"expected a positive number for every topic, found {alpha}", code="E-NUMBER"
-        )
+        text = f"expected a positive number for every topic, found {alpha}"
+        raise InputError("document_prior", text, code="E-NUMBER")
     # exp E log phi (V, K), words first: the rows of a document's words are one slice
     word_factors = _exponentials((digamma(concentrations) - digamma(concentrations.sum(axis=1, keepdims=True))).T)
     gamma = np.empty((counts.shape[0], len(concentrations)))
@@ -208,9 +206,8 @@ def complete_documents(
     lam = as_rows("topics", topics)
     w1, w2 = (as_counts("documents", part, lam.shape[1]) for part in (observed, held_out))  # as in the equation above
     if w1.shape != w2.shape:
-        raise InputError(
-            "documents", f"{w1.shape[0]} have an observed part, but {w2.shape[0]} a held-out part", code="E-SHAPE"
-        )
+        text = f"{w1.shape[0]} have an observed part, but {w2.shape[0]} a held-out part"
+        raise InputError("documents", text, code="E-SHAPE")
     proportions = fold_in(w1, lam, document_prior, tolerance=tolerance)
     proportions /= proportions.sum(axis=1, keepdims=True)  # pi (n, K)
     word_probabilities = (lam / lam.sum(axis=1, keepdims=True)).T  # phi^T (V, K)
@@ -250,16 +247,9 @@ def tokens_of_topics(documents: Any, topics: ArrayLike, gamma: Array) -> Labels:
 
 
 def _infer_gamma(word_factors: Array, tokens: Array, alpha: Array, tolerance: float, max_iterations: int) -> Array:
-    """Return gamma (K,) of one document of m words.
+    """Return gamma (K,) of one document, given how often each of its words occurs (m,) and its prior alpha (K,).
 
-    Parameters
-    ----------
-    word_factors : ndarray of shape (m, K)
-        exp E log phi of the document's words, up to a factor for each word.
-    tokens : ndarray of shape (m,)
-        How often each occurs.
-    alpha : ndarray of shape (K,)
-        Document prior.
+    Word factors (m, K) are exp E log phi, up to a factor for each word.
     """
     topic_factors = np.ascontiguousarray(word_factors.T)  # (K, m): both products read along rows
     gamma = np.ones(len(topic_factors))

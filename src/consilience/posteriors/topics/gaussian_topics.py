@@ -1,18 +1,24 @@
-"""Gaussian topics: cluster centres in a space of word embeddings, and their adapter.
+"""Gaussian topics: cluster centres in a space of word embeddings, their learner and their adapter.
 
 A topic is a Gaussian of one width around its centre m_k, so a token w with embedding x_w belongs to the topic that
 minimises |x_w - m_k|^2, and the words of a topic are those nearest to its centre (Yurochkin et al. 2019, section 5).
-Sites that use the same embeddings need not share a vocabulary.
+Sites that use the same embeddings need not share a vocabulary. The learner is the local model of their experiment, the
+hard limit of a mixture of Gaussians over tokens: with c_w the number of tokens of word w, centres and topics z_w of
+words minimise
+
+    sum_w c_w |x_w - m_{z_w}|^2.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import sparse
 
 from consilience.checks import Array, Labels, as_rows, as_vector, is_count
 from consilience.core.observations import as_counts
@@ -21,6 +27,7 @@ from consilience.errors import InputError, OptionError
 from consilience.families import Point
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.posterior import Posterior
+from consilience.posteriors.topics.adapter import require_unique_words
 
 _CHUNK_ENTRIES = 2**22
 """Entries of a matrix of distances at a time, 32 MiB. Chosen by hand; it bounds memory and changes no result."""
@@ -82,13 +89,7 @@ class GaussianTopicModel:
         return Posterior(family, self.centers, counts=self.counts, source={"kind": KIND, "space": self.space})
 
     def assign(self, embeddings: ArrayLike) -> Labels:
-        """Return the topic of each embedding (n,): the one of the nearest centre.
-
-        Parameters
-        ----------
-        embeddings : array_like of shape (n, e)
-            Embeddings of words or tokens.
-        """
+        """Return the topic of each embedding (n, e) of words or tokens (n,): the one of the nearest centre."""
         rows = as_rows("embeddings", embeddings, self.centers.shape[1])
         labels = np.empty(len(rows), dtype=np.int64)
         step = max(1, _CHUNK_ENTRIES // self.n_topics)
@@ -146,8 +147,7 @@ class GaussianTopicModel:
         membership[embedded, self.assign(rows[embedded])] = 1.0
         tokens: Array = counts @ membership  # (n, K)
         total = tokens.sum(axis=1, keepdims=True)
-        proportions: Array = tokens / np.where(total > 0, total, 1.0)
-        return proportions
+        return np.asarray(tokens / np.where(total > 0, total, 1.0))
 
 
 class GaussianTopicsAdapter(Adapter):
@@ -167,28 +167,24 @@ class GaussianTopicsAdapter(Adapter):
         """Return the fused topics."""
         self.require_family(posterior, Point)
         if posterior.counts is None:
-            raise InputError(
-                "", f"this posterior of a {self.kind} lacks counts, which rebuilding needs", code="E-NEEDED"
-            )
+            text = f"this posterior of a {self.kind} lacks counts, which rebuilding needs"
+            raise InputError("", text, code="E-NEEDED")
         return GaussianTopicModel(posterior.parameters()["value"], posterior.counts, posterior.source["space"])
 
     def scores(self, model: Any, data: Any) -> Scores:
         """Return the squared distance of every row, the embedding of a token, to the nearest centre."""
         labels = model.assign(data)
         distances = np.square(data - model.centers[labels]).sum(axis=1)
-        name, unit = "squared distance to the nearest centre", "squared units per row"
-        return row_scores(
-            name, unit, distances, labels, model.n_topics, larger_is_better=False, kind=ScoreKind.DISTANCE
-        )
+        name, unit, kind = "squared distance to the nearest centre", "squared units per row", ScoreKind.DISTANCE
+        return row_scores(name, unit, distances, labels, model.n_topics, larger_is_better=False, kind=kind)
 
 
 def embedding_rows(embeddings: ArrayLike, n_words: int | None, columns: int | None = None) -> Array:
     """Return finite embeddings (V, e), or raise saying what was expected; `n_words` is V where it is known."""
     rows = as_rows("embeddings", embeddings, columns)
     if n_words is not None and len(rows) != n_words:
-        raise InputError(
-            "embeddings", f"expected one row for each of the {n_words} words, found {len(rows)}", code="E-SHAPE"
-        )
+        text = f"expected one row for each of the {n_words} words, found {len(rows)}"
+        raise InputError("embeddings", text, code="E-SHAPE")
     bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
     if len(bad):
         raise InputError("embeddings", f"row {bad[0]}, counted from 0, has NaN or infinite values", code="E-NUMBER")
@@ -197,5 +193,102 @@ def embedding_rows(embeddings: ArrayLike, n_words: int | None, columns: int | No
 
 def _relative_distances(a: Array, b: Array) -> Array:
     """Return |x - y|^2 / 2 less |x|^2 / 2 (n, m), x in `a` and y in `b`: it orders the rows of `b` as distances do."""
-    distances: Array = 0.5 * np.einsum("md,md->m", b, b) - a @ b.T
-    return distances
+    return np.asarray(0.5 * np.einsum("md,md->m", b, b) - a @ b.T)
+
+
+@dataclass(frozen=True)
+class GaussianTopics:
+    """Fit Gaussian topics to documents.
+
+    Parameters
+    ----------
+    n_topics : int
+        Number K of topics. Default: the 25 of the paper.
+    restarts : int
+        Starts of k-means; the lowest objective wins. The default of 8 was chosen by hand.
+    max_iterations : int
+        Steps at most in one start; scikit-learn's default.
+    seed : int
+        Seed of the first centres.
+    space : str, optional
+        Which embeddings are used, such as ``"glove.6B.50d"``; recorded, so that topics in other spaces are not fused
+        by mistake.
+
+    Raises
+    ------
+    OptionError
+        For numbers that are not positive integers.
+
+    Examples
+    --------
+    >>> embeddings, words = [[0.0, 0.1], [0.1, 0.0], [5.0, 5.0]], ["rain", "snow", "goal"]
+    >>> topics = GaussianTopics(n_topics=2).fit([["rain", "snow", "snow"], ["goal", "the", "goal"]], embeddings, words)
+    >>> sorted(topics.counts.tolist())
+    [2.0, 3.0]
+    """
+
+    n_topics: int = 25
+    restarts: int = 8
+    max_iterations: int = 300
+    seed: int = 0
+    space: str | None = None
+
+    def __post_init__(self) -> None:
+        for option in ("n_topics", "restarts", "max_iterations"):
+            if not is_count(getattr(self, option)):
+                raise OptionError(option, f"expected a positive integer, found {getattr(self, option)!r}")
+
+    def fit(self, documents: Any, embeddings: ArrayLike, vocabulary: Sequence[str] | None = None) -> GaussianTopicModel:
+        """Return the topics of `documents`.
+
+        Parameters
+        ----------
+        documents : array_like or sparse matrix of shape (n, V), or list of lists of str
+            Word counts; or documents as lists of words, of which those outside the vocabulary are left out.
+        embeddings : array_like of shape (V, e)
+            One row for each word. Words whose row is all zeros have no embedding and are left out.
+        vocabulary : sequence of str of length V, optional
+            The words; needed where documents are lists of words.
+
+        Returns
+        -------
+        GaussianTopicModel
+            Centres (K, e) and their tokens (K,).
+
+        Raises
+        ------
+        InputError
+            When documents, embeddings and vocabulary do not fit each other, or hold fewer words than topics.
+        """
+        from sklearn.cluster import KMeans
+
+        rows = embedding_rows(embeddings, None if vocabulary is None else len(vocabulary))
+        tokens = _tokens_of_words(documents, len(rows), vocabulary)
+        used = np.flatnonzero((tokens > 0) & rows.any(axis=1))
+        distinct = len(np.unique(rows[used], axis=0))
+        if distinct < self.n_topics:
+            text = f"have {distinct} words with embeddings that differ, too few for {self.n_topics} topics"
+            raise InputError("documents", text, code="E-FEW")
+        # A word of c_w tokens counts as c_w points at its embedding, so words rather than tokens are clustered.
+        kmeans = KMeans(self.n_topics, n_init=self.restarts, max_iter=self.max_iterations, random_state=self.seed)
+        labels = kmeans.fit(rows[used], sample_weight=tokens[used]).labels_
+        counts = np.bincount(labels, weights=tokens[used], minlength=self.n_topics)
+        return GaussianTopicModel(kmeans.cluster_centers_, counts.astype(np.float64), self.space)
+
+
+def _tokens_of_words(documents: Any, n_words: int, vocabulary: Sequence[str] | None) -> Array:
+    """Return how many tokens of each word (V,) all documents have together."""
+    are_lists = not sparse.issparse(documents) and len(documents) > 0 and _are_lists_of_words(documents)
+    if not are_lists:
+        return np.asarray(as_counts("documents", documents, n_words).sum(axis=0), dtype=np.float64).ravel()
+    if vocabulary is None:
+        raise InputError("vocabulary", "needed where documents are lists of words", code="E-NEEDED")
+    word_counts = Counter(word for document in documents for word in document)
+    require_unique_words("vocabulary", vocabulary)
+    return np.array([word_counts[word] for word in vocabulary], dtype=np.float64)
+
+
+def _are_lists_of_words(documents: Any) -> bool:
+    """Return whether the first document that is not empty has words rather than numbers."""
+    first: Any = next((document for document in documents if np.ndim(document) and len(document)), [None])
+    return isinstance(first[0], str)

@@ -23,8 +23,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray, Array
-from consilience.matching.assignment import assign_block
-from consilience.matching.nested_assignment import assign_nested
+from consilience.matching.assignment import assign_block, assign_nested
 from consilience.networks.methods.weight_matching.products import AssignmentGain, InnerProducts
 from consilience.networks.network import Network, square_sum, to_numpy
 from consilience.networks.symmetry.axes import Axis, Layout, Place

@@ -63,12 +63,8 @@ class HmmlearnAdapter(Adapter):
         """
         start, transitions = _start(model), _transitions(model)
         if never_left := np.flatnonzero(transitions.sum(axis=1) == 0.0).tolist():
-            raise InputError(
-                "transmat_",
-                f"row {never_left[0]} is zero, since that state was never left, and hmmlearn scores no data with it",
-                "score what `cs.rebuild(cs.describe(model))` gives",
-                "E-NUMBER",
-            )
+            text = f"row {never_left[0]} is zero, since that state was never left, and hmmlearn scores no data with it"
+            raise InputError("transmat_", text, "score what cs.rebuild(cs.describe(model)) gives", "E-NUMBER")
         rows = self.observations(model, data)
         labels = model.decode(rows, algorithm="viterbi")[1]
         evidence = model._compute_log_likelihood(rows)  # log p(x_t | state) (n, K), hmmlearn's hook for subclasses
@@ -103,17 +99,7 @@ class PointEstimateAdapter(HmmlearnAdapter):
 
     @abstractmethod
     def describe_emissions(self, model: Any, counts: Array, states: Labels) -> Posterior:
-        """Return the posterior of the emissions of some states under a flat prior.
-
-        Parameters
-        ----------
-        model : object
-            The fitted model of K states.
-        counts : ndarray of shape (K,)
-            Number of rows in every state.
-        states : ndarray of int of shape (k,)
-            The states to describe.
-        """
+        """Return the posterior of the emissions of some states (k,) under a flat prior, given the rows in each (K,)."""
 
     @final
     def describe(self, model: Any, n_observations: float | None) -> Posterior:
@@ -144,8 +130,7 @@ class PointEstimateAdapter(HmmlearnAdapter):
     def _state_counts(start: Array, transitions: Array, n_observations: float | None) -> Array:
         """Return the rows that each state is expected to have (K,), one at least."""
         n_rows = ASSUMED_SAMPLES if n_observations is None else n_observations
-        counts: Array = np.maximum(expected_visits(start, normalised_counts(transitions), n_rows), 1.0)
-        return counts
+        return np.asarray(np.maximum(expected_visits(start, normalised_counts(transitions), n_rows), 1.0))
 
     @final
     def recount(self, posterior: Posterior, n_observations: float | None) -> Posterior:
@@ -204,6 +189,7 @@ class VariationalAdapter(HmmlearnAdapter):
         transition_prior = as_positive("transmat_prior_", model.transmat_prior_, (k, k))
         start_counts = counts_beyond_prior("startprob_posterior_", model.startprob_posterior_, start_prior)
         transition_counts = counts_beyond_prior("transmat_posterior_", model.transmat_posterior_, transition_prior)
+        # One value for staying and one for every change: what differs between states could not follow a matching.
         self_prior = common_value("the diagonal of transmat_prior_", np.diagonal(transition_prior))
         off_diagonal = transition_prior[~np.eye(k, dtype=bool)]
         change_prior = common_value("transmat_prior_ off its diagonal", off_diagonal) if k > 1 else self_prior

@@ -9,7 +9,7 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.errors import InputError
 from consilience.families import Dirichlet
-from consilience.posteriors.adapters.hmmlearn.base import PointEstimateAdapter, VariationalAdapter
+from consilience.posteriors.adapters.hmmlearn.base import HmmlearnAdapter, PointEstimateAdapter, VariationalAdapter
 from consilience.posteriors.adapters.hmmlearn.parameters import (
     as_positive,
     as_probabilities,
@@ -21,7 +21,20 @@ from consilience.posteriors.adapters.hmmlearn.parameters import (
 from consilience.posteriors.posterior import Posterior
 
 
-class CategoricalHMMAdapter(PointEstimateAdapter):
+class SymbolAdapter(HmmlearnAdapter):
+    """States that emit symbols, of which the data are one column of whole numbers."""
+
+    def observations(self, model: Any, data: Any) -> Any:
+        """Return symbols as whole numbers."""
+        return _as_symbols(data, np.shape(getattr(model, self.emission))[-1])
+
+    def n_columns(self, posterior: Posterior) -> int:
+        """Return one: the column of symbols."""
+        del posterior
+        return 1
+
+
+class CategoricalHMMAdapter(SymbolAdapter, PointEstimateAdapter):
     """States with probabilities of symbols, as the Dirichlet that n_k symbols of these frequencies give.
 
     The prior is flat, with concentrations of one, so the concentrations are 1 + n_k p_k and the fused probabilities are
@@ -51,17 +64,8 @@ class CategoricalHMMAdapter(PointEstimateAdapter):
         model.emissionprob_ = normalised_counts(np.maximum(posterior.natural, 0.0))
         return model
 
-    def observations(self, model: Any, data: Any) -> Any:
-        """Return symbols as whole numbers."""
-        return _as_symbols(data, np.shape(model.emissionprob_)[-1])
 
-    def n_columns(self, posterior: Posterior) -> int:
-        """Return one: the column of symbols."""
-        del posterior
-        return 1
-
-
-class VariationalCategoricalHMMAdapter(VariationalAdapter):
+class VariationalCategoricalHMMAdapter(SymbolAdapter, VariationalAdapter):
     """States with Dirichlet posteriors over symbols: ``emissionprob_posterior_`` is prior plus expected counts."""
 
     kind: ClassVar[str] = "hmmlearn.VariationalCategoricalHMM"
@@ -100,30 +104,15 @@ class VariationalCategoricalHMMAdapter(VariationalAdapter):
         model.emissionprob_ = normalised_counts(concentration)
         return model
 
-    def observations(self, model: Any, data: Any) -> Any:
-        """Return symbols as whole numbers."""
-        return _as_symbols(data, np.shape(model.emissionprob_posterior_)[-1])
-
-    def n_columns(self, posterior: Posterior) -> int:
-        """Return one: the column of symbols."""
-        del posterior
-        return 1
-
 
 def _as_symbols(data: Any, n_symbols: int) -> Any:
     """Return one column of symbols (n, 1) as whole numbers, or raise naming the row at fault."""
     values = np.asarray(data)
     if values.ndim != 2 or values.shape[1] != 1:
-        raise InputError(
-            "",
-            f"expected one column of symbols, numbered from 0, found an array of shape {values.shape}",
-            code="E-SHAPE",
-        )
+        text = f"expected one column of symbols, numbered from 0, found an array of shape {values.shape}"
+        raise InputError("", text, code="E-SHAPE")
     bad = np.flatnonzero(~np.isin(values[:, 0], np.arange(n_symbols)))
     if len(bad):
-        raise InputError(
-            "",
-            f"row {bad[0]}, counted from 0: expected a symbol from 0 to {n_symbols - 1}, found {values[bad[0], 0]}",
-            code="E-NUMBER",
-        )
+        text = f"row {bad[0]}, counted from 0: expected a symbol from 0 to {n_symbols - 1}, found {values[bad[0], 0]}"
+        raise InputError("", text, code="E-NUMBER")
     return values.astype(np.int64)

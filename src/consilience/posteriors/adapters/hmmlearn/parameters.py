@@ -39,12 +39,8 @@ def as_finite(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
     array = as_shape(name, values, shape)
     bad = np.argwhere(~np.isfinite(array))
     if len(bad):
-        raise InputError(
-            name,
-            f"expected finite numbers, found {array[tuple(bad[0])]} at {bad[0].tolist()}",
-            "fit again, with fewer states where one was never visited",
-            "E-NUMBER",
-        )
+        text = f"expected finite numbers, found {array[tuple(bad[0])]} at {bad[0].tolist()}"
+        raise InputError(name, text, "fit again, with fewer states where one was never visited", "E-NUMBER")
     return array
 
 
@@ -87,8 +83,7 @@ def normalised_counts(counts: Array) -> Array:
            [0.5 , 0.5 ]])
     """
     totals = counts.sum(axis=-1, keepdims=True)
-    result: Array = np.where(totals > 0.0, counts, 1.0) / np.where(totals > 0.0, totals, counts.shape[-1])
-    return result
+    return np.asarray(np.where(totals > 0.0, counts, 1.0) / np.where(totals > 0.0, totals, counts.shape[-1]))
 
 
 def counts_beyond_prior(name: str, posterior: ArrayLike, prior: Array) -> Array:
@@ -101,12 +96,8 @@ def counts_beyond_prior(name: str, posterior: ArrayLike, prior: Array) -> Array:
     """
     counts: Array = as_finite(name, posterior, prior.shape) - prior
     if np.any(counts < -_RELATIVE_ROUNDING * np.maximum(prior, 1.0)):
-        raise InputError(
-            name,
-            f"is {-counts.min():.6g} below its prior, which no data can do",
-            "fit the model with these parameters among those of params",
-            "E-NUMBER",
-        )
+        text = f"is {-counts.min():.6g} below its prior, which no data can do"
+        raise InputError(name, text, "fit the model with these parameters among those of params", "E-NUMBER")
     return np.maximum(counts, 0.0)
 
 
@@ -114,12 +105,8 @@ def common_value(name: str, values: Array) -> Array:
     """Return the value (...) that all states have in `values` (K, ...), or raise naming `name` where they differ."""
     first: Array = values[0]
     if not np.allclose(values, first, rtol=_RELATIVE_ROUNDING, atol=0.0):
-        raise InputError(
-            name,
-            "differs between states, which cannot follow states that are matched",
-            "fit with one value for all",
-            "E-MISMATCH",
-        )
+        text = "differs between states, which cannot follow states that are matched"
+        raise InputError(name, text, "fit with one value for all", "E-MISMATCH")
     return first
 
 
@@ -139,16 +126,9 @@ def prior_of(posterior: Posterior) -> Array:
 def expected_visits(start: Array, transitions: Array, frames: float) -> Array:
     """Return how often a chain is expected to be in each state (K,): sum_{t < n} pi A^t over n frames.
 
-    By doubling: sums over 2, 4, 8, ... steps from powers of A, so it takes about log2(n) products.
-
-    Parameters
-    ----------
-    start : ndarray of shape (K,)
-        Probability pi of every state in the first frame.
-    transitions : ndarray of shape (K, K)
-        Probabilities A from rows to columns, every row with a positive sum.
-    frames : float
-        Number n of frames; a fraction is rounded for the sum, which is then scaled.
+    By doubling: sums over 2, 4, 8, ... steps from powers of A, so it takes about log2(n) products. The start is pi
+    (K,), transitions are A (K, K) from rows to columns, every row with a positive sum. A fraction of frames is rounded
+    for the sum, which is then scaled.
 
     Examples
     --------
@@ -166,5 +146,4 @@ def expected_visits(start: Array, transitions: Array, frames: float) -> Array:
         power = power @ power
         power = power / power.sum(axis=1, keepdims=True)  # or rounding would add up over millions of frames
         remaining >>= 1
-    result: Array = visits * (frames / n_steps)
-    return result
+    return np.asarray(visits * (frames / n_steps))

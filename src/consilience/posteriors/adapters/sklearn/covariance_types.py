@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from consilience.checks import Array
 from consilience.errors import InputError
@@ -24,24 +25,12 @@ mean by rounding alone, and n_k is no divisor. Chosen by hand, between the round
 
 @dataclass(frozen=True, eq=False)
 class ConjugateParameters:
-    """Parameters of conjugate posteriors in one form for all covariance types.
+    """Parameters of conjugate posteriors in one form for all covariance types."""
 
-    Parameters
-    ----------
-    mean : ndarray of shape (n, D)
-        Means m.
-    kappa : ndarray of shape (n,)
-        Pseudo-observations behind the means.
-    dof : ndarray of shape (n,)
-        Degrees of freedom nu of the precisions.
-    spread : ndarray of shape (n, D, D), (n, D) or (n,)
-        nu times a typical covariance, W^-1 of a Wishart, in the shape of the covariance type.
-    """
-
-    mean: Array
-    kappa: Array
-    dof: Array
-    spread: Array
+    mean: Array  # m (n, D)
+    kappa: Array  # pseudo-observations behind the means (n,)
+    dof: Array  # degrees of freedom nu of the precisions (n,)
+    spread: Array  # nu times a typical covariance, W^-1 of a Wishart: (n, D, D), (n, D) or (n,) by covariance type
 
 
 def family_of(covariance_type: str, dim: int) -> Family:
@@ -110,14 +99,37 @@ def flat_dof(covariance_type: str, dim: int) -> float:
     return {"full": float(dim), "tied": float(dim), "diag": 1.0, "spherical": 2.0 / dim - 1.0}[covariance_type]
 
 
+def pulls_of_prior(prior_kappa: Array | float, kappa: Array, counts: Array, offset: Array) -> Array:
+    """Return what a prior mean adds to inverse scales, kappa_0 kappa_k / n_k (m_k - m_0)(m_k - m_0)^T (K, D, D)."""
+    is_observed = counts > EMPTY_COUNT_SHARE * kappa
+    strength = np.where(is_observed, prior_kappa * kappa / np.where(is_observed, counts, 1.0), 0.0)
+    return strength[:, None, None] * offset[:, :, None] * offset[:, None, :]  # m_k - m_0 is (K, D)
+
+
+def per_row(values: Array, matrices: Array) -> Array:
+    """Return matrices (n, ...) each times its own of some values (n,)."""
+    return matrices * values.reshape(-1, *[1] * (matrices.ndim - 1))
+
+
+def covariances_of_components(covariances: ArrayLike, covariance_type: str, n_components: int) -> Array:
+    """Return what scikit-learn keeps as ``covariances_`` for each component, a tied one again and again."""
+    matrices = np.asarray(covariances, dtype=np.float64)
+    return np.broadcast_to(matrices, (n_components, *matrices.shape)) if covariance_type == "tied" else matrices
+
+
+def kept_covariances(fitted: ConjugateParameters, counts: Array, covariance_type: str) -> Array:
+    """Return maximum likelihood covariances as models keep them: a tied one is the mean by counts."""
+    covariances = maximum_likelihood_covariances(fitted, covariance_type)
+    return np.einsum("n,nij->ij", counts / counts.sum(), covariances) if covariance_type == "tied" else covariances
+
+
 def maximum_likelihood_covariances(fitted: ConjugateParameters, covariance_type: str) -> Array:
     """Return W^-1 / n_k in the shape of the covariance type, n_k being the degrees of freedom beyond a flat prior.
 
     Not kappa, which is n_k too unless sites differ in the means.
     """
     counts = fitted.dof - flat_dof(covariance_type, fitted.mean.shape[1])
-    covariances: Array = fitted.spread / counts.reshape(-1, *[1] * (fitted.spread.ndim - 1))
-    return covariances
+    return np.asarray(fitted.spread / counts.reshape(-1, *[1] * (fitted.spread.ndim - 1)))
 
 
 def precision_factors(covariances: Array, covariance_type: str) -> tuple[Array, Array]:

@@ -22,10 +22,10 @@ from consilience.core.progress import Progress
 from consilience.core.status import Status
 from consilience.errors import Problem
 from consilience.families import DiagonalGaussian
+from consilience.matching.assignment import NO_NEW_GROUPS, Openings
 from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.groups import GroupSums
 from consilience.matching.site_by_site import GroupObjective, ascend, grow, match_confidence, scatter
-from consilience.matching.site_step import NO_NEW_GROUPS, Openings
 from consilience.posteriors.average import conjugate_groups
 from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble
