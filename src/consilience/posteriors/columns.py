@@ -7,7 +7,7 @@ stored; site j has rows offsets[j] to offsets[j + 1].
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from consilience.checks import Array, Json, Labels
 from consilience.core.features import Features
 from consilience.families.base import Family
+from consilience.posteriors.ensemble import SiteRows, offsets_of
 from consilience.posteriors.posterior import Attached, AxisTag, Posterior, Rule
 
 CHUNK_BYTES = 2**25
@@ -73,7 +74,7 @@ class RaggedColumn:
 
 
 @dataclass(frozen=True, eq=False)
-class ComponentColumns:
+class ComponentColumns(SiteRows):
     """Components of J sites, L in all.
 
     Parameters
@@ -103,20 +104,53 @@ class ComponentColumns:
     attached: Mapping[str, RaggedColumn] = field(default_factory=dict)
     names: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, kind: ShardSchema, posterior: Posterior) -> ComponentColumns:
+        """Return the components of one site."""
+        attached = {
+            name: RaggedColumn(array.values.ravel(), None if array.precision is None else array.precision.ravel())
+            for name, array in posterior.attached.items()
+        }
+        offsets = np.array([0, posterior.n_components])
+        return cls(kind, posterior.natural, offsets, posterior.counts, posterior.weights, posterior.prior, attached)
+
+    @classmethod
+    def joined(cls, parts: Sequence[ComponentColumns]) -> ComponentColumns:
+        """Return the components of several parts of one kind, one after another."""
+        kind = parts[0].kind
+        rows = {name: np.concatenate([part.stated_rows[name] for part in parts]) for name in parts[0].stated_rows}
+        prior = None
+        if "prior" in kind.stated:
+            prior = one_if_alike(np.concatenate([part.priors for part in parts if part.priors is not None]))
+        attached = {}
+        for name, (_axes, rule, _lengths) in kind.attached.items():
+            arrays = [part.attached[name] for part in parts]
+            precisions = [array.precision for array in arrays if array.precision is not None]
+            precision = np.concatenate(precisions) if rule == "precision-mean" else None
+            attached[name] = RaggedColumn(np.concatenate([array.values for array in arrays]), precision)
+        natural = np.concatenate([part.natural for part in parts])
+        offsets = offsets_of(np.concatenate([part.sizes for part in parts]))
+        return cls(kind, natural, offsets, rows.get("counts"), rows.get("weights"), prior, attached)
+
     @property
-    def n_sites(self) -> int:
-        """Number J of sites."""
-        return len(self.offsets) - 1
+    def stated_rows(self) -> dict[str, Array]:
+        """Those of counts and weights (L,) that the sites state, by name."""
+        columns = {"counts": self.counts, "weights": self.weights}
+        return {name: values for name, values in columns.items() if values is not None}
 
-    @cached_property
-    def sizes(self) -> Labels:
-        """Number of components of each site (J,)."""
-        return np.diff(self.offsets)
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return everything of the sites but their offsets and names, by the names of columns in files."""
+        columns = {"natural": self.natural, "counts": self.counts, "weights": self.weights, "prior": self.prior}
+        for name, ragged in self.attached.items():
+            columns |= {f"attached.{name}": ragged.values, f"attached.{name}.precision": ragged.precision}
+        return {name: values for name, values in columns.items() if values is not None}
 
-    @cached_property
-    def owner(self) -> Labels:
-        """The site of each component (L,)."""
-        return np.repeat(np.arange(self.n_sites, dtype=np.int64), self.sizes)
+    @property
+    def priors(self) -> Array | None:
+        """The prior of every site (J, P); None where sites state none."""
+        if self.prior is None:
+            return None
+        return np.broadcast_to(self.prior, (self.n_sites, self.kind.family.size))
 
     @cached_property
     def attached_starts(self) -> Mapping[str, Labels]:
@@ -126,12 +160,12 @@ class ComponentColumns:
             sizes = np.ones(self.n_sites, dtype=np.int64)
             for tag, length in zip(axes, lengths, strict=True):
                 sizes *= self.sizes if tag == "component" else length
-            starts[name] = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+            starts[name] = offsets_of(sizes)
         return starts
 
     def site(self, number: int) -> Posterior:
         """Return the posterior of one site."""
-        rows = slice(int(self.offsets[number]), int(self.offsets[number + 1]))
+        rows = self.rows_of(number)
         attached = {}
         for name, (axes, rule, lengths) in self.kind.attached.items():
             column, starts = self.attached[name], self.attached_starts[name]
@@ -150,6 +184,15 @@ class ComponentColumns:
             features=self.kind.features,
             source=self.kind.source,
         )
+
+    def rows_of(self, site: int) -> slice:
+        """Return the rows of one site."""
+        return slice(int(self.offsets[site]), int(self.offsets[site + 1]))
+
+    def place_of(self, row: int) -> tuple[int, int]:
+        """Return the site of a row, and the number of the component there."""
+        site = int(np.searchsorted(self.offsets, row, side="right")) - 1  # the last whose offset is not above the row
+        return site, row - int(self.offsets[site])
 
     def chunks(self, limit: int = CHUNK_BYTES) -> list[tuple[int, int]]:
         """Return runs (first, end) of whole sites with at most `limit` bytes of float64 parameters, or of one site."""
@@ -183,6 +226,11 @@ class ComponentColumns:
             mixed = _mix_bits((rows + 0.0).view(np.uint64) @ factors)  # (n,); + 0.0 makes -0.0 and 0.0 the same bits
             keys[first:end] = _mix_bits(np.add.reduceat(mixed, self.offsets[first:end] - self.offsets[first]))
         return keys
+
+
+def one_if_alike(priors: Array) -> Array:
+    """Return the one prior (P,) of all sites, or the priors (J, P) where they differ."""
+    return priors[0] if np.all(priors == priors[0]) else priors
 
 
 def _mix_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -23,6 +23,11 @@ from consilience.families.evidence import EvidenceFamily
 from consilience.posteriors.posterior import Posterior
 
 
+def offsets_of(sizes: Labels) -> Labels:
+    """Return where each of some runs of these sizes (J,) starts, and the end of the last (J + 1,)."""
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+
+
 class Stacked(Protocol):
     """The components of J sites, one site after another: what matching needs of an Ensemble."""
 
@@ -55,8 +60,29 @@ class Stacked(Protocol):
         """Number J of sites."""
 
 
+class SiteRows:
+    """Rows of J sites, one site after another; ``offsets`` (J + 1,) says where each site starts, and the end."""
+
+    offsets: Labels
+
+    @property
+    def n_sites(self) -> int:
+        """Number J of sites."""
+        return len(self.offsets) - 1
+
+    @cached_property
+    def sizes(self) -> Labels:
+        """Number of rows of each site (J,)."""
+        return np.diff(self.offsets)
+
+    @cached_property
+    def owner(self) -> Labels:
+        """The site of each row (L,)."""
+        return np.repeat(np.arange(self.n_sites, dtype=np.int64), self.sizes)
+
+
 @dataclass(frozen=True, eq=False)
-class Stack:
+class Stack(SiteRows):
     """Components of sites without what else their posteriors hold, in a family that counts information.
 
     Parameters
@@ -76,26 +102,10 @@ class Stack:
     offsets: Labels
     row_weights: Array
 
-    @property
-    def sizes(self) -> Labels:
-        """Number of components of each site (J,)."""
-        return np.diff(self.offsets)
-
-    @property
-    def n_sites(self) -> int:
-        """Number J of sites."""
-        return len(self.offsets) - 1
-
-    @cached_property
-    def owner(self) -> Labels:
-        """The site of each component (L,)."""
-        return np.repeat(np.arange(self.n_sites, dtype=np.int64), self.sizes)
-
     def take(self, rows: Labels) -> Stack:
         """Return the stack of some rows, ascending; sites keep their places even when nothing is left of them."""
         sizes = np.bincount(self.owner[rows], minlength=self.n_sites)
-        offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
-        return Stack(self.family, self.natural[rows], offsets, self.row_weights[rows])
+        return Stack(self.family, self.natural[rows], offsets_of(sizes), self.row_weights[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +185,7 @@ class Ensemble:
     @cached_property
     def offsets(self) -> Labels:
         """Where each model starts in the stack, and the end (J + 1,)."""
-        return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(self.sizes)])
+        return offsets_of(self.sizes)
 
     @cached_property
     def owner(self) -> Labels:
@@ -268,7 +278,7 @@ class ReorderedPosteriors(Sequence[Posterior]):
     @cached_property
     def _offsets(self) -> Labels:
         """Where each site starts, and the end (J + 1,)."""
-        return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(self.source.sizes[self.sites])])
+        return offsets_of(self.source.sizes[self.sites])
 
     def column(self, name: str) -> Array | None:
         """Return ``counts`` or ``weights`` of all components (L,), or None where some model lacks them."""

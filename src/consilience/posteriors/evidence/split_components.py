@@ -28,7 +28,7 @@ from scipy.special import logsumexp
 from consilience.checks import Array, Labels
 from consilience.families.evidence import MAX_KEPT_ROWS, EvidenceFamily
 from consilience.families.linalg import log_gaussians
-from consilience.posteriors.ensemble import Stack
+from consilience.posteriors.ensemble import Stack, offsets_of
 from consilience.posteriors.evidence.random_effects import RandomEffects
 from consilience.posteriors.evidence.search import SearchedMatching
 
@@ -84,10 +84,9 @@ def merge_split_components(stack: Stack) -> MergedComponents | None:
         return None
     rows = np.flatnonzero(units == np.arange(len(units)))
     sizes = np.bincount(stack.owner[rows], minlength=stack.n_sites)
-    kept_offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
     natural = stack.natural[rows]
     natural[np.searchsorted(rows, changed)] = changed_natural
-    merged = Stack(stack.family, natural, kept_offsets, stack.row_weights[rows])
+    merged = Stack(stack.family, natural, offsets_of(sizes), stack.row_weights[rows])
     return MergedComponents(merged, np.searchsorted(rows, units))
 
 
@@ -102,7 +101,7 @@ def merge_sites(stack: Stack) -> MergedComponents:
     is_held = stack.sizes > 0
     starts, sizes = stack.offsets[:-1][is_held], stack.sizes[is_held]
     natural = np.add.reduceat(stack.natural, starts) - (sizes - 1.0)[:, None] * stack.family.flat
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(is_held)])
+    offsets = offsets_of(is_held.astype(np.int64))
     merged = Stack(stack.family, natural, offsets, stack.row_weights[starts])
     return MergedComponents(merged, (offsets[1:] - 1)[stack.owner])
 

@@ -28,11 +28,14 @@ from consilience.files.document import parse_document
 from consilience.files.our_formats import PARQUET
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.posteriors.columns import ComponentColumns, RaggedColumn
-from consilience.posteriors.sharded.header import REMEDY, header_text, parse_kind, refuse_columns
-from consilience.posteriors.sharded.packed_sites import (
+from consilience.posteriors.sharded.header import (
+    REMEDY,
     PackedSites,
     ShardSummary,
     column_problems,
+    header_text,
+    parse_kind,
+    refuse_columns,
     site_digests,
     site_names,
 )
@@ -44,16 +47,7 @@ SUFFIXES: dict[Form, str] = {"safetensors": ".safetensors", "parquet": PARQUET}
 
 
 def write_shard(path: Path, packed: PackedSites, form: Form) -> None:
-    """Write a shard, whole or not at all.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    packed : PackedSites
-        The sites.
-    form : {"safetensors", "parquet"}
-        The form of the file.
+    """Write the sites of a shard in a form, whole or not at all.
 
     Raises
     ------
@@ -145,35 +139,16 @@ def _is_parquet(path: Path, display_name: str) -> bool:
     return path.suffix == SUFFIXES["parquet"] or display_name.endswith(SUFFIXES["parquet"])
 
 
-def refuse_form(form: str) -> None:
-    """Raise for a form that does not exist.
-
-    Raises
-    ------
-    OptionError
-        With the forms that exist.
-    """
-    if form not in SUFFIXES:
-        raise OptionError("form", f"expected one of {', '.join(map(repr, SUFFIXES))}, found {form!r}")
-
-
 def write_safetensors(path: Path, packed: PackedSites) -> None:
-    """Write a shard, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        When the file cannot be written.
-    """
-    components = packed.components
-    tensors: dict[str, AnyArray] = {"natural": components.natural, "offsets": components.offsets.astype(np.int64)}
-    tensors |= {"counts": components.counts, "weights": components.weights, "prior": components.prior}
-    for name, ragged in components.attached.items():
-        tensors |= {f"attached.{name}": ragged.values, f"attached.{name}.precision": ragged.precision}
-    tensors["names"] = np.frombuffer(json.dumps(packed.names).encode(), dtype=np.uint8)
-    tensors["digests"] = packed.digests
-    arrays = {name: np.ascontiguousarray(values) for name, values in tensors.items() if values is not None}
-    write_arrays(path, arrays, header_text(path, components.kind, arrays))
+    """Write a shard, whole or not at all."""
+    tensors: dict[str, AnyArray] = {
+        **packed.components.arrays(),
+        "offsets": packed.components.offsets.astype(np.int64),
+        "names": np.frombuffer(json.dumps(packed.names).encode(), dtype=np.uint8),
+        "digests": packed.digests,
+    }
+    arrays = {name: np.ascontiguousarray(values) for name, values in tensors.items()}
+    write_arrays(path, arrays, header_text(path, packed.components.kind, arrays))
 
 
 def read_safetensors_summary(file: SafetensorsFile) -> ShardSummary:
@@ -205,7 +180,7 @@ def read_safetensors(
     FileFormatError
         For offsets that do not rise, a header that is none, and a file that was replaced since its summary was read.
     ValueError
-        For columns that do not fit the header; ``file.read_shard`` names the file.
+        For columns that do not fit the header; ``read_shard`` names the file.
     """
     if summary is None:
         summary = read_safetensors_summary(SafetensorsFile(path, display_name))

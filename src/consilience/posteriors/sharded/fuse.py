@@ -52,7 +52,8 @@ from consilience.posteriors.sharded.methods import MAX_GATHERED_ROWS, SHARDED, S
 from consilience.posteriors.sharded.passes import PreparedShard, PreparedShards, prepare
 from consilience.posteriors.sharded.pilot_sample import PilotSample, draw_pilot_sample, merge_pilot_samples
 from consilience.posteriors.sharded.shard_pass import label_all_rows
-from consilience.posteriors.sharded.shards import SHARD_BYTES, Shards, ShardSource, load_shard, open_shards
+from consilience.posteriors.sharded.shards import SHARD_BYTES, Shards, ShardSource, load_shard
+from consilience.posteriors.sharded.shards import shards as open_shards
 from consilience.posteriors.sharded.totals import (
     GroupTotals,
     add_totals,
@@ -130,7 +131,7 @@ class _Plan:
         pilot_sites, shard_bytes = options.pop("pilot_sites", PILOT_SITES), options.pop("shard_bytes", SHARD_BYTES)
         if not is_count(pilot_sites) or pilot_sites < 2:
             raise OptionError("pilot_sites", f"expected an integer of at least 2, found {pilot_sites!r}")
-        shards = models if isinstance(models, Shards) else open_shards(models, shard_bytes)
+        shards = models if isinstance(models, Shards) else open_shards(models, shard_bytes=shard_bytes)
         if shards.n_sites < 2:
             raise InputError(too_few_models(shards.n_sites))
         min_count = checked_min_count(options.pop("min_count", MIN_COUNT))
