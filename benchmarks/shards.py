@@ -31,10 +31,10 @@ from timing import write_parts
 import consilience as cs
 from consilience.engines import Dask, Local
 from consilience.posteriors.columns import ComponentColumns, ShardSchema
+from consilience.posteriors.sharded.descent import Centres, add_pass_sums, assign_and_sum
 from consilience.posteriors.sharded.file import write_shard
 from consilience.posteriors.sharded.header import PackedSites
 from consilience.posteriors.sharded.passes import PreparedShards, prepare
-from consilience.posteriors.sharded.shard_pass import Centres, add_pass_sums, assign_and_sum
 from consilience.posteriors.sharded.shards import load_shard
 
 SITES, PER_SITE, DIM, GROUPS, FILES, SEED = 100_000, 5, 100, 50, 4, 0

@@ -7,7 +7,7 @@ stored; site j has rows offsets[j] to offsets[j + 1].
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -59,18 +59,10 @@ class ShardSchema:
 
 @dataclass(frozen=True, eq=False)
 class RaggedColumn:
-    """An attached array of every site, flattened, one site after another.
+    """An attached array of every site, flattened, one site after another; see ``ComponentColumns.attached_starts``."""
 
-    Parameters
-    ----------
-    values : Array of shape (n,)
-        The entries of all sites; ``ComponentColumns.attached_starts`` says where each site's begin.
-    precision : Array of shape (n,), optional
-        Their precisions, where the rule needs them.
-    """
-
-    values: Array
-    precision: Array | None = None
+    values: Array  # (n,)
+    precision: Array | None = None  # (n,), where the rule needs it
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +157,7 @@ class ComponentColumns(SiteRows):
 
     def site(self, number: int) -> Posterior:
         """Return the posterior of one site."""
-        rows = self.rows_of(number)
+        rows = self.rows_of(slice(number, number + 1))
         attached = {}
         for name, (axes, rule, lengths) in self.kind.attached.items():
             column, starts = self.attached[name], self.attached_starts[name]
@@ -185,46 +177,32 @@ class ComponentColumns(SiteRows):
             source=self.kind.source,
         )
 
-    def rows_of(self, site: int) -> slice:
-        """Return the rows of one site."""
-        return slice(int(self.offsets[site]), int(self.offsets[site + 1]))
-
     def place_of(self, row: int) -> tuple[int, int]:
         """Return the site of a row, and the number of the component there."""
         site = int(np.searchsorted(self.offsets, row, side="right")) - 1  # the last whose offset is not above the row
         return site, row - int(self.offsets[site])
 
-    def chunks(self, limit: int = CHUNK_BYTES) -> list[tuple[int, int]]:
-        """Return runs (first, end) of whole sites with at most `limit` bytes of float64 parameters, or of one site."""
-        rows = max(1, limit // (8 * self.natural.shape[1]))
-        # For every multiple of `rows`, the last site that ends at or before it. A site longer than a run gives 0 or the
-        # same end twice, which is why ends are made unique.
-        ends = np.unique(
-            np.searchsorted(self.offsets, np.arange(rows, self.offsets[-1] + rows, rows), side="right") - 1
-        )
-        ends = np.unique(np.append(ends[ends > 0], self.n_sites))
-        return list(zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True))
+    def chunks(self) -> Iterator[tuple[slice, slice]]:
+        """Yield runs of sites with about ``CHUNK_BYTES`` of float64 parameters, and their rows."""
+        for sites in self.runs(max(1, CHUNK_BYTES // (8 * self.natural.shape[1]))):
+            yield sites, self.rows_of(sites)
 
     def keys(self, seed: int) -> NDArray[np.uint64]:
         """Return a pseudo-random number for each site (J,), by its natural parameters and the seed alone.
 
         Neither the order of sites, nor that of their components, nor how sites lie in shards changes it. So the sites
-        of the k smallest numbers are a sample that does not depend on any of these either (a bottom-k sketch).
-
-        Parameters
-        ----------
-        seed : int
-            Which hash function; another seed gives another sample.
+        of the k smallest numbers are a sample that does not depend on any of these either (a bottom-k sketch), another
+        for each seed.
         """
         rng = np.random.default_rng(seed)
         # The key of a row is a sum of its P words times random odd numbers, modulo 2^64 (multiply-shift hashing),
         # mixed; the key of a site the mixed sum over its rows. Sums do not depend on the order of the components.
         factors = rng.integers(0, 2**63, size=self.natural.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
         keys = np.empty(self.n_sites, dtype=np.uint64)
-        for first, end in self.chunks():
-            rows = np.ascontiguousarray(self.natural[self.offsets[first] : self.offsets[end]], dtype=np.float64)
-            mixed = _mix_bits((rows + 0.0).view(np.uint64) @ factors)  # (n,); + 0.0 makes -0.0 and 0.0 the same bits
-            keys[first:end] = _mix_bits(np.add.reduceat(mixed, self.offsets[first:end] - self.offsets[first]))
+        for sites, rows in self.chunks():
+            natural = np.ascontiguousarray(self.natural[rows], dtype=np.float64)
+            mixed = _mix_bits((natural + 0.0).view(np.uint64) @ factors)  # (n,); + 0.0 makes -0.0 and 0.0 the same bits
+            keys[sites] = _mix_bits(np.add.reduceat(mixed, self.offsets[sites] - rows.start))
         return keys
 
 
@@ -237,5 +215,4 @@ def _mix_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return 64-bit numbers with all bits mixed, by the finaliser of SplitMix64, a bijection."""
     values = (values ^ (values >> np.uint64(30))) * MIX_MULTIPLIERS[0]
     values = (values ^ (values >> np.uint64(27))) * MIX_MULTIPLIERS[1]
-    mixed: NDArray[np.uint64] = values ^ (values >> np.uint64(31))
-    return mixed
+    return values ^ (values >> np.uint64(31))

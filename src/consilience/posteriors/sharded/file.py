@@ -47,15 +47,7 @@ SUFFIXES: dict[Form, str] = {"safetensors": ".safetensors", "parquet": PARQUET}
 
 
 def write_shard(path: Path, packed: PackedSites, form: Form) -> None:
-    """Write the sites of a shard in a form, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        When the path cannot be written.
-    OptionError
-        For Parquet where pyarrow is not installed.
-    """
+    """Write the sites of a shard in a form, whole or not at all."""
     if form == "parquet":
         write_parquet(path, packed)
     else:
@@ -76,15 +68,7 @@ def is_shard(where: Path | SafetensorsFile) -> bool:
 def read_shard_summary(file: SafetensorsFile) -> ShardSummary:
     """Return the header of a shard and the numbers of its sites and components.
 
-    Parameters
-    ----------
-    file : SafetensorsFile
-        The file, also where it is Parquet, under its name in messages: its path may be a temporary copy of an address.
-
-    Raises
-    ------
-    FileFormatError
-        For a file that is no shard, or whose header does not fit its arrays.
+    The file may be Parquet, too, and its path a temporary copy of the address that is its name in messages.
     """
     if _is_parquet(file.path, file.label):
         return read_parquet_summary(file.path, file.label)
@@ -96,21 +80,8 @@ def read_shard(
 ) -> PackedSites:
     """Return some sites of a shard, everything checked but that values are in the domain of their family.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    display_name : str
-        Its name in messages.
-    first, end : int, optional
-        Sites to read, `end` not included; of Parquet: row groups. Default: all.
-    summary : ShardSummary, optional
-        What was read of its header before. Default: it is read again.
-
-    Raises
-    ------
-    FileFormatError
-        For a file that is no shard, and arrays that do not fit one another.
+    They are sites `first` to `end`, not included; of Parquet: row groups. A header that was read before is given as its
+    `summary`. Messages call the file `display_name`.
     """
     try:
         if _is_parquet(path, display_name):
@@ -173,14 +144,8 @@ def read_safetensors(
 ) -> PackedSites:
     """Return sites `first` to `end` of a shard; None reads to the last.
 
-    Its header is not read again where its `summary` is given, but found to be the same.
-
-    Raises
-    ------
-    FileFormatError
-        For offsets that do not rise, a header that is none, and a file that was replaced since its summary was read.
-    ValueError
-        For columns that do not fit the header; ``read_shard`` names the file.
+    Its header is not read again where its `summary` is given, but found to be the same. Columns that do not fit it are
+    a ValueError; ``read_shard`` names the file.
     """
     if summary is None:
         summary = read_safetensors_summary(SafetensorsFile(path, display_name))

@@ -114,13 +114,7 @@ def header_text(path: Path, kind: ShardSchema, arrays: Mapping[str, AnyArray]) -
 
 
 def parse_kind(path: Path | str, document: Any) -> ShardSchema:
-    """Return the kind that a shard's JSON document states, every field checked.
-
-    Raises
-    ------
-    FileFormatError
-        For values that are no such document, are of a later version, or names a family that cannot be made.
-    """
+    """Return the kind that a shard's JSON document states, every field checked; `path` is its name in messages."""
     check_version(path, document, FORMAT_VERSION)
     header = validate_document(path, ShardHeader, document, remedy=REMEDY)
     family = family_of(path, header.family, REMEDY)
@@ -151,46 +145,22 @@ def refuse_columns(kind: ShardSchema, present: set[str]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class PackedSites:
-    """The sites of a packed file, or some of them.
-
-    Parameters
-    ----------
-    components : ComponentColumns
-        Their components.
-    names : tuple of str of length J
-        The sites' names.
-    digests : ndarray of uint8 of shape (J, 32)
-        SHA-256 of the files they were packed from; zeros where there was none.
-    """
+    """The sites of a packed file, or some of them."""
 
     components: ComponentColumns
-    names: tuple[str, ...]
-    digests: NDArray[np.uint8]
+    names: tuple[str, ...]  # of the sites
+    digests: NDArray[np.uint8]  # SHA-256 of the files they were packed from (J, 32); zeros where there was none
 
 
 @dataclass(frozen=True)
 class ShardSummary:
-    """What the header of a shard states.
-
-    Parameters
-    ----------
-    kind : ShardSchema
-        What its sites share.
-    n_sites : int
-        Number J of sites.
-    n_components : int, optional
-        Number L of components; None where only the sites say how many they have (Parquet).
-    groups : tuple of int
-        Number of sites in each row group, for Parquet; one group otherwise.
-    header : TensorHeader, optional
-        What the header of a safetensors file says of its tensors.
-    """
+    """What the header of a shard states."""
 
     kind: ShardSchema
     n_sites: int
-    n_components: int | None
-    groups: tuple[int, ...] = field(default=())
-    header: TensorHeader | None = None
+    n_components: int | None  # None where only the sites say how many they have (Parquet)
+    groups: tuple[int, ...] = field(default=())  # sites in each row group, for Parquet; else one group
+    header: TensorHeader | None = None  # what a safetensors file says of its tensors
 
 
 def column_problems(packed: PackedSites) -> Iterator[str]:

@@ -88,10 +88,7 @@ def _sites_by_group(file: Any) -> tuple[int, ...]:
 def read_parquet(path: Path, display_name: str, first: int, end: int | None) -> PackedSites:
     """Return the sites in row groups `first` to `end` of a shard.
 
-    Raises
-    ------
-    ValueError
-        For columns that do not fit the header or one another; ``file.read_shard`` names the file.
+    Columns that do not fit the header or one another are a ValueError; ``file.read_shard`` names the file.
     """
     file = _parquet_file(path, display_name)
     kind, dtype = _parquet_kind(file, display_name)

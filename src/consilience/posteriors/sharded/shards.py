@@ -43,34 +43,16 @@ MAX_PROBLEMS = 20
 
 @dataclass(frozen=True)
 class ShardSource:
-    """Where a shard lies: a run of sites of a packed file, or posterior files.
+    """Where a shard lies: a run of sites of a packed file, or posterior files."""
 
-    Parameters
-    ----------
-    kind : ShardSchema
-        What its sites are expected to share with all others.
-    paths : tuple of str
-        One packed file, or posterior files, a site each, as they were given.
-    folder : str
-        The folder that local paths are relative to, wherever they are read.
-    first, end : int, optional
-        Of a packed file: sites, or row groups of Parquet; None for the end reads to the last.
-    packed : bool
-        Whether this is a packed file.
-    size : int
-        Bytes on disk, about.
-    summary : ShardSummary, optional
-        What the header of a packed file states, so that it is read once; None for Parquet, read by row groups.
-    """
-
-    kind: ShardSchema
-    paths: tuple[str, ...]
-    folder: str
-    first: int = 0
-    end: int | None = None
-    packed: bool = True
-    size: int = 0
-    summary: ShardSummary | None = field(default=None, repr=False)
+    kind: ShardSchema  # what its sites are expected to share with all others
+    paths: tuple[str, ...]  # one packed file, or posterior files, a site each, as they were given
+    folder: str  # what local paths are relative to, wherever they are read
+    first: int = 0  # of a packed file: sites, or row groups of Parquet
+    end: int | None = None  # None reads to the last
+    packed: bool = True  # whether this is a packed file
+    size: int = 0  # bytes on disk, about
+    summary: ShardSummary | None = field(default=None, repr=False)  # of a packed file, read once
 
     def location(self, path: str) -> str:
         """Return the full path or the address of one of the paths."""
@@ -166,7 +148,7 @@ def _open_packed(files: Sequence[ListedFile], first: SafetensorsFile, shard_byte
                 try:
                     summary = read_shard_summary(opened)
                 except FileFormatError as error:
-                    if is_shard(opened):
+                    if is_shard(opened):  # a damaged one, of which its reader says more
                         raise
                     text = Problem(file.path, f"is no shard as {files[0].path} is", "pack all, or fuse files alone")
                     raise FileFormatError(text) from error
@@ -216,13 +198,7 @@ def open_shard_file(file: SafetensorsFile) -> Shards:
 
 
 def load_shard(source: ShardSource) -> PackedSites:
-    """Return a shard with everything checked, the domain of its values included.
-
-    Raises
-    ------
-    InputError
-        For values that are not valid, with file, site and component.
-    """
+    """Return a shard with everything checked, the domain of its values included."""
     if not source.packed:
         return _load_posteriors(source)
     display_name = source.paths[0]
@@ -286,8 +262,7 @@ def _domain_problems(packed: PackedSites, display_name: str) -> Iterator[Problem
     """Yield which values are outside their domain, a line each."""
     components = packed.components
     family = components.kind.family
-    for first, end in components.chunks():
-        rows = slice(int(components.offsets[first]), int(components.offsets[end]))
+    for _, rows in components.chunks():
         for row, text in family.check(np.asarray(components.natural[rows], dtype=np.float64)):
             site, number = components.place_of(rows.start + row)
             yield Problem(display_name, f"{packed.names[site]}: component {number} {text}")
