@@ -74,8 +74,10 @@ def prepare_posteriors(request: Request) -> Prepared:
     if request.n_observations is not None:
         numbers = stated_numbers(request.n_observations, names)
         stated["n_observations"] = EQUAL if numbers is None else dict(zip(names, numbers, strict=True))
-    random_and_shown = (request.rng, request.seed, request.progress)
-    fuse = partial(_fuse_or_name, described, method, alignment, weights, *random_and_shown, stated, min_count)
+    fuse = partial(
+        _fuse_or_name, described, method, alignment, weights, request.rng, request.seed, request.progress, stated,
+        min_count,
+    )  # fmt: skip
     return Prepared(problems, fuse, error)
 
 

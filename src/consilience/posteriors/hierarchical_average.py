@@ -173,9 +173,13 @@ def hierarchical_average(
 
 
 def _discounted(
-    family: RandomEffectsFamily, copies: Array, groups: CopyGroups, location: Dispersion, heterogeneity: Array,
+    family: RandomEffectsFamily,
+    copies: Array,
+    groups: CopyGroups,
+    location: Dispersion,
+    heterogeneity: Array,
     prior: Array,
-) -> tuple[Array, Array]:  # fmt: skip
+) -> tuple[Array, Array]:
     """Return eta_h of groups at their heterogeneity (n, P), and c, the strength of the prior in each (n,)."""
     remaining = 1.0 / (1.0 + heterogeneity[groups.labels] * location.information)  # w / n of each copy
     informed = groups.weights * location.information
