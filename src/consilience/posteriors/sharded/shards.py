@@ -142,19 +142,16 @@ def _open_packed(files: Sequence[ListedFile], first: SafetensorsFile, shard_byte
     kind: ShardSchema | None = None
     n_sites = 0
     for position, file in enumerate(files):
-        try:
-            with nullcontext() if position == 0 else local_copy(file.path) as path:
-                opened = first if path is None else SafetensorsFile(path, file.path)
-                try:
-                    summary = read_shard_summary(opened)
-                except FileFormatError as error:
-                    if is_shard(opened):  # a damaged one, of which its reader says more
-                        raise
-                    text = Problem(file.path, f"is no shard as {files[0].path} is", "pack all, or fuse files alone")
-                    raise FileFormatError(text) from error
-        except FileFormatError as error:
-            problems += error.problems
-            continue
+        with nullcontext() if position == 0 else local_copy(file.path) as path:
+            opened = first if path is None else SafetensorsFile(path, file.path)
+            try:
+                summary = read_shard_summary(opened)
+            except FileFormatError as error:
+                is_damaged = is_shard(opened)  # of which its reader says more
+                text = f"is no shard as {files[0].path} is"
+                no_shard = Problem(file.path, text, "pack all, or fuse files alone", FileFormatError.code)
+                problems += error.problems if is_damaged else [no_shard]
+                continue
         kind = summary.kind if kind is None else kind
         problems += [Problem(file.path, f"{text} as {files[0].path}") for text in differences(kind, summary.kind)]
         n_sites += summary.n_sites
