@@ -31,11 +31,11 @@ from timing import write_parts
 import consilience as cs
 from consilience.engines import Dask, Local
 from consilience.posteriors.columns import ComponentColumns, ShardSchema
+from consilience.posteriors.sharded.descent import Centres, add_pass_sums, assign_and_sum
 from consilience.posteriors.sharded.file import write_shard
-from consilience.posteriors.sharded.packed_sites import PackedSites
+from consilience.posteriors.sharded.header import PackedSites
 from consilience.posteriors.sharded.passes import PreparedShards, prepare
-from consilience.posteriors.sharded.shard_pass import Centres, add_pass_sums, assign_and_sum
-from consilience.posteriors.sharded.shards import load_shard, open_shards
+from consilience.posteriors.sharded.shards import load_shard
 
 SITES, PER_SITE, DIM, GROUPS, FILES, SEED = 100_000, 5, 100, 50, 4, 0
 NOISE = 0.3  # of copies around their component, whose own spread is 1
@@ -106,7 +106,7 @@ def run_iterations() -> dict[str, Any]:
     The bare operations have all parameters as float64 in memory, two threads of linear algebra, and start from the same
     centres: components drawn at random. Ours have the shards as they are stored, in float32.
     """
-    shards = open_shards(made(place() / "sites", SITES))
+    shards = cs.shards(made(place() / "sites", SITES))
     loaded = [load_shard(source).components for source in shards.sources]
     natural = np.concatenate([np.asarray(block.natural, dtype=np.float64) for block in loaded])
     centre = natural[:2000].mean(axis=0)
@@ -257,7 +257,7 @@ def _last(numbers: Sequence[int]) -> int:
 def run_storage() -> dict[str, Any]:
     """Read as many sites from posterior files, from packed safetensors and from Parquet, checks included."""
     count = 4000
-    source = load_shard(open_shards(made(place() / "fewer", SMALL)).sources[0]).components
+    source = load_shard(cs.shards(made(place() / "fewer", SMALL)).sources[0]).components
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -274,7 +274,7 @@ def run_storage() -> dict[str, Any]:
             times = []
             for _ in range(REPEATS):
                 begin = time.perf_counter()
-                for one in open_shards(where).sources:
+                for one in cs.shards(where).sources:
                     load_shard(one)
                 times.append(time.perf_counter() - begin)
             found[kind] = {"seconds": times, "sites_per_second": count / median(times),

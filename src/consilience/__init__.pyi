@@ -71,7 +71,7 @@ from .networks.symmetry.symmetry import Symmetry as Symmetry
 from .posteriors.adapters.table import register_adapter as register_adapter
 from .posteriors.posterior import Attached as Attached
 from .posteriors.posterior import Posterior as Posterior
-from .posteriors.sharded.api import pack as pack
-from .posteriors.sharded.api import shards as shards
+from .posteriors.sharded.packing import pack as pack
+from .posteriors.sharded.shards import shards as shards
 
 __version__: str

@@ -31,8 +31,8 @@ from .networks.methods.wasserstein import WassersteinFusion as WassersteinFusion
 from .posteriors.methods.amps import AMPS as AMPS
 from .posteriors.methods.average import Average as Average
 from .posteriors.methods.concatenate import Concatenate as Concatenate
+from .posteriors.methods.concatenate import PredictionEnsemble as PredictionEnsemble
 from .posteriors.methods.dirichlet_process.method import DirichletProcess as DirichletProcess
-from .posteriors.methods.ensemble import PredictionEnsemble as PredictionEnsemble
 from .posteriors.methods.kl.method import KLFusion as KLFusion
 from .posteriors.methods.kmeans import KMeans as KMeans
 from .posteriors.methods.spahm.method import SPAHM as SPAHM

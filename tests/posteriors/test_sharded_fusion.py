@@ -17,10 +17,9 @@ from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, Gau
 from consilience.posteriors.average import combine, kl_average
 from consilience.posteriors.columns import ComponentColumns
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.sharded.descent import descend
+from consilience.posteriors.sharded.descent import Centres, add_pass_sums, assign_and_sum, descend
 from consilience.posteriors.sharded.header import kind_of
 from consilience.posteriors.sharded.passes import PreparedShard, PreparedShards, prepare
-from consilience.posteriors.sharded.shard_pass import Centres, add_pass_sums, assign_and_sum
 from consilience.posteriors.sharded.shards import load_shard, stack_posteriors
 from consilience.posteriors.sharded.totals import add_totals, fused_posterior, shard_totals
 from tests.posteriors.shard_sites import planted_sites, written

@@ -177,9 +177,9 @@ class TestKeys:
             ShardSchema(posteriors[0].family), np.concatenate([p.natural for p in posteriors]), offsets
         )
         for limit in (1, 100, 1000, 10**9):
-            runs = block.chunks(limit)
-            assert [first for first, _ in runs] == [0, *(end for _, end in runs[:-1])]
-            assert runs[-1][1] == 50
+            runs = list(block.runs(limit))
+            assert [run.start for run in runs] == [0, *(run.stop for run in runs[:-1])]
+            assert runs[-1].stop == 50
 
 
 class TestRefusals:

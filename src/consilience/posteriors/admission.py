@@ -141,8 +141,7 @@ def _pseudo_observations(posterior: Posterior) -> Array | None:
     standard: Any = getattr(posterior.family, "standard", None)
     if standard is None or posterior.prior is None:
         return None
-    learned: Array = standard(posterior.natural)[1] - standard(posterior.prior[None])[1]
-    return learned
+    return standard(posterior.natural)[1] - standard(posterior.prior[None])[1]
 
 
 def parameter_scales(posterior: Posterior) -> dict[str, float]:

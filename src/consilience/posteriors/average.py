@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
+from consilience.drawing.words import first_names
 from consilience.errors import InputError
 from consilience.families import Direction, Family
 from consilience.families.random_effects import RandomEffectsFamily
@@ -38,7 +39,7 @@ from consilience.matching.groups import group_sums
 from consilience.posteriors.details import AverageDetails, PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.hierarchical_average import RandomEffectsRecord, hierarchical_average
-from consilience.posteriors.posterior import Attached, AxisTag, Posterior, Rule
+from consilience.posteriors.posterior import Attached, AxisTag, Posterior, Rule, shares_of
 
 Combine = Literal["auto", "hierarchical", "product", "barycenter"]
 COMBINATIONS: tuple[Combine, ...] = ("auto", "hierarchical", "product", "barycenter")
@@ -67,8 +68,7 @@ class Inclusion:
     def site_shares(self, priors: Array, site_weights: Array) -> Array:
         """Return the share (J,) of each site in the mean of the priors (J, P); they sum to 1."""
         del priors
-        shares: Array = site_weights / site_weights.sum()
-        return shares
+        return site_weights / site_weights.sum()
 
     def averages(self, ensemble: Ensemble, labels: Labels, n_groups: int, average: AverageFunction) -> Array:
         """Return the averages (G, P) of the groups."""
@@ -112,8 +112,7 @@ def common_prior(ensemble: Ensemble, inclusion: Inclusion = ALL_COPIES) -> Array
     if len(stated) < len(priors):
         return None
     rows = np.stack(stated)  # (J, P)
-    mean: Array = inclusion.site_shares(rows, ensemble.site_weights) @ rows
-    return mean
+    return inclusion.site_shares(rows, ensemble.site_weights) @ rows
 
 
 def kl_average(ensemble: Ensemble, labels: Labels, n_groups: int, direction: Direction) -> Array:
@@ -125,27 +124,12 @@ def kl_average(ensemble: Ensemble, labels: Labels, n_groups: int, direction: Dir
 
 @dataclass(frozen=True, eq=False)
 class AverageRecord:
-    """Which average was taken, and why.
-
-    Parameters
-    ----------
-    name : {"hierarchical", "product", "barycenter"}
-        The average.
-    requested : {"auto", "hierarchical", "product", "barycenter"}
-        What the option said.
-    reason : str
-        Why it was this one; empty where the option named it.
-    priors : str
-        How the priors of the models differ, whose weighted mean is that of the fused posterior; empty where they agree,
-        or a model states none.
-    random_effects : RandomEffectsRecord or None
-        What the hierarchical average found.
-    """
+    """Which average was taken, and why."""
 
     name: Average
-    requested: Combine
-    reason: str = ""
-    priors: str = ""
+    requested: Combine  # what the option said
+    reason: str = ""  # why it was this one; empty where the option named it
+    priors: str = ""  # how those of the models differ, of which the mean is taken; empty where they agree
     random_effects: RandomEffectsRecord | None = None
 
     def take(self, order: Labels) -> AverageRecord:
@@ -189,8 +173,7 @@ MAX_NAMED = 3
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = len(names) - MAX_NAMED
-    return ", ".join(sorted(names)[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return first_names(sorted(names), MAX_NAMED)
 
 
 def prior_differences(ensemble: Ensemble) -> str:
@@ -241,14 +224,6 @@ def _flattened(parameters: Mapping[str, Any]) -> dict[str, Array]:
     return flat
 
 
-def _product(
-    ensemble: Ensemble, labels: Labels, n_groups: int, prior: Array, average: AverageFunction, inclusion: Inclusion
-) -> Array:
-    """Return the Bayes products (G, P): each site's own prior is removed from each of its components, one put back."""
-    product: Array = prior + inclusion.likelihood_sums(ensemble, labels, n_groups, average)
-    return product
-
-
 def combine(
     ensemble: Ensemble,
     labels: Labels,
@@ -288,29 +263,19 @@ def combine(
         When a product that was asked for leaves the family's domain.
     """
     prior = common_prior(ensemble, inclusion)
-    reason = ""
-    if how == "auto":
-        reason = own_average or why_not_hierarchical(ensemble)
-    is_barycenter = how == "barycenter" or (how == "auto" and reason) or prior is None
-    natural: Array | None = None
-    priors = "" if prior is None else prior_differences(ensemble)
-    record = AverageRecord("barycenter", how, reason, priors)
-    if not is_barycenter and prior is not None:
-        natural, record = _bayesian_average(ensemble, labels, n_groups, how, average, inclusion, prior, priors)
-    if natural is None:
-        natural = inclusion.averages(ensemble, labels, n_groups, average)
+    natural, record = _fused_components(ensemble, labels, n_groups, how, average, inclusion, own_average, prior)
     counts = ensemble.column("counts")
     if counts is not None:
         counts = inclusion.credible_counts(counts, ensemble)
     features = [p.features for p in ensemble.unordered]
-    names = [name for name in ensemble.unordered[0].attached if all(name in p.attached for p in ensemble.unordered)]
+    names = set.intersection(*(set(p.attached) for p in ensemble.unordered))  # arrays that some site lacks are dropped
     posterior = Posterior(
         ensemble.family,
         natural,
         prior=prior,
         counts=None if counts is None else inclusion.totals(counts, ensemble, labels, n_groups),
         weights=_mixture_weights(ensemble, counts, labels, n_groups, inclusion),
-        attached={  # arrays that some site lacks are dropped
+        attached={
             name: inclusion.attached([p.attached[name] for p in ensemble.posteriors], ensemble, labels, n_groups)
             for name in sorted(names)
         },
@@ -319,59 +284,67 @@ def combine(
     return posterior, record
 
 
-def _bayesian_average(
+def _fused_components(
     ensemble: Ensemble,
     labels: Labels,
     n_groups: int,
     how: Combine,
     average: AverageFunction,
     inclusion: Inclusion,
-    prior: Array,
-    priors: str,
-) -> tuple[Array | None, AverageRecord]:
-    """Return products or hierarchical averages (G, P), and the record; no averages where ``"auto"`` has none."""
+    own_average: str,
+    prior: Array | None,
+) -> tuple[Array, AverageRecord]:
+    """Return the fused components (G, P), and which average they are; `prior` (P,) is that of all, where stated."""
+    reason = (own_average or why_not_hierarchical(ensemble)) if how == "auto" else ""
+    record = AverageRecord("barycenter", how, reason, "" if prior is None else prior_differences(ensemble))
+    if prior is None or how == "barycenter" or reason:
+        return inclusion.averages(ensemble, labels, n_groups, average), record
+
+    def product(chosen: Labels) -> Array:
+        """Return the Bayes products (G, P): each site's own prior is removed from its components, one put back."""
+        return prior + inclusion.likelihood_sums(ensemble, chosen, n_groups, average)
+
+    # Under "auto" only the hierarchical average is left here, which falls back to the barycenter.
     if how == "product":
-        natural = _product(ensemble, labels, n_groups, prior, average, inclusion)
-        record = AverageRecord("product", how, priors=priors)
+        natural, record = product(labels), replace(record, name="product")
     else:
         natural, random_effects = hierarchical_average(
-            ensemble,
-            labels,
-            n_groups,
-            likelihoods(ensemble),
-            prior,
-            lambda chosen: _product(ensemble, chosen, n_groups, prior, average, inclusion),
+            ensemble, labels, n_groups, likelihoods(ensemble), prior, product
         )
         reason = "every model states its prior and its counts" if how == "auto" else ""
-        record = AverageRecord("hierarchical", how, reason, priors, random_effects)
-    for row, text in ensemble.family.check(natural)[:1]:
-        if how == "auto":
-            reason = f"the Bayes product of component {row} {text}, so the priors are not those of the models"
-            return None, AverageRecord("barycenter", how, reason, priors)
-        raise InputError(
-            "",
-            f"the product of the posteriors matched to component {row} {text}: check the sites' priors",
-            code="E-NUMBER",
-        )
+        record = replace(record, name="hierarchical", reason=reason, random_effects=random_effects)
+    if how != "auto":
+        refuse_improper(ensemble.family, natural)
+    elif reason := why_improper(ensemble.family, natural):
+        record = replace(record, name="barycenter", reason=reason, random_effects=None)
+        natural = inclusion.averages(ensemble, labels, n_groups, average)
     return natural, record
+
+
+def why_improper(family: Family, products: Array) -> str:
+    """Return why Bayes products (G, P) are no posteriors; empty where they are."""
+    for row, text in family.check(products)[:1]:
+        return f"the Bayes product of component {row} {text}, so the priors are not those of the models"
+    return ""
+
+
+def refuse_improper(family: Family, products: Array) -> None:
+    """Raise InputError for Bayes products (G, P) that leave their family's domain."""
+    for row, text in family.check(products)[:1]:
+        problem = f"the product of the posteriors matched to component {row} {text}: check the sites' priors"
+        raise InputError("", problem, code="E-NUMBER")
 
 
 def likelihoods(ensemble: Ensemble) -> Array:
     """Return what each component's data say, eta_l less its site's prior (L, P); every site states one."""
     own_priors = np.stack([p.prior for p in ensemble.unordered if p.prior is not None])
-    beyond: Array = ensemble.natural - own_priors[ensemble.owner]
-    return beyond
+    return ensemble.natural - own_priors[ensemble.owner]
 
 
 def conjugate_groups(ensemble: Ensemble, level: Array) -> ConjugateGroups:
-    """Return the log marginal likelihoods of groups of components that share a prior.
+    """Return the log marginal likelihoods of groups of components that share a prior, which all models state.
 
-    Parameters
-    ----------
-    ensemble : Ensemble
-        The models, all with their prior.
-    level : Array of shape (J + 1,)
-        Log prior of a group of n = 0 ... J members.
+    `level` (J + 1,) is the log prior of a group of n = 0 ... J members.
     """
     prior = common_prior(ensemble)
     assert prior is not None  # noqa: S101  (methods refuse models without)
@@ -387,13 +360,19 @@ def _mixture_weights(
     weights = ensemble.column("weights")
     if weights is None:
         return None
-    totals = np.add.reduceat(weights, ensemble.offsets[:-1])  # (J,)
-    share = weights / np.where(totals > 0, totals, 1.0)[ensemble.owner]
-    if counts is not None:  # a site's weights sum to one; what it says of the pool is in proportion to its data
-        share = share * np.add.reduceat(counts, ensemble.offsets[:-1])[ensemble.owner]
-    mass = inclusion.totals(share, ensemble, labels, n_groups)  # (G,)
-    total = mass.sum()
-    return mass / total if total > 0 else np.full(n_groups, 1.0 / n_groups)
+    mass = mixture_mass(weights, counts, ensemble.offsets, ensemble.owner)
+    return shares_of(inclusion.totals(mass, ensemble, labels, n_groups))
+
+
+def mixture_mass(weights: Array, counts: Array | None, offsets: Labels, owner: Labels) -> Array:
+    """Return weights (L,) that sum in each site to one, or to its observations, where these are known.
+
+    What a site says of the pool is in proportion to its data.
+    """
+    starts = offsets[:-1]  # reduceat sums the rows of each site; no site is empty
+    totals = np.add.reduceat(weights, starts)  # (J,)
+    mass: Array = weights / np.where(totals > 0, totals, 1.0)[owner]
+    return mass if counts is None else mass * np.add.reduceat(counts, starts)[owner]
 
 
 MIN_PRECISION = 1e-300
@@ -404,22 +383,13 @@ MIN_PRECISION = 1e-300
 class AttachedSums:
     """Sums of an attached array at the groups of a matching; additive over sites, in any order.
 
-    Parameters
-    ----------
-    total : Array
-        Weighted sums of the entries; component axes have length G.
-    mass : Array of the same shape
-        Weights of the entries that were summed.
-    first : Array of the same shape
-        The entry of the site of the lowest key that has one; NaN where none has.
-    key : array of uint64, of the same shape
-        That key; the largest number where no site has an entry.
+    All have the shape of the array, with component axes of length G.
     """
 
-    total: Array
-    mass: Array
-    first: Array
-    key: NDArray[np.uint64]
+    total: Array  # weighted sums of the entries
+    mass: Array  # weights of the entries that were summed
+    first: Array  # the entry of the site of the lowest key that has one; NaN where none has
+    key: NDArray[np.uint64]  # that key; the largest number where no site has an entry
 
     def __add__(self, other: AttachedSums) -> AttachedSums:
         first_entries = np.where(other.key < self.key, other.first, self.first)
@@ -437,20 +407,8 @@ def carry(
 ) -> AttachedSums:
     """Return the sums of one attached array of several sites at its groups.
 
-    Parameters
-    ----------
-    arrays : sequence of Attached
-        The array of each site.
-    offsets : Labels of shape (J + 1,)
-        Where each site starts among the components, and the end.
-    labels : Labels of shape (L,)
-        Group of each component; -1 for none.
-    weights : Array of shape (J,)
-        Weight of each site.
-    n_groups : int
-        Number G of groups.
-    keys : array of uint64 of shape (J,), optional
-        Order of the sites by contents. Default: as they stand.
+    Sites start at `offsets` (J + 1,) among the components, whose groups are `labels` (L,), -1 for none. `keys` (J,)
+    order the sites by their contents; without them they come as they stand.
     """
     keys = np.arange(len(arrays), dtype=np.uint64) if keys is None else keys
     first = arrays[0]

@@ -7,7 +7,7 @@ stored; site j has rows offsets[j] to offsets[j + 1].
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from consilience.checks import Array, Json, Labels
 from consilience.core.features import Features
 from consilience.families.base import Family
+from consilience.posteriors.ensemble import SiteRows, offsets_of
 from consilience.posteriors.posterior import Attached, AxisTag, Posterior, Rule
 
 CHUNK_BYTES = 2**25
@@ -58,22 +59,14 @@ class ShardSchema:
 
 @dataclass(frozen=True, eq=False)
 class RaggedColumn:
-    """An attached array of every site, flattened, one site after another.
+    """An attached array of every site, flattened, one site after another; see ``ComponentColumns.attached_starts``."""
 
-    Parameters
-    ----------
-    values : Array of shape (n,)
-        The entries of all sites; ``ComponentColumns.attached_starts`` says where each site's begin.
-    precision : Array of shape (n,), optional
-        Their precisions, where the rule needs them.
-    """
-
-    values: Array
-    precision: Array | None = None
+    values: Array  # (n,)
+    precision: Array | None = None  # (n,), where the rule needs it
 
 
 @dataclass(frozen=True, eq=False)
-class ComponentColumns:
+class ComponentColumns(SiteRows):
     """Components of J sites, L in all.
 
     Parameters
@@ -103,20 +96,53 @@ class ComponentColumns:
     attached: Mapping[str, RaggedColumn] = field(default_factory=dict)
     names: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, kind: ShardSchema, posterior: Posterior) -> ComponentColumns:
+        """Return the components of one site."""
+        attached = {
+            name: RaggedColumn(array.values.ravel(), None if array.precision is None else array.precision.ravel())
+            for name, array in posterior.attached.items()
+        }
+        offsets = np.array([0, posterior.n_components])
+        return cls(kind, posterior.natural, offsets, posterior.counts, posterior.weights, posterior.prior, attached)
+
+    @classmethod
+    def joined(cls, parts: Sequence[ComponentColumns]) -> ComponentColumns:
+        """Return the components of several parts of one kind, one after another."""
+        kind = parts[0].kind
+        rows = {name: np.concatenate([part.stated_rows[name] for part in parts]) for name in parts[0].stated_rows}
+        prior = None
+        if "prior" in kind.stated:
+            prior = one_if_alike(np.concatenate([part.priors for part in parts if part.priors is not None]))
+        attached = {}
+        for name, (_axes, rule, _lengths) in kind.attached.items():
+            arrays = [part.attached[name] for part in parts]
+            precisions = [array.precision for array in arrays if array.precision is not None]
+            precision = np.concatenate(precisions) if rule == "precision-mean" else None
+            attached[name] = RaggedColumn(np.concatenate([array.values for array in arrays]), precision)
+        natural = np.concatenate([part.natural for part in parts])
+        offsets = offsets_of(np.concatenate([part.sizes for part in parts]))
+        return cls(kind, natural, offsets, rows.get("counts"), rows.get("weights"), prior, attached)
+
     @property
-    def n_sites(self) -> int:
-        """Number J of sites."""
-        return len(self.offsets) - 1
+    def stated_rows(self) -> dict[str, Array]:
+        """Those of counts and weights (L,) that the sites state, by name."""
+        columns = {"counts": self.counts, "weights": self.weights}
+        return {name: values for name, values in columns.items() if values is not None}
 
-    @cached_property
-    def sizes(self) -> Labels:
-        """Number of components of each site (J,)."""
-        return np.diff(self.offsets)
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return everything of the sites but their offsets and names, by the names of columns in files."""
+        columns = {"natural": self.natural, "counts": self.counts, "weights": self.weights, "prior": self.prior}
+        for name, ragged in self.attached.items():
+            columns |= {f"attached.{name}": ragged.values, f"attached.{name}.precision": ragged.precision}
+        return {name: values for name, values in columns.items() if values is not None}
 
-    @cached_property
-    def owner(self) -> Labels:
-        """The site of each component (L,)."""
-        return np.repeat(np.arange(self.n_sites, dtype=np.int64), self.sizes)
+    @property
+    def priors(self) -> Array | None:
+        """The prior of every site (J, P); None where sites state none."""
+        if self.prior is None:
+            return None
+        return np.broadcast_to(self.prior, (self.n_sites, self.kind.family.size))
 
     @cached_property
     def attached_starts(self) -> Mapping[str, Labels]:
@@ -126,12 +152,12 @@ class ComponentColumns:
             sizes = np.ones(self.n_sites, dtype=np.int64)
             for tag, length in zip(axes, lengths, strict=True):
                 sizes *= self.sizes if tag == "component" else length
-            starts[name] = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+            starts[name] = offsets_of(sizes)
         return starts
 
     def site(self, number: int) -> Posterior:
         """Return the posterior of one site."""
-        rows = slice(int(self.offsets[number]), int(self.offsets[number + 1]))
+        rows = self.rows_of(slice(number, number + 1))
         attached = {}
         for name, (axes, rule, lengths) in self.kind.attached.items():
             column, starts = self.attached[name], self.attached_starts[name]
@@ -151,43 +177,42 @@ class ComponentColumns:
             source=self.kind.source,
         )
 
-    def chunks(self, limit: int = CHUNK_BYTES) -> list[tuple[int, int]]:
-        """Return runs (first, end) of whole sites with at most `limit` bytes of float64 parameters, or of one site."""
-        rows = max(1, limit // (8 * self.natural.shape[1]))
-        # For every multiple of `rows`, the last site that ends at or before it. A site longer than a run gives 0 or the
-        # same end twice, which is why ends are made unique.
-        ends = np.unique(
-            np.searchsorted(self.offsets, np.arange(rows, self.offsets[-1] + rows, rows), side="right") - 1
-        )
-        ends = np.unique(np.append(ends[ends > 0], self.n_sites))
-        return list(zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True))
+    def place_of(self, row: int) -> tuple[int, int]:
+        """Return the site of a row, and the number of the component there."""
+        site = int(np.searchsorted(self.offsets, row, side="right")) - 1  # the last whose offset is not above the row
+        return site, row - int(self.offsets[site])
+
+    def chunks(self) -> Iterator[tuple[slice, slice]]:
+        """Yield runs of sites with about ``CHUNK_BYTES`` of float64 parameters, and their rows."""
+        for sites in self.runs(max(1, CHUNK_BYTES // (8 * self.natural.shape[1]))):
+            yield sites, self.rows_of(sites)
 
     def keys(self, seed: int) -> NDArray[np.uint64]:
         """Return a pseudo-random number for each site (J,), by its natural parameters and the seed alone.
 
         Neither the order of sites, nor that of their components, nor how sites lie in shards changes it. So the sites
-        of the k smallest numbers are a sample that does not depend on any of these either (a bottom-k sketch).
-
-        Parameters
-        ----------
-        seed : int
-            Which hash function; another seed gives another sample.
+        of the k smallest numbers are a sample that does not depend on any of these either (a bottom-k sketch), another
+        for each seed.
         """
         rng = np.random.default_rng(seed)
         # The key of a row is a sum of its P words times random odd numbers, modulo 2^64 (multiply-shift hashing),
         # mixed; the key of a site the mixed sum over its rows. Sums do not depend on the order of the components.
         factors = rng.integers(0, 2**63, size=self.natural.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
         keys = np.empty(self.n_sites, dtype=np.uint64)
-        for first, end in self.chunks():
-            rows = np.ascontiguousarray(self.natural[self.offsets[first] : self.offsets[end]], dtype=np.float64)
-            mixed = _mix_bits((rows + 0.0).view(np.uint64) @ factors)  # (n,); + 0.0 makes -0.0 and 0.0 the same bits
-            keys[first:end] = _mix_bits(np.add.reduceat(mixed, self.offsets[first:end] - self.offsets[first]))
+        for sites, rows in self.chunks():
+            natural = np.ascontiguousarray(self.natural[rows], dtype=np.float64)
+            mixed = _mix_bits((natural + 0.0).view(np.uint64) @ factors)  # (n,); + 0.0 makes -0.0 and 0.0 the same bits
+            keys[sites] = _mix_bits(np.add.reduceat(mixed, self.offsets[sites] - rows.start))
         return keys
+
+
+def one_if_alike(priors: Array) -> Array:
+    """Return the one prior (P,) of all sites, or the priors (J, P) where they differ."""
+    return priors[0] if np.all(priors == priors[0]) else priors
 
 
 def _mix_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return 64-bit numbers with all bits mixed, by the finaliser of SplitMix64, a bijection."""
     values = (values ^ (values >> np.uint64(30))) * MIX_MULTIPLIERS[0]
     values = (values ^ (values >> np.uint64(27))) * MIX_MULTIPLIERS[1]
-    mixed: NDArray[np.uint64] = values ^ (values >> np.uint64(31))
-    return mixed
+    return values ^ (values >> np.uint64(31))

@@ -18,20 +18,12 @@ N_WORDS = 10
 
 @dataclass(frozen=True, eq=False)
 class ComponentMoments:
-    """Means and standard deviations of components, in the units of the features.
+    """Means and standard deviations of components, in the units of the features."""
 
-    Parameters
-    ----------
-    names, units : tuple of str of length D
-        Names of the features, and their units, empty where they are not stated.
-    mean, deviation : ndarray of shape (n, D)
-        Mean of each component, and the standard deviation of the observations in it.
-    """
-
-    names: tuple[str, ...]
-    units: tuple[str, ...]
-    mean: Array
-    deviation: Array
+    names: tuple[str, ...]  # of the features
+    units: tuple[str, ...]  # empty where they are not stated
+    mean: Array  # of each component (n, D)
+    deviation: Array  # of the observations in it (n, D)
 
 
 def feature_moments(posterior: Posterior) -> ComponentMoments | None:

@@ -6,7 +6,7 @@ a warning at the site says which.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from consilience.core.features import Features, final_model, is_pipeline
 from consilience.core.fusion import Fusion
 from consilience.core.min_count import MIN_COUNT
 from consilience.core.training_state import training_state_problem
+from consilience.drawing.words import first_names
 from consilience.errors import FileFormatError, InputError, OptionError, Problem, UnsupportedError, WithheldWarning
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.adapters.base import Adapter
@@ -108,7 +109,8 @@ def describe(
         )
     posterior = describe_all(model, data, n_observations, sample_weight)
     if unusable := unusable_components(model):
-        text = f"{len(unusable)} components have no usable parameters and were left out: {_listed(unusable)}"
+        named = first_names(list(map(str, unusable)), _MAX_NAMED)
+        text = f"{len(unusable)} components have no usable parameters and were left out: {named}"
         warn_caller(text, WithheldWarning)
     if features is not None:
         posterior = _with_features(posterior, features, is_told=isinstance(model, Posterior))
@@ -228,12 +230,7 @@ def _with_features(posterior: Posterior, features: Features, *, is_told: bool) -
 def withhold(posterior: Posterior, min_count: float) -> Posterior:
     """Return a posterior without its components of fewer than `min_count` effective observations, and warn of them.
 
-    What is attached follows; see ``thin_components``.
-
-    Raises
-    ------
-    InputError
-        When nothing would be left.
+    What is attached follows; see ``thin_components``. Raises InputError when nothing would be left.
     """
     thin = thin_components(posterior, min_count)
     if not len(thin):
@@ -249,11 +246,4 @@ def unusable_components(model: Any) -> list[int]:
     if isinstance(model, Posterior):
         return []
     fitted = final_model(model) if is_pipeline(model) else model
-    unusable: list[int] = _adapter_for(fitted).unusable_components(fitted).tolist()
-    return unusable
-
-
-def _listed(numbers: Sequence[object]) -> str:
-    """Return the first numbers for a warning, and how many more there are."""
-    more = f" and {len(numbers) - _MAX_NAMED} more" if len(numbers) > _MAX_NAMED else ""
-    return ", ".join(map(str, numbers[:_MAX_NAMED])) + more
+    return _adapter_for(fitted).unusable_components(fitted).tolist()

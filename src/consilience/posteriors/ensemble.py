@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, overload
+from typing import overload
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from consilience.checks import Array, Labels, as_weights
 from consilience.errors import InputError
@@ -23,63 +23,23 @@ from consilience.families.evidence import EvidenceFamily
 from consilience.posteriors.posterior import Posterior
 
 
-class Stacked(Protocol):
-    """The components of J sites, one site after another: what matching needs of an Ensemble."""
-
-    @property
-    def family(self) -> Family:
-        """The family of every component."""
-
-    @property
-    def natural(self) -> Array:
-        """Natural parameters of all components (L, P)."""
-
-    @property
-    def offsets(self) -> Labels:
-        """Where each site starts, and the end (J + 1,)."""
-
-    @property
-    def row_weights(self) -> Array:
-        """The site weight of each component (L,)."""
-
-    @property
-    def sizes(self) -> Labels:
-        """Number of components of each site (J,)."""
-
-    @property
-    def owner(self) -> Labels:
-        """The site of each component (L,)."""
-
-    @property
-    def n_sites(self) -> int:
-        """Number J of sites."""
+def offsets_of(sizes: Labels) -> Labels:
+    """Return where each of some runs of these sizes (J,) starts, and the end of the last (J + 1,)."""
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
 
 
-@dataclass(frozen=True, eq=False)
-class Stack:
-    """Components of sites without what else their posteriors hold, in a family that counts information.
+def informed_rows(counts: Array, owner: Labels, offsets: Labels, min_count: float) -> NDArray[np.bool_]:
+    """Return which components (L,) have at least `min_count` observations or are the best informed of their site."""
+    is_informed = counts >= min_count
+    # In the order of sites, then of falling counts, the row at a site's offset is its best informed one.
+    is_informed[np.lexsort((-counts, owner))[offsets[:-1]]] = True
+    return is_informed
 
-    Parameters
-    ----------
-    family : EvidenceFamily
-        The family of every component.
-    natural : Array of shape (L, P)
-        Natural parameters.
-    offsets : Labels of shape (J + 1,)
-        Where each site starts, and the end.
-    row_weights : Array of shape (L,)
-        The site weight of each component.
-    """
 
-    family: EvidenceFamily
-    natural: Array
+class SiteRows:
+    """Rows of J sites, one site after another; ``offsets`` (J + 1,) says where each site starts, and the end."""
+
     offsets: Labels
-    row_weights: Array
-
-    @property
-    def sizes(self) -> Labels:
-        """Number of components of each site (J,)."""
-        return np.diff(self.offsets)
 
     @property
     def n_sites(self) -> int:
@@ -87,15 +47,41 @@ class Stack:
         return len(self.offsets) - 1
 
     @cached_property
+    def sizes(self) -> Labels:
+        """Number of rows of each site (J,)."""
+        return np.diff(self.offsets)
+
+    @cached_property
     def owner(self) -> Labels:
-        """The site of each component (L,)."""
+        """The site of each row (L,)."""
         return np.repeat(np.arange(self.n_sites, dtype=np.int64), self.sizes)
+
+    def rows_of(self, sites: slice) -> slice:
+        """Return the rows of a run of sites."""
+        return slice(int(self.offsets[sites.start]), int(self.offsets[sites.stop]))
+
+    def runs(self, limit: int) -> Iterator[slice]:
+        """Yield runs of whole sites, in order, of as many rows as `limit` allows; of one site at least."""
+        first = 0
+        while first < self.n_sites:
+            end = int(np.searchsorted(self.offsets, self.offsets[first] + limit, side="right")) - 1
+            yield slice(first, max(end, first + 1))
+            first = max(end, first + 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Stack(SiteRows):
+    """Components of sites without what else their posteriors hold, in a family that counts information."""
+
+    family: EvidenceFamily
+    natural: Array  # (L, P)
+    offsets: Labels  # (J + 1,)
+    row_weights: Array  # site weight of each component (L,)
 
     def take(self, rows: Labels) -> Stack:
         """Return the stack of some rows, ascending; sites keep their places even when nothing is left of them."""
         sizes = np.bincount(self.owner[rows], minlength=self.n_sites)
-        offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
-        return Stack(self.family, self.natural[rows], offsets, self.row_weights[rows])
+        return Stack(self.family, self.natural[rows], offsets_of(sizes), self.row_weights[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +161,7 @@ class Ensemble:
     @cached_property
     def offsets(self) -> Labels:
         """Where each model starts in the stack, and the end (J + 1,)."""
-        return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(self.sizes)])
+        return offsets_of(self.sizes)
 
     @cached_property
     def owner(self) -> Labels:
@@ -194,6 +180,12 @@ class Ensemble:
             return self
         posteriors, names = [self.posteriors[i] for i in positive.tolist()], [self.names[i] for i in positive]
         return Ensemble.of(posteriors, self.site_weights[positive], names)
+
+    def keep(self, is_kept: NDArray[np.bool_]) -> Ensemble:
+        """Return the ensemble of those components that are kept (L,), some of every model."""
+        kept = np.split(is_kept, self.offsets[1:-1])
+        pairs = zip(self.posteriors, kept, strict=True)
+        return replace(self, posteriors=tuple(posterior.take(np.flatnonzero(rows)) for posterior, rows in pairs))
 
     def column(self, name: str) -> Array | None:
         """Return ``counts`` or ``weights`` of all components (L,), or None where some model lacks them."""
@@ -242,23 +234,12 @@ class ReorderedPosteriors(Sequence[Posterior]):
     """The posteriors of an ensemble in another order of sites, and of components inside sites, made when asked for.
 
     There may be very many, and most of a fusion needs the stack alone.
-
-    Parameters
-    ----------
-    source : Ensemble
-        The ensemble.
-    sites : Labels of shape (J,)
-        Which of its sites each posterior is of.
-    origin : Labels of shape (L,)
-        Its row of each component.
-    natural : Array of shape (L, P)
-        Natural parameters in the new order.
     """
 
     source: Ensemble
-    sites: Labels
-    origin: Labels
-    natural: Array
+    sites: Labels  # which site of the source each posterior is of (J,)
+    origin: Labels  # row of each component in the source (L,)
+    natural: Array  # natural parameters in the new order (L, P)
 
     @cached_property
     def handed_in(self) -> tuple[Posterior, ...]:
@@ -268,7 +249,7 @@ class ReorderedPosteriors(Sequence[Posterior]):
     @cached_property
     def _offsets(self) -> Labels:
         """Where each site starts, and the end (J + 1,)."""
-        return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(self.source.sizes[self.sites])])
+        return offsets_of(self.source.sizes[self.sites])
 
     def column(self, name: str) -> Array | None:
         """Return ``counts`` or ``weights`` of all components (L,), or None where some model lacks them."""
@@ -289,3 +270,7 @@ class ReorderedPosteriors(Sequence[Posterior]):
         rows, site = slice(self._offsets[number], self._offsets[number + 1]), self.sites[number]
         positions = self.origin[rows] - self.source.offsets[site]
         return self.source.posteriors[site].reordered(self.natural[rows], positions)
+
+
+Stacked = Ensemble | Stack
+"""The components of J sites, one site after another."""

@@ -69,23 +69,9 @@ class _ComparedModel:
 
 
 def evaluate_posteriors(fused: NamedInput, local: NamedInput, data: Any, labels: Any) -> Evaluation:
-    """Compare a fused model with a site's own, neither of them a network; see ``evaluate``.
+    """Compare a fused model with a site's own, neither of them a network, on the site's observations; see ``evaluate``.
 
-    Parameters
-    ----------
-    fused, local : NamedInput
-        The fused model, and the site's own.
-    data : array_like of shape (n, D), table, or path
-        The site's observations.
-    labels : array_like of shape (n,), str, path, or None
-        Known classes of the observations, or where they are.
-
-    Raises
-    ------
-    InputError
-        When the models cannot be compared or the data do not fit them, naming what is at fault.
-    UnsupportedError
-        For models that no adapter knows.
+    Models that cannot be compared, or that no adapter knows, and data that do not fit them are refused by name.
     """
     fused_model, own_model = _compared_model(fused), _compared_model(local)
     fused_model = _restrict_to_words(fused_model, own_model)
@@ -121,13 +107,7 @@ def evaluate_posteriors(fused: NamedInput, local: NamedInput, data: Any, labels:
 
 
 def log_density_of(model: NamedInput, data: Any, kind: ScoreKind) -> Array:
-    """Return the log density of every row (n,) under a model, in nats; see ``log_density``.
-
-    Raises
-    ------
-    OptionError
-        For a kind of density that the model does not have.
-    """
+    """Return the log density of every row (n,) under a model, in nats; see ``log_density``."""
     compared = _compared_model(model)
     values, _, data_name = _read_data(compared, compared, data, None)
     densities = {
@@ -143,13 +123,7 @@ def log_density_of(model: NamedInput, data: Any, kind: ScoreKind) -> Array:
 
 
 def topic_coherence_of(model: NamedInput, documents: Any, n_words: int) -> Array:
-    """Return the coherence of every topic (K,) of a model by reference documents; see ``topic_coherence``.
-
-    Raises
-    ------
-    UnsupportedError
-        For a model that has no topics.
-    """
+    """Return the coherence of every topic (K,) of a model by reference documents; see ``topic_coherence``."""
     compared = _compared_model(model)
     if not isinstance(compared.adapter, TopicAdapter):
         raise UnsupportedError(compared.name, f"is a {compared.adapter.kind}, which has no topics of words")
@@ -236,12 +210,8 @@ def _all_scores(compared: _ComparedModel, values: Any, data_name: str) -> list[S
     """Return the scores of a model on observations (n, D), the one that models are compared by first.
 
     Mixtures have a predictive density, where they know their numbers of observations, and one at point estimates, and
-    after these what their library gives.
-
-    Raises
-    ------
-    InputError
-        Where no observation can be scored, or the score of one that counts is not finite.
+    after these what their library gives. Where no observation can be scored, or a score that counts is not finite, that
+    is an error.
     """
     with np.errstate(over="ignore", invalid="ignore"):  # data beyond float64's range are named below
         if isinstance(compared.model, ModelEnsemble):

@@ -102,13 +102,7 @@ class FileSummary:
 
 
 def write_posterior(path: Path, posterior: Posterior, provenance: dict[str, Json] | None = None) -> None:
-    """Write a posterior file, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        When the path cannot be written, or the source or provenance is not made of JSON values.
-    """
+    """Write a posterior file, whole or not at all."""
     fields = {
         "family": {"name": posterior.family.name, **posterior.family.config()},
         "source": dict(posterior.source),
@@ -128,26 +122,14 @@ def write_posterior(path: Path, posterior: Posterior, provenance: dict[str, Json
 
 
 def read_summary(where: Path | SafetensorsFile) -> FileSummary:
-    """Return what the header of a posterior file says.
-
-    Raises
-    ------
-    FileFormatError
-        For a file that is missing, truncated, not safetensors, without our metadata or of a newer version.
-    """
+    """Return what the header of a posterior file says; raise FileFormatError where it is none that is read."""
     file = as_file(where)
     header, tensors = read_document(file, POSTERIOR, PosteriorHeader, FORMAT_VERSION, _WHAT, _MAX_ENTRIES)
     return FileSummary(header, dict(tensors.shapes))
 
 
 def family_of(path: Path | str, config: dict[str, Json], remedy: str = REMEDY) -> Family:
-    """Return the family that a file's header describes.
-
-    Raises
-    ------
-    FileFormatError
-        Naming the file, for a family that is not known or cannot be made.
-    """
+    """Return the family that a file's header describes; raise FileFormatError where it cannot be made."""
     try:
         return _shared_family(json.dumps(config, sort_keys=True))
     except FileFormatError as error:
@@ -180,13 +162,7 @@ def _prepare(file: SafetensorsFile, header: PosteriorHeader, tensors: TensorHead
 def _make(
     file: SafetensorsFile, prepared: tuple[PosteriorHeader, Family], arrays: dict[str, AnyArray]
 ) -> tuple[Posterior, dict[str, Any] | None]:
-    """Return the posterior of a file with its provenance.
-
-    Raises
-    ------
-    InputError
-        Saying what is wrong with its values.
-    """
+    """Return the posterior of a file with its provenance."""
     header, family = prepared
     tensors = {name: np.asarray(arrays.pop(name), dtype=np.float64) for name in sorted(arrays)}
     try:

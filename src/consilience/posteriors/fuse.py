@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,7 @@ from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.fusion import PosteriorFusion
 from consilience.posteriors.inputs import describe_inputs, unusable_in
 from consilience.posteriors.labels import group_by_label, with_labels
-from consilience.posteriors.method import Method, PosteriorOutcome
+from consilience.posteriors.method import Assignment, Method, PosteriorOutcome, expand_assignment
 from consilience.posteriors.methods import make_method
 from consilience.posteriors.model_ensemble import ensemble_of
 from consilience.posteriors.posterior import Posterior
@@ -38,7 +38,6 @@ from consilience.posteriors.rebuild import rebuild
 from consilience.posteriors.scaling import without_pipeline
 from consilience.posteriors.thin_components import (
     left_out_record,
-    matching_of_all,
     nothing_left_in,
     remaining_components,
     rows_of,
@@ -62,48 +61,53 @@ def prepare_posteriors(request: Request) -> Prepared:
         if problems and not described:  # what is no model of ours is told first: its options may be another kind's
             raise UnsupportedError(problems) from None
         raise
-    weights = request.weights
+    weights, names = request.weights, [named_input.name for named_input in request.inputs]
     if weights is not None:
-        weights = in_order(weights, [named_input.name for named_input in request.inputs], "weights")
+        weights = in_order(weights, names, "weights")
     error: OptionError | None = None
     try:
         if len({site.value.family for site in described}) == 1:
-            all_described = len(described) == len(request.inputs)
-            problems += [text for site in described for text in nothing_left_in(site.label, site.value, min_count)]
-            if request.only_check:  # as a round would refuse them; whoever is trusted may be fused all the same
-                problems += [
-                    problem.about(site.label)
-                    for site in described
-                    for problem in inadmissible(site.value, is_fused=bool(site.ancestors))
-                ]
-            ensemble = ensemble_of_inputs(described, weights if all_described else None)
-            if not problems:
-                ensemble = _remaining(ensemble, min_count, method)[0]
-            adapter = None if problems else _rebuilding_adapter(method, ensemble)
-            problems = problems + method.refuse(ensemble) + _refusals(adapter, method, ensemble)
+            _add_problems(problems, request, described, method, weights, min_count)
     except OptionError as option_error:
         error = option_error
-    stated: PosteriorDetails = {} if request.n_observations is None else {"n_observations": _stated_numbers(request)}
+    stated: PosteriorDetails = {}
+    if request.n_observations is not None:
+        numbers = stated_numbers(request.n_observations, names)
+        stated["n_observations"] = EQUAL if numbers is None else dict(zip(names, numbers, strict=True))
     fuse = partial(
-        _fuse_or_name,
-        described,
-        method,
-        alignment,
-        weights,
-        request.rng,
-        request.seed,
-        request.progress,
-        stated,
+        _fuse_or_name, described, method, alignment, weights, request.rng, request.seed, request.progress, stated,
         min_count,
-    )
+    )  # fmt: skip
     return Prepared(problems, fuse, error)
 
 
-def _stated_numbers(request: Request) -> dict[str, float] | str:
-    """Return the numbers of observations that the call stated, by name, or that all models count alike."""
-    names = [named_input.name for named_input in request.inputs]
-    numbers = stated_numbers(request.n_observations, names)
-    return EQUAL if numbers is None else dict(zip(names, numbers, strict=True))
+def _add_problems(
+    problems: list[Problem],
+    request: Request,
+    described: Sequence[Described[Posterior]],
+    method: Method,
+    weights: ArrayLike | None,
+    min_count: float,
+) -> None:
+    """Add to `problems` why models of one family cannot be fused with these options."""
+    problems += [text for site in described for text in nothing_left_in(site.label, site.value, min_count)]
+    if request.only_check:  # as a round would refuse them; whoever is trusted may be fused all the same
+        problems += _inadmissible_in(described)
+    ensemble = ensemble_of_inputs(described, weights if len(described) == len(request.inputs) else None)
+    adapter = None
+    if not problems:
+        ensemble = _remaining(ensemble, min_count, method)[0]
+        adapter = _rebuilding_adapter(method, ensemble)
+    problems += method.refuse(ensemble) + _refusals(adapter, method, ensemble)
+
+
+def _inadmissible_in(described: Sequence[Described[Posterior]]) -> list[Problem]:
+    """Return why posteriors may not be fused with those of others, a line each."""
+    return [
+        problem.about(site.label)
+        for site in described
+        for problem in inadmissible(site.value, is_fused=bool(site.ancestors))
+    ]
 
 
 def _remaining(ensemble: Ensemble, min_count: float, method: Method) -> tuple[Ensemble, list[Labels]]:
@@ -135,23 +139,13 @@ def _fuse_or_name(described: Sequence[Described[Posterior]], *rest: Any) -> Post
     """Return what `fuse_described` returns, or name the models with which nothing can be calculated.
 
     Robust fusion may leave them out, so they are not refused before it was tried.
-
-    Raises
-    ------
-    InputError
-        Where arithmetic failed, and a model is one that `inadmissible` refuses.
     """
     try:
         return fuse_described(described, *rest)
     except (ArithmeticError, np.linalg.LinAlgError):
-        problems = [
-            problem.about(site.label)
-            for site in described
-            for problem in inadmissible(site.value, is_fused=bool(site.ancestors))
-        ]
-        if not problems:
-            raise
-        raise InputError(problems) from None
+        if problems := _inadmissible_in(described):
+            raise InputError(problems) from None
+        raise
 
 
 def fuse_described(
@@ -167,29 +161,9 @@ def fuse_described(
 ) -> PosteriorFusion:
     """Match, average and rebuild posteriors that were described and checked.
 
-    Parameters
-    ----------
-    described : sequence of Described of length J
-        The inputs with their posteriors.
-    method : Method
-        The method.
-    alignment : VocabularyAlignment or None
-        How words were aligned, for topic models of different vocabularies.
-    weights : array_like of shape (J,) or None
-        Weight of each model; None weighs all alike.
-    rng, seed
-        The generator, and the seed that it was made of where there was one, for provenance.
-    progress : callable
-        Gets the steps of the method.
-    stated : PosteriorDetails, optional
-        What the call said of the models, for details and provenance. Default: nothing.
-    min_count : float, optional
-        Components with fewer effective observations are left out. Default: 5.
-
-    Raises
-    ------
-    InputError
-        When nothing of a model is left.
+    `alignment` says how words were aligned, `weights` (J,) weigh the models, and `stated` is what the call said of
+    them, for details and provenance. Components of fewer than `min_count` effective observations are left out; a model
+    of which nothing would be left is refused.
     """
     if problems := [text for site in described for text in nothing_left_in(site.label, site.value, min_count)]:
         raise InputError(problems)
@@ -202,40 +176,61 @@ def fuse_described(
     outcome = _matched(ensemble, method, adapter, thin, rng, progress)
     labels = outcome.matching.labels  # of the components that were not left out
     details = _with_statements(outcome.details, described, alignment, {**(stated or {}), **left_out})
-    outcome = replace(outcome, matching=matching_of_all(outcome.matching, whole.posteriors, remaining), details=details)
+    matching = _matching_of_all(outcome.matching, whole, rows_of(whole.posteriors, remaining))
+    outcome = replace(outcome, matching=matching, details=details)
     if adapter is not None:
         outcome = replace(outcome, posterior=adapter.recombine(outcome.posterior, ensemble))
-    is_mixture = adapter is None or adapter.mixture(outcome.posterior) is not None
     inputs = [
         _input_record(described_input, float(weight), outcome.matching, site)
         for site, (described_input, weight) in enumerate(zip(described, ensemble.site_weights, strict=True))
     ]
-    result = result_record(
-        outcome.posterior.n_components,
-        outcome.status,
-        outcome.details,
-        outcome.objective,
-        outcome.history,
+    return fusion_of(
+        outcome,
+        method,
+        {"min_count": float(min_count)},
+        seed,
+        sorted(inputs, key=_input_key),
         site_digests(described),
-    )
-    options = {**asdict(method), "min_count": float(min_count)}
-    return PosteriorFusion(
-        posterior=outcome.posterior,
-        matching=outcome.matching,
-        objective=outcome.objective,
-        history=outcome.history,
-        status=outcome.status,
-        details=outcome.details,
-        provenance=make_provenance(method.name, options, seed, sorted(inputs, key=_input_key), result),
         inputs=tuple(
             FusedInput(site.name, site.value, site.digest, float(weight))
             for site, weight in zip(described, ensemble.site_weights, strict=True)
         ),
-        _rebuild=_rebuilder(method, ensemble),
-        _judge=judge_of(method, ensemble, labels, is_mixture=is_mixture),
+        _rebuild=partial(_side_by_side, ensemble) if method.keeps_models else rebuild,
+        _judge=judge_of(method, adapter, outcome.posterior, ensemble, labels),
         keeps_models=method.keeps_models,
-        atoms=outcome.atoms,
     )
+
+
+def _matching_of_all(matching: Matching, whole: Ensemble, rows: Labels) -> Matching:
+    """Return the matching of some rows (n,) of an ensemble as one of all, if it is not: the others have label -1."""
+    if len(matching.labels) == len(whole.owner):
+        return matching
+    known = Assignment(matching.labels, coupling=matching.coupling, confidence=matching.confidence)
+    of_all = expand_assignment(known, rows, len(whole.owner))
+    return Matching(
+        of_all.labels, whole.owner, matching.n_components, of_all.coupling, of_all.confidence, names=matching.names
+    )
+
+
+def fusion_of(
+    outcome: PosteriorOutcome,
+    method: Method,
+    options: Mapping[str, Any],
+    seed: int | None,
+    records: list[dict[str, Any]],
+    digests: Mapping[str, str] | None = None,
+    **further: Any,
+) -> PosteriorFusion:
+    """Return a finished fusion with its provenance: further options of the call, and records of the models.
+
+    `digests` names by digest all that it rests on; further fields are those of `PosteriorFusion`.
+    """
+    result = result_record(
+        outcome.posterior.n_components, outcome.status, outcome.details, outcome.objective, outcome.history, digests
+    )
+    provenance = make_provenance(method.name, {**asdict(method), **options}, seed, records, result)
+    stated = {field.name: getattr(outcome, field.name) for field in fields(outcome)}
+    return PosteriorFusion(**stated, provenance=provenance, **further)
 
 
 def _with_statements(
@@ -287,14 +282,19 @@ def _matched(
 
 
 def judge_of(
-    method: Method, ensemble: Ensemble, labels: Labels, *, is_mixture: bool, n_sites: int | None = None
+    method: Method,
+    adapter: Adapter | None,
+    fused: Posterior,
+    ensemble: Ensemble,
+    labels: Labels,
+    n_sites: int | None = None,
 ) -> Callable[..., Verdict]:
     """Return what judges the fusion of an ensemble when it is asked for; see ``judge_fusion``."""
     return partial(
         judge_fusion,
         ensemble,
         labels,
-        is_mixture=is_mixture,
+        is_mixture=adapter is None or adapter.mixture(fused) is not None,
         matches=method.matches,
         trusts_sites=not method.is_robust,
         n_sites=n_sites,
@@ -305,19 +305,15 @@ def _refusals(adapter: Adapter | None, method: Method, ensemble: Ensemble) -> li
     """Return why models of this kind cannot be fused with these options, a line each, besides the method's refusals."""
     if adapter is None:
         return []
-    changed_options = [
-        name
-        for name, is_changed in (("robust", method.is_robust), ("minority", method.minority != "auto"))
-        if is_changed
-    ]
+    is_changed = {"robust": method.is_robust, "minority": method.minority != "auto"}
     refused_options = [
         Problem(
             f"{name}={getattr(method, name)!r}",
             f"the fused {adapter.kind} follows from all sites' models together, not from copies of components",
             "leave it out",
         )
-        for name in changed_options
-        if adapter.recombines
+        for name in is_changed
+        if is_changed[name] and adapter.recombines
     ]
     if adapter.components == "labelled" and not method.keeps_models:
         matching_options = [f"method {method.name!r}"] if not method.takes_labels else method.changed_matching_options()
@@ -340,13 +336,6 @@ def recommended_method(method: Any, options: Mapping[str, Any], source: Mapping[
     if adapter is None:
         return make_method(RECOMMENDED, options)
     return make_method(adapter.recommended, {**adapter.recommended_options, **options})
-
-
-def _rebuilder(method: Method, ensemble: Ensemble) -> Callable[[Posterior], Any]:
-    """Return the function that makes a model of the fused posterior, or puts all models side by side."""
-    if not method.keeps_models:
-        return rebuild
-    return partial(_side_by_side, ensemble)
 
 
 def _side_by_side(ensemble: Ensemble, _fused: Posterior) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from consilience.checks import Labels
 from consilience.core.fusion import FusedInput, Fusion
 from consilience.core.kind import ensemble_is_no_file
 from consilience.core.status import Status
@@ -90,11 +91,15 @@ class PosteriorFusion(Fusion):
 
     def to_columns(self) -> dict[str, list[Any]]:
         """Return a row for each fused component: observations, share, mean and deviation of each feature, sites."""
+        columns = self.posterior.to_columns()
+        return {"component": columns.pop("component"), "sites": self._n_sites.tolist(), **columns}
+
+    @property
+    def _n_sites(self) -> Labels:
+        """Number of sites that hold each component (G,)."""
         labels, owner = self.matching.labels, self.matching.owner
         pairs = np.unique(np.stack([labels[labels >= 0], owner[labels >= 0]]), axis=1)
-        n_sites = np.bincount(pairs[0], minlength=self.n_components)
-        columns = self.posterior.to_columns()
-        return {"component": columns.pop("component"), "sites": n_sites.tolist(), **columns}
+        return np.bincount(pairs[0], minlength=self.n_components)
 
     def _blocks(self) -> Sequence[Block | None]:
         from consilience.posteriors.report.page import notebook_blocks  # here, so that fusing needs no pages
@@ -123,10 +128,7 @@ class PosteriorFusion(Fusion):
         InputError
             For components without means of data, such as inducing points.
         """
-        labels, owner = self.matching.labels, self.matching.owner
-        pairs = np.unique(np.stack([labels[labels >= 0], owner[labels >= 0]]), axis=1)
-        n_sites = np.bincount(pairs[0], minlength=self.n_components)
-        return intervals_of(self.posterior, self.details, n_sites, level)
+        return intervals_of(self.posterior, self.details, self._n_sites, level)
 
     def _write(self, path: Path) -> None:
         write_posterior(path, self.posterior, self.record)

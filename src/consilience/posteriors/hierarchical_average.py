@@ -66,40 +66,25 @@ DIGITS = 12
 
 @dataclass(frozen=True, eq=False)
 class RandomEffectsRecord:
-    """What the hierarchical average found, for each component.
+    """What the hierarchical average found, for each component."""
 
-    Parameters
-    ----------
-    blocks : tuple of str
-        Names of the blocks of statistics (B,), the location first.
-    heterogeneity : Array of shape (B, G)
-        h of each block; NaN where copies say nothing of it.
-    is_pooled : NDArray of shape (G,)
-        Whether h of the location is that of all components together.
-    pooled : Array of shape (B,)
-        h of all components together; NaN where no component has two copies.
-    widening : Array of shape (G,)
-        f: what the information of the location was divided by.
-    effective_dof : Array of shape (G,)
-        nu_eff, the degrees of freedom of the location's interval; infinite without heterogeneity.
-    interval_share : Array of shape (G,)
-        Information of the location's interval over that of the fused component: 1 but for families that have no spread
-        apart from it.
-    n_sites : Labels of shape (G,)
-        Sites whose copies were averaged.
-    left_out : Labels of shape (m,)
-        Rows of the ensemble that say nothing beyond their prior.
-    """
+    blocks: tuple[str, ...]  # names of the blocks of statistics (B,), the location first
+    heterogeneity: Array  # h of each block (B, G); NaN where copies say nothing of it
+    is_pooled: NDArray[np.bool_]  # whether h of the location is that of all components together (G,)
+    pooled: Array  # h of all components together (B,); NaN where none has two copies
+    widening: Array  # f, what the information of the location was divided by (G,)
+    effective_dof: Array  # nu_eff of the location's interval (G,); infinite without heterogeneity
+    interval_share: Array  # information of the interval over that of the component (G,); 1 where spread is apart
+    n_sites: Labels  # sites whose copies were averaged (G,)
+    left_out: Labels  # rows of the ensemble that say nothing beyond their prior (m,)
 
-    blocks: tuple[str, ...]
-    heterogeneity: Array
-    is_pooled: NDArray[np.bool_]
-    pooled: Array
-    widening: Array
-    effective_dof: Array
-    interval_share: Array
-    n_sites: Labels
-    left_out: Labels
+    @classmethod
+    def of_alike(cls, blocks: tuple[str, ...], n_sites: Labels, left_out: Labels) -> RandomEffectsRecord:
+        """Return the record of components of which nothing is known but from how many sites they are (G,)."""
+        shape = len(blocks), len(n_sites)
+        none, ones = np.zeros(shape[1], dtype=np.bool_), np.ones(shape[1])
+        unknown, infinite = np.full(shape, np.nan), np.full(shape[1], np.inf)
+        return cls(blocks, unknown, none, unknown[:, 0].copy(), ones, infinite, ones.copy(), n_sites, left_out)
 
     def take(self, order: Labels) -> RandomEffectsRecord:
         """Return the record with components in another order."""
@@ -136,27 +121,10 @@ def hierarchical_average(
 ) -> tuple[Array, RandomEffectsRecord]:
     """Return the random-effects averages (G, P) of a matching, and what was found.
 
-    Components of one site in one group are parts of one copy, so they are added up first.
-
-    Parameters
-    ----------
-    ensemble : Ensemble
-        The models; all state a prior, and their family is a RandomEffectsFamily.
-    labels : Labels of shape (L,)
-        Group of each component; -1 drops it.
-    n_groups : int
-        Number G of groups.
-    likelihoods : Array of shape (L, P)
-        What each component's data say: natural parameters less its site's prior.
-    prior : Array of shape (P,)
-        The prior of the fused components.
-    product : callable
-        Gives the Bayes products (G, P) of labels (L,).
-
-    Returns
-    -------
-    tuple of (Array, RandomEffectsRecord)
-        Natural parameters, those of a group without any informative copy its product; and the record.
+    Components of one site in one group (`labels` (L,), -1 drops) are parts of one copy, so they are added up first.
+    `likelihoods` (L, P) are what each component's data say: natural parameters less its site's prior. `prior` (P,) is
+    that of the fused components, and `product` gives their Bayes products (G, P) from labels; a group without any
+    informative copy keeps its product. All models state a prior, and their family is a RandomEffectsFamily.
     """
     family = ensemble.family
     assert isinstance(family, RandomEffectsFamily)  # noqa: S101  (narrows the type; other families are refused)
@@ -170,18 +138,7 @@ def hierarchical_average(
     products = product(informed_labels)
     rows = assigned[~says_nothing]
     copies, groups, group_of_copy = _copies(family, ensemble, likelihoods, labels, rows)
-    n_blocks = len(family.part_names)
-    record = RandomEffectsRecord(
-        family.part_names,
-        np.full((n_blocks, n_groups), np.nan),
-        np.zeros(n_groups, dtype=np.bool_),
-        np.full(n_blocks, np.nan),
-        np.ones(n_groups),
-        np.full(n_groups, np.inf),
-        np.ones(n_groups),
-        np.bincount(group_of_copy, minlength=n_groups),
-        left_out,
-    )
+    record = RandomEffectsRecord.of_alike(family.part_names, np.bincount(group_of_copy, minlength=n_groups), left_out)
     if not len(copies):
         return products, record
     dispersions = family.dispersions(copies, groups)
@@ -197,12 +154,7 @@ def hierarchical_average(
     differs = np.flatnonzero(heterogeneity > 0.0)
     if not len(differs):
         return products, record
-    remaining = 1.0 / (1.0 + heterogeneity[groups.labels] * location.information)  # w / n of each copy
-    informed = groups.weights * location.information
-    strength = groups.sum(informed * remaining) / groups.sum(informed)  # c of each group
-    discounted = copies - family.flat - (1.0 - remaining)[:, None] * family.location_part(copies)
-    common = prior + (strength - 1.0)[:, None] * family.location_part(prior[None])
-    eta_h = common + groups.sum(groups.weights[:, None] * discounted)
+    eta_h, strength = _discounted(family, copies, groups, location, heterogeneity, prior)
     dof = np.where(takes_pooled, location_dof.sum(), location_dof)
     effective_dof, widening = satterthwaite(dof[differs], 1.0 - strength[differs])
     widened = family.rescaled_location(eta_h[differs], 1.0 / widening)
@@ -218,6 +170,23 @@ def hierarchical_average(
     record.effective_dof[changed], record.widening[changed] = effective_dof[is_proper], widening[is_proper]
     record.heterogeneity[0, present[differs[~is_proper]]] = np.nan
     return products, record
+
+
+def _discounted(
+    family: RandomEffectsFamily,
+    copies: Array,
+    groups: CopyGroups,
+    location: Dispersion,
+    heterogeneity: Array,
+    prior: Array,
+) -> tuple[Array, Array]:
+    """Return eta_h of groups at their heterogeneity (n, P), and c, the strength of the prior in each (n,)."""
+    remaining = 1.0 / (1.0 + heterogeneity[groups.labels] * location.information)  # w / n of each copy
+    informed = groups.weights * location.information
+    strength = groups.sum(informed * remaining) / groups.sum(informed)
+    discounted = copies - family.flat - (1.0 - remaining)[:, None] * family.location_part(copies)
+    common = prior + (strength - 1.0)[:, None] * family.location_part(prior[None])
+    return common + groups.sum(groups.weights[:, None] * discounted), strength
 
 
 def _copies(
@@ -252,15 +221,9 @@ def estimate_heterogeneity(dispersion: Dispersion, groups: CopyGroups) -> tuple[
 def decreasing_roots(excess: Callable[[Array], Array], scale: Array) -> Array:
     """Return the roots (G,) of decreasing functions of h >= 0, one of each group; 0 where a function is not positive.
 
-    Brackets grow from ``FIRST_STEP`` by factors of ``BRACKET_FACTOR``; inside, steps are those of Chandrupatla (1997),
-    which bisects unless inverse quadratic interpolation is safe.
-
-    Parameters
-    ----------
-    excess : callable
-        Values (G,) at one argument for each group (G,).
-    scale : Array of shape (G,)
-        Unit of the argument.
+    Brackets grow from ``FIRST_STEP`` by factors of ``BRACKET_FACTOR``, in units of `scale` (G,); inside, steps are
+    those of Chandrupatla (1997), which bisects unless inverse quadratic interpolation is safe. `excess` gives the
+    values (G,) at one argument for each group (G,).
     """
     low, value_low = np.zeros(len(scale)), excess(np.zeros(len(scale)))
     is_positive = value_low > 0.0

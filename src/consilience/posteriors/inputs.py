@@ -17,10 +17,7 @@ from consilience.posteriors.adapters.table import adapter_of, has_labels
 from consilience.posteriors.describe import describe_all, unusable_components
 from consilience.posteriors.files import POSTERIOR_FILES
 from consilience.posteriors.labels import label_problems
-from consilience.posteriors.observation_counts import (
-    require_same_as_recorded,
-    unknown_number,
-)
+from consilience.posteriors.observation_counts import require_same_as_recorded, unknown_number
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.scaling import is_of_pipeline, without_pipeline
 from consilience.posteriors.vocabulary import VocabularyAlignment, align_vocabularies
@@ -33,15 +30,7 @@ part A / (N + A), which exceeds this only where the prior counts four times all 
 
 
 class PosteriorReading(FormatReading[Posterior]):
-    """How posteriors are read: with the numbers of observations that the call states.
-
-    Parameters
-    ----------
-    numbers : sequence of float, or None
-        Observations behind each model, for models that do not record it.
-    are_equal : bool
-        Whether all models count alike.
-    """
+    """How posteriors are read: with the numbers of observations that the call states, or all counted alike."""
 
     called = "a posterior file"
     format = POSTERIOR_FILES
@@ -61,14 +50,8 @@ class PosteriorReading(FormatReading[Posterior]):
     def settle(self, value: Posterior, one: NamedInput, place: int, problems: list[Problem]) -> Posterior:
         """Return a posterior whose number of observations is known, or whose models all count alike.
 
-        Where it is neither, that is added to `problems`, and the posterior can still be compared with others.
-
-        Raises
-        ------
-        InputError
-            Where what is stated contradicts what is recorded.
-        UnsupportedError
-            Where no adapter is registered for its kind.
+        Where it is neither, that is added to `problems`, and the posterior can still be compared with others. What is
+        stated and contradicts what is recorded is an InputError.
         """
         adapter = adapter_of(value)
         if adapter is None:
@@ -108,18 +91,7 @@ def describe_inputs(
     """Return the posteriors of all inputs that could be described, how words were aligned, and every problem.
 
     Topic models of different vocabularies come over the union of their words; all others must agree in their columns.
-
-    Parameters
-    ----------
-    inputs : sequence of NamedInput
-        The models.
-    n_observations : sequence of float, mapping of str to float, "equal", or None
-        Observations behind each model, for models that do not record it; ``"equal"`` counts them all alike.
-
-    Raises
-    ------
-    OptionError
-        For `n_observations` that are not one positive number for each input.
+    `n_observations` are as in ``fuse``, for models that do not record them; ``"equal"`` counts all models alike.
     """
     numbers = stated_numbers(n_observations, [named_input.name for named_input in inputs])
     reading = PosteriorReading(numbers, are_equal=numbers is None and n_observations is not None)
@@ -132,21 +104,8 @@ def describe_inputs(
         labels, values = [site.label for site in described], [site.value for site in described]
         values, alignment, unaligned = align_vocabularies(labels, values)
         described = [site.with_value(value) for site, value in zip(described, values, strict=True)]
-    problems += twice(inputs, described)
-    problems += [problem for site in described for problem in _count_problems(site)]
-    stated = [site.value.counts for site in described]
-    if described and all(counts is not None and not np.any(counts > 0) for counts in stated):
-        problems.append(
-            Problem(
-                ", ".join(site.label for site in described[:MAX_SHARED]),
-                "state counts that are all zero, expected the observations behind each component",
-                "leave counts out where they are not known",
-                "E-NUMBER",
-            )
-        )
-    problems += _disagreements(described, unaligned)
-    problems += too_few_models(len(inputs))
-    return described, alignment, problems
+    problems += twice(inputs, described) + _count_problems(described) + _disagreements(described, unaligned)
+    return described, alignment, problems + too_few_models(len(inputs))
 
 
 def unusable_in(site: Described[Posterior]) -> list[int]:
@@ -154,8 +113,19 @@ def unusable_in(site: Described[Posterior]) -> list[int]:
     return [] if site.model is None else unusable_components(site.model)
 
 
-def _count_problems(site: Described[Posterior]) -> list[Problem]:
-    """Return what is wrong with the counts of an input: such that its weights contradict them."""
+def _count_problems(described: Sequence[Described[Posterior]]) -> list[Problem]:
+    """Return what is wrong with the counts of the inputs: that weights contradict them, or that none has any."""
+    problems = [problem for site in described for problem in _contradicted_counts(site)]
+    stated = [site.value.counts for site in described]
+    if described and all(counts is not None and not np.any(counts > 0) for counts in stated):
+        labels = ", ".join(site.label for site in described[:MAX_SHARED])
+        text = "state counts that are all zero, expected the observations behind each component"
+        problems.append(Problem(labels, text, "leave counts out where they are not known", "E-NUMBER"))
+    return problems
+
+
+def _contradicted_counts(site: Described[Posterior]) -> list[Problem]:
+    """Return that the weights of an input contradict its counts, where they do."""
     counts, weights = site.value.counts, site.value.weights
     if counts is None or weights is None or not (np.any(counts > 0) and np.any(weights > 0)):
         return []
@@ -178,30 +148,9 @@ def _disagreements(described: list[Described[Posterior]], unaligned: list[Proble
 
     `unaligned` are the reasons why words could not be aligned; with any, columns are not compared further.
     """
-    problems: list[Problem] = []
-    for site in described[1:]:
-        first, expected, posterior = described[0], described[0].value, site.value
-        keys = sorted(set(expected.source) | set(posterior.source))
-        if "kind" in keys and posterior.source.get("kind") != expected.source.get("kind"):
-            keys = ["kind"]  # models of another class have other options too, which say nothing more
-        source_problems = [
-            Problem(
-                site.label,
-                f"has {key} {posterior.source.get(key)!r}, expected {expected.source.get(key)!r} as in {first.label}",
-                code="E-MISMATCH",
-            )
-            for key in keys
-            if posterior.source.get(key) != expected.source.get(key)
-        ]
-        problems += source_problems
-        if posterior.family != expected.family and not source_problems and not unaligned:
-            problems.append(
-                Problem(
-                    site.label,
-                    f"is {posterior.family}, expected {expected.family} as in {first.label}",
-                    code="E-MISMATCH",
-                )
-            )
+    problems = [
+        problem for site in described[1:] for problem in _kind_problems(site, described[0], are_aligned=not unaligned)
+    ]
     comparable = [site for site in described if unaligned or site.value.family == described[0].value.family]
     fields: tuple[str, ...] = ("classes",) if unaligned else ("names", "units", "scaling", "classes", "categories")
     if described and has_labels(described[0].value):  # sites may have different classes
@@ -210,6 +159,19 @@ def _disagreements(described: list[Described[Posterior]], unaligned: list[Proble
             Problem(site.label, text, code="E-MISMATCH") for site in described for text in label_problems(site.value)
         ]
     return problems + unaligned + _feature_disagreements(comparable, fields) + _attached_disagreements(comparable)
+
+
+def _kind_problems(site: Described[Posterior], first: Described[Posterior], *, are_aligned: bool) -> list[Problem]:
+    """Return how a model differs from the first one in its source or else, where words are aligned, in its family."""
+    actual, expected = site.value, first.value
+    keys = sorted(set(expected.source) | set(actual.source))
+    differing = [key for key in keys if actual.source.get(key) != expected.source.get(key)]
+    if "kind" in differing:
+        differing = ["kind"]  # models of another class have other options too, which say nothing more
+    texts = [f"has {key} {actual.source.get(key)!r}, expected {expected.source.get(key)!r}" for key in differing]
+    if not texts and are_aligned and actual.family != expected.family:
+        texts.append(f"is {actual.family}, expected {expected.family}")
+    return [Problem(site.label, f"{text} as in {first.label}", code="E-MISMATCH") for text in texts]
 
 
 def _feature_disagreements(described: list[Described[Posterior]], fields: Sequence[str]) -> list[Problem]:
@@ -231,15 +193,9 @@ def _attached_disagreements(described: list[Described[Posterior]]) -> list[Probl
         for site in described:
             attached = site.value.attached.get(name)
             if attached is None:
-                problems.append(
-                    Problem(site.label, f"lacks the attached array {name!r} of {holder.label}", code="E-NEEDED")
-                )
+                text = f"lacks the attached array {name!r} of {holder.label}"
+                problems.append(Problem(site.label, text, code="E-NEEDED"))
             elif not attached.fits(holder.value.attached[name]):
-                problems.append(
-                    Problem(
-                        site.label,
-                        f"attached array {name!r} has another shape or rule than in {holder.label}",
-                        code="E-SHAPE",
-                    )
-                )
+                text = f"attached array {name!r} has another shape or rule than in {holder.label}"
+                problems.append(Problem(site.label, text, code="E-SHAPE"))
     return problems

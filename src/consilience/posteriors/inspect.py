@@ -10,7 +10,7 @@ from consilience.core.kind import Inspection
 from consilience.core.min_count import MIN_COUNT, MIN_SITES, TWO_SITES, shown_count, shown_text
 from consilience.drawing.words import format_count
 from consilience.files.safetensors_file import SafetensorsFile
-from consilience.posteriors.files import PosteriorHeader, read_summary
+from consilience.posteriors.files import PosteriorHeader, ProvenanceHeader, read_summary
 
 _OF_WORDS = ("dirichlet", "categorical")
 """Families whose columns may be words."""
@@ -42,19 +42,22 @@ def inspect_posterior(file: SafetensorsFile) -> Inspection:
     rows += [("categories", text) for text in Features(categories=header.features.categories).categories_in_words()]
     rows.append(("tensors", ", ".join(f"{name} {list(shape)}" for name, shape in sorted(summary.shapes.items()))))
     if header.provenance:
-        made = header.provenance
-        rows.append(("fused by", f"{made.method} {made.options} seed {made.seed}"))
-        if made.verdict and made.verdict.get("text"):
-            rows.append(("verdict", str(made.verdict["text"])))
-        average = (made.result or {}).get("average")
-        if isinstance(average, Mapping):
-            reason = f": {average['reason']}" if average.get("reason") else ""
-            rows.append(("average", f"{average.get('name')}{reason}"))
-        rows += [
-            ("from", f"{one['name']}: {one['components']} components, sha256 {one.get('sha256')}")
-            for one in made.inputs
-        ]
+        rows += _provenance_rows(header.provenance)
     return Inspection(document, [*rows, *_people_rows(header, summary.shapes)], _in_plain_words(header, summary.shapes))
+
+
+def _provenance_rows(made: ProvenanceHeader) -> list[Row]:
+    """Return how a fused posterior came about: method, verdict, average, and the models that went in."""
+    rows: list[Row] = [("fused by", f"{made.method} {made.options} seed {made.seed}")]
+    if made.verdict and made.verdict.get("text"):
+        rows.append(("verdict", str(made.verdict["text"])))
+    average = (made.result or {}).get("average")
+    if isinstance(average, Mapping):
+        reason = f": {average['reason']}" if average.get("reason") else ""
+        rows.append(("average", f"{average.get('name')}{reason}"))
+    return rows + [
+        ("from", f"{one['name']}: {one['components']} components, sha256 {one.get('sha256')}") for one in made.inputs
+    ]
 
 
 def _in_plain_words(header: PosteriorHeader, shapes: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:

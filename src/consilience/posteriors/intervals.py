@@ -186,25 +186,10 @@ _MEANINGS = {
 
 
 def intervals_of(posterior: Posterior, details: PosteriorDetails, n_sites: Labels, level: float) -> Intervals:
-    """Return the intervals of a fused posterior.
+    """Return the intervals of a fused posterior, of a probability `level` inside.
 
-    Parameters
-    ----------
-    posterior : Posterior
-        The fused components.
-    details : PosteriorDetails
-        Details of the fusion.
-    n_sites : Labels of shape (G,)
-        Sites of each component, where the details do not say whose copies were averaged.
-    level : float
-        Probability inside, between 0 and 1.
-
-    Raises
-    ------
-    OptionError
-        For a level that is no probability.
-    InputError
-        For components without means of data: points, categories, products of blocks.
+    `n_sites` (G,) are the sites of each component, where the details do not say whose copies were averaged. A level
+    that is no probability, and components without means of data (points, categories, products of blocks) are refused.
     """
     if not is_number(level) or not 0 < level < 1:
         raise OptionError("level", f"expected a number between 0 and 1, found {level!r}")
@@ -254,17 +239,9 @@ def overlapping_components(posterior: Posterior) -> NDArray[np.bool_] | None:
 def pair_error_bounds(means: Array, covariances: Array, weights: Array) -> Array:
     """Return bounds (G, G) of the Bayes error between two Gaussians, 0 on the diagonal.
 
-    sqrt(w_i w_j) exp(-d_ij) / (w_i + w_j), with the Bhattacharyya distance d = (m_i - m_j)^T S^-1 (m_i - m_j) / 8
-    + log(|S| / sqrt(|S_i| |S_j|)) / 2 for S = (S_i + S_j) / 2.
-
-    Parameters
-    ----------
-    means : Array of shape (G, D)
-        Means.
-    covariances : Array of shape (G, D, D) or (G, D)
-        Covariances, or variances.
-    weights : Array of shape (G,)
-        Weights, not negative.
+    sqrt(w_i w_j) exp(-d_ij) / (w_i + w_j), with the Bhattacharyya distance d = (m_i - m_j)^T S^-1 (m_i - m_j) / 8 +
+    log(|S| / sqrt(|S_i| |S_j|)) / 2 for S = (S_i + S_j) / 2, of means (G, D), covariances (G, D, D) or variances (G,
+    D), and weights (G,).
     """
     bounds = np.zeros((len(means), len(means)))
     is_full = covariances.ndim == 3

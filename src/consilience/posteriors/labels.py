@@ -33,13 +33,6 @@ def group_by_label(posteriors: Sequence[Posterior], site_weights: Array) -> Labe
     """Return the group of every component (L,): the number of its label among the sorted labels of sites with weight.
 
     A label that only sites without weight have is in no group: -1.
-
-    Parameters
-    ----------
-    posteriors : sequence of Posterior
-        The J sites, with labels.
-    site_weights : Array of shape (J,)
-        Their weights.
     """
     labels_by_site = [posterior.features.classes or () for posterior in posteriors]
     weighted = {label for labels, w in zip(labels_by_site, site_weights, strict=True) if w > 0 for label in labels}
@@ -48,17 +41,7 @@ def group_by_label(posteriors: Sequence[Posterior], site_weights: Array) -> Labe
 
 
 def with_labels(fused: Posterior, posteriors: Sequence[Posterior], groups: Labels) -> Posterior:
-    """Return a fused posterior with the labels of its components.
-
-    Parameters
-    ----------
-    fused : Posterior
-        G components.
-    posteriors : sequence of Posterior
-        The sites.
-    groups : Labels of shape (L,)
-        Which fused component each of theirs is in; -1 for none.
-    """
+    """Return a fused posterior with the labels of its components; `groups` (L,) are those of the sites' components."""
     labels = [label for posterior in posteriors for label in posterior.features.classes or ()]
     label_of_group = {int(group): label for group, label in zip(groups, labels, strict=True)}
     classes = tuple(label_of_group[group] for group in range(fused.n_components))

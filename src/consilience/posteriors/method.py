@@ -39,7 +39,7 @@ from consilience.posteriors.average import (
     kl_average,
 )
 from consilience.posteriors.details import ComponentName, PosteriorDetails
-from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.ensemble import Ensemble, informed_rows
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.robust.average import RobustInclusion
 from consilience.posteriors.robust.median_site import (
@@ -104,24 +104,12 @@ class PosteriorOutcome:
 
 @dataclass(frozen=True)
 class SiteNeed:
-    """A field that a method needs every site to state along with its components.
+    """A field that a method needs every site to state along with its components."""
 
-    Parameters
-    ----------
-    field : {"counts", "weights", "prior"}
-        Which field of the posterior.
-    subject : str
-        The method, or the option of it, that needs it, for messages.
-    why : str
-        What it does with a prior that must be proper; empty where an improper one will do.
-    remedy : str
-        What to do where it is missing; empty where that goes without saying.
-    """
-
-    field: Literal["counts", "weights", "prior"]
-    subject: str
-    why: str = ""
-    remedy: str = ""
+    field: Literal["counts", "weights", "prior"]  # of the posterior
+    subject: str  # the method, or the option of it, that needs it, for messages
+    why: str = ""  # what it does with a prior that must be proper; empty where an improper one will do
+    remedy: str = ""  # what to do where it is missing; empty where that goes without saying
 
     def reasons(self, ensemble: Ensemble) -> list[Problem]:
         """Return why it is not met, in a line that names the models; none where it is."""
@@ -321,11 +309,7 @@ class Method(Options, ABC):
         if not self.relabels:
             return np.arange(silent_model.n_components)
         divergence = FixedSide(fused.family, silent_model.natural, self.average_direction)
-        costs = divergence.costs(fused.natural).T  # (L_j, G)
-        # Extra columns, dearer than any match, for the components that find no fused one.
-        n_extra = max(0, costs.shape[0] - costs.shape[1])
-        columns = assign_block(np.pad(costs, ((0, 0), (0, n_extra)), constant_values=2.0 * costs.max() + 1.0))
-        return np.where(columns < fused.n_components, columns, -1)
+        return assign_or_leave(divergence.costs(fused.natural).T)
 
     def _assign(
         self,
@@ -345,6 +329,14 @@ class Method(Options, ABC):
         return match_supported_first(
             voting, robust, lambda part: self.match(part, rng, progress), open_number=self.finds_number
         )
+
+    def _included(
+        self, assignment: Assignment, voting: Ensemble, robust: RobustEstimator | None
+    ) -> tuple[Assignment, Inclusion]:
+        """Return the assignment of the sites that are averaged, and which of their copies are."""
+        if self.robust is True:
+            return _judged(assignment, voting, self.combine)
+        return assignment, ALL_COPIES if robust is None else RobustInclusion(robust, self.average_direction)
 
     def _average(
         self, voting: Ensemble, assignment: Assignment, n_components: int, inclusion: Inclusion
@@ -382,30 +374,25 @@ class Method(Options, ABC):
         InputError
             When the models do not fit the options.
         """
-        reasons = self.refuse(ensemble)
-        if reasons:
+        if reasons := self.refuse(ensemble):
             raise InputError(reasons)
         # Canonical order makes every later step, random draws included, independent of arrival order and numbering.
         canonical, origin = ensemble.canonical(relabel=self.relabels)
-        voting, n_rows = canonical.voting(), len(canonical.natural)
+        voting, n_rows, votes = canonical.voting(), len(canonical.natural), np.flatnonzero(canonical.row_weights > 0)
         robust = RobustEstimator(self.robust, self.trim) if isinstance(self.robust, str) else None
         if self.is_robust and self.minority == "keep":
-            warn_caller(
-                "`minority='keep'` keeps components that few sites hold, which hostile ones may have fabricated",
-                RobustWarning,
-            )
+            text = "minority='keep' keeps components that few sites hold, which hostile ones may have fabricated"
+            warn_caller(text, RobustWarning)
         # Models of no weight take no part in matching or averaging; they are matched to the fused ones afterwards.
-        voting_groups = None if groups is None else groups[origin[canonical.row_weights > 0]]
-        assignment = self._assign(voting, voting_groups, robust, rng, progress)
+        groups = None if groups is None else groups[origin]
+        assignment = self._assign(voting, None if groups is None else groups[votes], robust, rng, progress)
         thin_rows = np.zeros(n_rows, dtype=np.bool_)
         if thin is not None:
             thin_rows[thin] = True
-            assignment = _without_rows(assignment, thin_rows[origin[canonical.row_weights > 0]])
+            assignment = _without_rows(assignment, thin_rows[origin[votes]])
         if self.drops_minority and self.matches:
             assignment = without_minority(assignment, voting)
-        inclusion = ALL_COPIES if robust is None else RobustInclusion(robust, self.average_direction)
-        if self.robust is True:
-            assignment, inclusion = _judged(assignment, voting, self.combine)
+        assignment, inclusion = self._included(assignment, voting, robust)
         n_components = int(assignment.labels.max()) + 1
         posterior, record = self._average(voting, assignment, n_components, inclusion)
         if self.is_robust:
@@ -416,44 +403,31 @@ class Method(Options, ABC):
             assignment = _renumbered(assignment, order)
         if self.matches:
             assignment = report_minority(assignment, voting)
-        details: PosteriorDetails = {**assignment.details, **record.details()}
-        if record.random_effects is not None and len(record.random_effects.left_out):
-            left_out = np.sort(origin[canonical.row_weights > 0][record.random_effects.left_out])
-            details["hierarchical"]["left_out"] = component_names(ensemble, left_out)
-        assignment = expand_assignment(assignment, np.flatnonzero(canonical.row_weights > 0), n_rows)
+        details = _details_of(assignment, record, ensemble, origin[votes])
+        assignment = expand_assignment(assignment, votes, n_rows)
         # Labels so far are of the canonical order; models of no weight are added, then the order of the input restored.
-        self._label_weightless(assignment, canonical, posterior, None if groups is None else groups[origin])
+        self._label_weightless(assignment, canonical, posterior, groups)
         assignment = expand_assignment(assignment, origin, n_rows)
         assignment.labels[thin_rows] = -1
-        matching = Matching(
-            assignment.labels,
-            ensemble.owner,
-            n_components,
-            assignment.coupling,
-            assignment.confidence,
-            names=ensemble.names,
-        )
+        coupling, confidence = assignment.coupling, assignment.confidence
+        matching = Matching(assignment.labels, ensemble.owner, n_components, coupling, confidence, names=ensemble.names)
         sources = [local.source for local in canonical.unordered]
         posterior = replace(posterior, source=dict(inclusion.agreed(sources)))
-        return PosteriorOutcome(
-            posterior,
-            matching,
-            assignment.objective,
-            assignment.history,
-            assignment.status,
-            details,
-            assignment.atoms,
-        )
+        objective, history, status = assignment.objective, assignment.history, assignment.status
+        return PosteriorOutcome(posterior, matching, objective, history, status, details, assignment.atoms)
+
+
+def assign_or_leave(costs: Array) -> Labels:
+    """Return which column (k,) each row of costs (k, G) is assigned to; -1 for the dearest rows where they are more."""
+    n_rows, n_columns = costs.shape
+    # Further columns, dearer than any two matches together, take the rest.
+    columns = np.pad(costs, ((0, 0), (0, max(0, n_rows - n_columns))), constant_values=2.0 * costs.max() + 1.0)
+    assigned = assign_block(columns)
+    return np.where(assigned < n_columns, assigned, -1)
 
 
 def _consecutive(labels: Labels) -> Labels:
-    """Return labels whose groups are numbered from 0 on without gaps; -1 stays.
-
-    Raises
-    ------
-    InputError
-        Where nothing has a label.
-    """
+    """Return labels whose groups are numbered from 0 on without gaps; -1 stays. Some component must have one."""
     used = np.unique(labels[labels >= 0])
     if not used.size:
         raise InputError(
@@ -483,6 +457,14 @@ def _judged(assignment: Assignment, ensemble: Ensemble, combine_as: Combine) -> 
     states_all = all(p.prior is not None and p.counts is not None for p in ensemble.posteriors)
     inclusion = JudgedInclusion(MEDIAN_OF_ATTACHED, "forward", combine_as != "barycenter" and states_all)
     return judged, inclusion
+
+
+def _details_of(assignment: Assignment, record: AverageRecord, ensemble: Ensemble, rows: Labels) -> PosteriorDetails:
+    """Return the details of a matching and its average; `rows` (n,) of the ensemble are those that were matched."""
+    details: PosteriorDetails = {**assignment.details, **record.details()}
+    if (effects := record.random_effects) is not None and len(effects.left_out):
+        details["hierarchical"]["left_out"] = component_names(ensemble, np.sort(rows[effects.left_out]))
+    return details
 
 
 def component_names(ensemble: Ensemble, rows: Labels) -> list[ComponentName]:
@@ -519,16 +501,9 @@ def _renumbered(assignment: Assignment, order: Labels) -> Assignment:
 
 
 def expand_assignment(assignment: Assignment, rows: Labels, n_rows: int) -> Assignment:
-    """Return an assignment of some components as one of all.
+    """Return an assignment of n components as one of all `n_rows`, among which they are `rows` (n,).
 
-    Parameters
-    ----------
-    assignment : Assignment
-        Of n components.
-    rows : Labels of shape (n,)
-        Their rows among all components.
-    n_rows : int
-        Number of all components; the others get label -1 and no confidence (NaN).
+    The others get label -1 and no confidence (NaN).
     """
     labels = np.full(n_rows, -1, dtype=np.int64)
     labels[rows] = assignment.labels
@@ -552,16 +527,8 @@ def informed(ensemble: Ensemble, min_count: float) -> tuple[Ensemble, Labels | N
     counts = ensemble.column("counts")
     if counts is None or min_count <= 0 or counts.min() >= min_count:
         return ensemble, None
-    is_kept = counts >= min_count
-    # Sorted by site, largest count first: the rows at the sites' starts are their best-informed components.
-    is_kept[np.lexsort((-counts, ensemble.owner))[ensemble.offsets[:-1]]] = True
-    if is_kept.all():
-        return ensemble, None
-    posteriors = [
-        posterior.take(np.flatnonzero(is_kept[start:end]))
-        for posterior, start, end in zip(ensemble.posteriors, ensemble.offsets[:-1], ensemble.offsets[1:], strict=True)
-    ]
-    return Ensemble(tuple(posteriors), ensemble.site_weights, ensemble.names), np.flatnonzero(is_kept)
+    is_kept = informed_rows(counts, ensemble.owner, ensemble.offsets, min_count)
+    return (ensemble, None) if is_kept.all() else (ensemble.keep(is_kept), np.flatnonzero(is_kept))
 
 
 def match_informed(ensemble: Ensemble, min_count: float, match: Callable[[Ensemble], Assignment]) -> Assignment:

@@ -78,8 +78,7 @@ class ModelEnsemble(Displayed):
 
     def log_mean(self, logarithms: Sequence[Array]) -> Array:
         """Return log sum_j w_j p_j (n,) from the logarithms (n,) of the members' densities."""
-        mean: Array = logsumexp(np.stack(logarithms), axis=0, b=self.weights[:, None])
-        return mean
+        return logsumexp(np.stack(logarithms), axis=0, b=self.weights[:, None])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -151,15 +150,7 @@ class RegressionEnsemble(ModelEnsemble):
 
 
 def ensemble_of(members: Sequence[Any], weights: ArrayLike) -> ModelEnsemble:
-    """Return the ensemble of some models, of the class that averages those of their predictions that can be.
-
-    Parameters
-    ----------
-    members : sequence of length J
-        The models, all of one kind.
-    weights : array_like of shape (J,)
-        Weight of each member.
-    """
+    """Return the weighted ensemble of models of one kind, of the class that averages what predictions can be."""
     ensemble_class: type[ModelEnsemble] = ModelEnsemble
     if all(any(adapter.accepts(member) for adapter in _MIXTURE_ADAPTERS) for member in members):
         ensemble_class = MixtureEnsemble
@@ -171,40 +162,17 @@ def ensemble_of(members: Sequence[Any], weights: ArrayLike) -> ModelEnsemble:
 def mixture_values(
     ensemble: ModelEnsemble, adapter: Adapter, log_density: Callable[[MixtureDensity], Array]
 ) -> Array | None:
-    """Return the log of the members' mean density at every row (n,); None for members that are no mixtures.
-
-    Parameters
-    ----------
-    ensemble : ModelEnsemble
-        The models.
-    adapter : Adapter
-        The adapter of their kind.
-    log_density : callable
-        Gives the log density (n,) of a member's mixture at every row.
-    """
+    """Return the log of the members' mean density at every row (n,); None for members that are no mixtures."""
     mixtures = [adapter.mixture(adapter.describe(member, None)) for member in ensemble.members]
     log_terms = [log_density(mixture) for mixture in mixtures if mixture is not None]
     return ensemble.log_mean(log_terms) if log_terms else None
 
 
 def ensemble_scores(ensemble: ModelEnsemble, adapter: Adapter, data: Any) -> Scores:
-    """Return the log of the members' mean density at every observation.
+    """Return the log of the members' mean density at every observation of what ``adapter.scores`` takes.
 
     The component of an observation is that of the member that explains it best; components are numbered through.
-
-    Parameters
-    ----------
-    ensemble : ModelEnsemble
-        The models.
-    adapter : Adapter
-        The adapter of their kind.
-    data : array_like
-        What ``adapter.scores`` takes.
-
-    Raises
-    ------
-    UnsupportedError
-        When members' scores are not log densities.
+    Members whose scores are not log densities are refused.
     """
     member_scores = [adapter.scores(member, data) for member in ensemble.members]
     first = member_scores[0]

@@ -26,25 +26,9 @@ components are not counted, and expected counts of variational fits miss whole n
 def count_observations(model: Any, adapter: Adapter, posterior: Posterior, data: Any, sample_weight: Any) -> float:
     """Return the number of observations in the data that a model was fitted to: rows, or the sum of their weights.
 
-    Parameters
-    ----------
-    model : object
-        The fitted model, named in messages by its class.
-    adapter : Adapter
-        Its adapter.
-    posterior : Posterior
-        What it was described as; the data must have its columns.
-    data : array_like of shape (n, D), table, str or Path
-        The data; see ``core.observations.read_observations``.
-    sample_weight : array_like of shape (n,), optional
-        Weight of every row in the fit.
-
-    Raises
-    ------
-    InputError
-        For data that do not fit the model.
-    OptionError
-        For weights that are not one number for every row, or of a model that records its counts.
+    The data, which ``core.observations.read_observations`` takes, must have the columns of the posterior that the model
+    was described as. Weights of rows are one number that is not negative for each, and only of models that do not
+    record them.
     """
     n_columns = adapter.n_columns(posterior)
     dim = getattr(posterior.family, "dim", None)

@@ -41,6 +41,12 @@ def _frozen(values: ArrayLike) -> Array:
     return array
 
 
+def shares_of(weights: Array) -> Array:
+    """Return weights (n,) that sum to one; alike where none has any."""
+    total = weights.sum()
+    return weights / total if total > 0 else np.full(len(weights), 1.0 / len(weights))
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Attached(Displayed):
     """A named array that is carried through the matching: transition counts, a bias, a hyper-parameter.
@@ -262,10 +268,7 @@ class Posterior(Displayed, Plotted, Tabular):
     def shares(self) -> Array:
         """What each component is of the model's mixture (L,), summing to one: by weights, else counts, else alike."""
         stated = self.weights if self.weights is not None else self.counts
-        if stated is None or stated.sum() <= 0:
-            stated = np.ones(self.n_components)
-        shares: Array = stated / stated.sum()
-        return shares
+        return shares_of(np.ones(self.n_components) if stated is None else stated)
 
     def take(self, order: Labels) -> Posterior:
         """Return it with its components in another order (or only some of them)."""

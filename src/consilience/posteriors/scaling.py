@@ -24,7 +24,7 @@ from consilience.core.features import Features, final_model, sklearn_features
 from consilience.errors import ConsilienceError, InputError, UnsupportedError
 from consilience.families.linalg import isotropic_square
 from consilience.posteriors.adapters.base import Adapter
-from consilience.posteriors.posterior import Attached, Posterior
+from consilience.posteriors.posterior import Attached, Posterior, shares_of
 
 PIPELINE = "pipeline"
 """Key of a posterior's source that says that its model was the last step of a Pipeline."""
@@ -37,15 +37,7 @@ SMALLEST_RECIPROCAL_CONDITION = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class AffineMap:
-    """z = M x + t.
-
-    Parameters
-    ----------
-    matrix : ndarray of shape (D, D)
-        M.
-    shift : ndarray of shape (D,)
-        t.
-    """
+    """z = M x + t, M the `matrix` (D, D) and t the `shift` (D,)."""
 
     matrix: Array
     shift: Array
@@ -63,19 +55,9 @@ class AffineMap:
 
 
 def scaling_of(pipeline: Any) -> AffineMap | None:
-    """Return the map z = M x + t of all steps of a Pipeline but the last; None where no step does anything.
+    """Return the map z = M x + t of all steps of a fitted Pipeline but the last; None where no step does anything.
 
-    Parameters
-    ----------
-    pipeline : sklearn.pipeline.Pipeline
-        A fitted Pipeline.
-
-    Raises
-    ------
-    UnsupportedError
-        For a step that is not affine, or not known to be, by its name.
-    InputError
-        For a step that is not fitted, or that loses columns or what they say.
+    Steps that are not affine, or not known to be, that are not fitted, or that lose columns are refused by name.
     """
     whole: AffineMap | None = None
     for name, step in pipeline.steps[:-1]:
@@ -200,19 +182,7 @@ _STEPS: dict[str, Callable[[Any], AffineMap]] = {
 def affine_image(adapter: Adapter, posterior: Posterior, to_units: AffineMap) -> Posterior:
     """Return the posterior of components of A z + b from that of components of z: parameters, prior, what is attached.
 
-    Parameters
-    ----------
-    adapter : Adapter
-        The adapter of the model.
-    posterior : Posterior
-        Components of data z.
-    to_units : AffineMap
-        x = A z + b.
-
-    Raises
-    ------
-    UnsupportedError
-        For models that are none of Gaussian data, and covariances that leave their type.
+    Models that are none of Gaussian data, and covariances that leave their type, are refused.
     """
     if not adapter.follows_units:
         raise UnsupportedError(
@@ -244,12 +214,7 @@ def _squared_units(attached: Attached, matrix: Array) -> Attached:
 def describe_pipeline(pipeline: Any, adapter: Adapter, n_observations: float | None) -> Posterior:
     """Return the posterior of a fitted Pipeline in the units of the data, before any of its steps.
 
-    Raises
-    ------
-    UnsupportedError
-        For steps that cannot be undone, and models that cannot follow, naming them.
-    InputError
-        For what is not fitted, and scalings that lose columns.
+    Steps that cannot be undone, and models that cannot follow, are refused by name.
     """
     scaling = scaling_of(pipeline)
     inner = adapter.describe(final_model(pipeline), n_observations)
@@ -302,11 +267,8 @@ def _mixture_moments(posterior: Posterior) -> tuple[Array, Array]:
     assert parameters is not None  # noqa: S101  (narrows the type; adapters of other data do not follow units)
     means, widths = parameters
     variances = widths if widths.ndim == 2 else np.diagonal(widths, axis1=1, axis2=2)  # (L, D)
-    mass = next(
-        (values for values in (posterior.counts, posterior.weights) if values is not None and values.sum() > 0),
-        np.ones(len(means)),
-    )
-    shares = mass / mass.sum()
+    stated = [values for values in (posterior.counts, posterior.weights) if values is not None and values.sum() > 0]
+    shares = shares_of(stated[0] if stated else np.ones(len(means)))
     mean = shares @ means
     variance = shares @ (variances + (means - mean) ** 2)
     deviation = np.sqrt(variance)

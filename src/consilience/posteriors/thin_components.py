@@ -19,8 +19,8 @@ import numpy as np
 from consilience.checks import Labels
 from consilience.core.details import WithheldComponent
 from consilience.core.min_count import MAX_NAMED
+from consilience.drawing.words import first_names
 from consilience.errors import Problem
-from consilience.matching.result import Matching
 from consilience.posteriors.adapters.table import has_labels
 from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.posterior import Posterior
@@ -54,11 +54,10 @@ def withheld_text(posterior: Posterior, min_count: float) -> str:
     """Return which components of a posterior, of some, are withheld, with their effective observations."""
     thin = thin_components(posterior, min_count)
     assert posterior.counts is not None  # noqa: S101  (narrows the type; without counts no component is thin)
-    named = ", ".join(f"{number} ({posterior.counts[number]:.3g})" for number in thin[:MAX_NAMED])
-    more = f" and {len(thin) - MAX_NAMED} more" if len(thin) > MAX_NAMED else ""
+    named = first_names([f"{number} ({posterior.counts[number]:.3g})" for number in thin], MAX_NAMED)
     have, were = ("has", "was") if len(thin) == 1 else ("have", "were")
     of = "the only component" if posterior.n_components == 1 else f"{len(thin)} of {posterior.n_components} components"
-    return f"{of} {have} fewer than {min_count:g} effective observations and {were} withheld: {named}{more}"
+    return f"{of} {have} fewer than {min_count:g} effective observations and {were} withheld: {named}"
 
 
 def without_components(posterior: Posterior, remaining: Labels) -> Posterior:
@@ -94,19 +93,7 @@ def _without_totals(taken: Posterior, posterior: Posterior) -> Posterior:
 
 
 def nothing_left(label: object, n_components: int, largest: float, min_count: float) -> Problem:
-    """Return that every component of a model is thin, and what to do about it.
-
-    Parameters
-    ----------
-    label : object
-        The model.
-    n_components : int
-        Its number of components.
-    largest : float
-        Effective observations of the largest.
-    min_count : float
-        What each should have.
-    """
+    """Return that every component of a model is thin, the largest of so many observations, and what to do about it."""
     return Problem(
         label,
         f"none of its {n_components} components has {min_count:g} effective observations, the largest has"
@@ -127,24 +114,9 @@ def nothing_left_in(label: object, posterior: Posterior, min_count: float) -> li
 def left_out_record(
     names: Sequence[str], posteriors: Sequence[Posterior], remaining: Sequence[Labels], min_count: float
 ) -> PosteriorDetails:
-    """Return the record of the components that a fusion leaves out, for its details; empty where there are none.
+    """Return the record of the components that a fusion leaves out, all but the `remaining`; empty where none is.
 
-    Parameters
-    ----------
-    names : sequence of str of length J
-        The models.
-    posteriors : sequence of Posterior of length J
-        All that they have.
-    remaining : sequence of Labels
-        Which components of each take part.
-    min_count : float
-        Why the others do not.
-
-    Returns
-    -------
-    PosteriorDetails
-        Under ``withheld``: ``min_count``, the ``count`` of components that are left out, and of each, under
-        ``components``, the ``model`` and the number of the ``component`` there; how few they are stays untold.
+    How few they are stays untold.
     """
     records: list[WithheldComponent] = [
         {"model": name, "component": int(component)}
@@ -162,33 +134,3 @@ def rows_of(posteriors: Sequence[Posterior], remaining: Sequence[Labels]) -> Lab
     """Return the rows of the remaining components of every model among all components, model by model."""
     starts = np.cumsum([0, *(posterior.n_components for posterior in posteriors)])[:-1]
     return np.concatenate([start + kept for start, kept in zip(starts, remaining, strict=True)])
-
-
-def matching_of_all(matching: Matching, posteriors: Sequence[Posterior], remaining: Sequence[Labels]) -> Matching:
-    """Return the matching of the remaining components as one of all: those left out have label -1.
-
-    Parameters
-    ----------
-    matching : Matching
-        Of the remaining components, model by model.
-    posteriors : sequence of Posterior of length J
-        All components.
-    remaining : sequence of Labels
-        Which components of each model remain.
-    """
-    sizes = [posterior.n_components for posterior in posteriors]
-    starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
-    if len(matching.labels) == starts[-1]:
-        return matching
-    rows = rows_of(posteriors, remaining)
-    labels = np.full(starts[-1], -1, dtype=np.int64)
-    labels[rows] = matching.labels
-    coupling = confidence = None
-    if matching.coupling is not None:
-        coupling = np.zeros((starts[-1], matching.coupling.shape[1]))
-        coupling[rows] = matching.coupling
-    if matching.confidence is not None:
-        confidence = np.full(starts[-1], np.nan)
-        confidence[rows] = matching.confidence
-    owner = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
-    return Matching(labels, owner, matching.n_components, coupling, confidence, names=matching.names)

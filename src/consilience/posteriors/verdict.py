@@ -28,7 +28,7 @@ without their order, so that harm is not known. Other families have no loss.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,10 +46,9 @@ from consilience.posteriors.evidence.virtual_loss import (
     VirtualLoss,
     mean_and_error,
     observation_weights,
-    shares_of,
     virtual_loss_of,
 )
-from consilience.posteriors.posterior import Posterior
+from consilience.posteriors.posterior import Posterior, shares_of
 from consilience.posteriors.robust.minority import take_rows
 
 N_ERRORS = 2.0
@@ -88,32 +87,16 @@ HARM_IS_UNKNOWN = "whether the fused model is no worse than the best of the mode
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """What a fused model and every site's own lose against all side by side.
+    """What a fused model and every site's own lose against all side by side."""
 
-    Parameters
-    ----------
-    fused, error : float
-        Loss of the fused model in units of the criterion, and its standard error (zero for a bound).
-    criterion : str
-        What the losses are.
-    sites : Array of shape (J,)
-        Loss of each site's own model; empty where it is not known.
-    gains, gain_errors : Array of shape (J,)
-        Loss of each site's own model less that of the fused one, by the same draws, and its standard error.
-    largest : int
-        Component of the stack (L,) that most is lost of.
-    noise : float
-        What of the loss may be the noise of local fits.
-    """
-
-    fused: float
-    error: float
-    criterion: str
-    sites: Array
-    gains: Array
-    gain_errors: Array
-    largest: int
-    noise: float = 0.0
+    fused: float  # of the fused model, in units of the criterion
+    error: float  # its standard error; zero for a bound
+    criterion: str  # what the losses are
+    sites: Array  # of each site's own model (J,); empty where not known
+    gains: Array  # the same less that of the fused one, by the same draws (J,)
+    gain_errors: Array  # their standard errors (J,)
+    largest: int  # component of the stack that most is lost of
+    noise: float = 0.0  # what of the loss may be the noise of local fits
 
     @property
     def matters(self) -> bool:
@@ -135,20 +118,17 @@ class Losses:
         """The site whose own model loses least."""
         return int(np.argmin(self.sites))
 
+    def candidates(self, names: Sequence[str]) -> dict[str, float]:
+        """Return the losses of the sites' own models and of the fused one, by name; empty where those are not known."""
+        return {**dict(zip(names, self.sites.tolist(), strict=True)), FUSED: self.fused} if self.sites.size else {}
+
 
 def with_one_prior(ensemble: Ensemble, labels: Labels) -> Ensemble:
     """Return the models with 1/n of its prior in each of the n copies of a component: one in total.
 
     So much a Bayesian average has. With their priors whole, components of small sites are wider than their data, and a
-    fused one that is right would lose for not being. Models stay as they are where one lacks a prior, or where what is
-    left would be no posterior.
-
-    Parameters
-    ----------
-    ensemble : Ensemble
-        The models.
-    labels : Labels of shape (L,)
-        Fused component of each local one; -1 for one left out, which keeps its prior.
+    fused one that is right would lose for not being. A component left out (label -1) keeps its prior. Models stay as
+    they are where one lacks a prior, or where what is left would be no posterior.
     """
     family, priors = ensemble.family, [p.prior for p in ensemble.unordered if p.prior is not None]
     if len(priors) < ensemble.n_sites or not isinstance(family, EvidenceFamily):
@@ -168,16 +148,8 @@ def with_one_prior(ensemble: Ensemble, labels: Labels) -> Ensemble:
 def losses_of(ensemble: Ensemble, fused: Posterior, labels: Labels, *, is_mixture: bool) -> Losses | None:
     """Return what a fused model loses; None for families without a loss, or for too many components.
 
-    Parameters
-    ----------
-    ensemble : Ensemble
-        The models that went in, in the order of the labels.
-    fused : Posterior
-        The fused components.
-    labels : Labels of shape (L,)
-        Fused component of each local one; -1 for one left out.
-    is_mixture : bool
-        Whether the models are mixtures of their components, so that the loss of a site's own means something.
+    `labels` (L,) are the fused component of each of the models'; `is_mixture` says whether these are mixtures of their
+    components, so that the loss of a site's own means something.
     """
     if len(ensemble.natural) > MAX_JUDGED_ROWS:
         return None
@@ -235,8 +207,7 @@ def _categorical_divergences(local: Array, merged: Array, labels: Labels) -> Arr
     divergences = entropies - np.einsum("lv,lv->l", local, logarithms[np.maximum(labels, 0)])
     out = np.flatnonzero(labels < 0)
     divergences[out] = entropies[out] - (local[out] @ logarithms.T).max(axis=1)
-    result: Array = np.maximum(divergences, 0.0)
-    return result
+    return np.maximum(divergences, 0.0)
 
 
 def shared_mass(ensemble: Ensemble, labels: Labels) -> float:
@@ -262,95 +233,73 @@ def judge_fusion(
 ) -> Verdict:
     """Return the verdict on a fusion of posteriors; see the module.
 
-    Parameters
-    ----------
-    ensemble : Ensemble
-        The models that went in, in the order of the labels.
-    labels : Labels of shape (L,)
-        Fused component of each local one; -1 for one left out.
-    fused : Posterior
-        The fused components.
-    details : PosteriorDetails
-        What the method found: outliers, heterogeneity.
-    status : Status
-        How the search ended.
-    is_mixture : bool
-        Whether the models are mixtures of their components.
-    matches : bool
-        Whether the method says who is who; else all components are kept side by side.
-    trusts_sites : bool
-        Whether what sites say of themselves is believed; where it is not, harm is not known.
-    n_sites : int, optional
-        Number of sites, where the models are a sample of them; that there is no harm is then not known of the others.
+    `labels` (L,) are the fused component of each of the models', -1 for one left out. `is_mixture` says whether these
+    are mixtures of their components, `matches` whether the method says who is who, else all components are kept side by
+    side. Unless it `trusts_sites`, what they say of themselves is not believed, and harm is not known. `n_sites` is
+    their number where the models are a sample of them; that there is no harm is then not known of the others.
     """
     # In an order of the contents, so that neither who came first nor names change a bit of it.
-    given = ensemble
-    ensemble, origin = given.canonical(relabel=True)
-    labels = labels[origin]
-    is_sample = n_sites is not None and n_sites > ensemble.n_sites
-    distant = _distant_components(ensemble)
-    if not trusts_sites:  # what was left out may be made up: it is no loss, and nobody is advised to keep it
+    canonical, origin = ensemble.canonical(relabel=True)
+    is_sample = n_sites is not None and n_sites > canonical.n_sites
+    distant = _distant_components(canonical)
+    judged, labels, origin = _judged_models(canonical, labels[origin], origin, details, trusts_sites=trusts_sites)
+    losses = losses_of(judged, fused, labels, is_mixture=is_mixture)
+    harmless, measured = None, dict[str, Any]()
+    if losses is not None:
+        harmless = losses.harmless if trusts_sites else None
+        measured = {"candidates": losses.candidates(judged.names), "criterion": losses.criterion, "loss": losses.fused}
+    share = shared_mass(judged, labels) if matches else 1.0
+    # Harm has the remedy already, and who trusts no site is not told to keep all that they sent.
+    is_advised = trusts_sites and harmless is not False
+    found = _harm(losses, judged, harmless) + _findings(share, distant, details, status)
+    found += _lossy(losses, ensemble, origin, details, is_advised=is_advised)
+    opening = _opening(losses, judged, fused, trusts_sites=trusts_sites)
+    if is_sample:
+        opening = f"of a sample of {judged.n_sites} of the {n_sites} sites: {opening}"
+        harmless = None if harmless else harmless
+    text = "; ".join([opening, *filter(None, (clause for _, clause, _ in found))])
+    return Verdict(
+        code=found[0][0] if found else "fine" if losses is not None else status.name.lower(),
+        text=f"{text[0].upper()}{text[1:]}.",
+        harmless=harmless,
+        remedy="; ".join(dict.fromkeys(filter(None, (remedy for _, _, remedy in found)))) or None,
+        **measured,
+    )
+
+
+def _judged_models(
+    ensemble: Ensemble, labels: Labels, origin: Labels, details: PosteriorDetails, *, trusts_sites: bool
+) -> tuple[Ensemble, Labels, Labels]:
+    """Return the models that are judged, the labels of their components, and which of the models given these are."""
+    if not trusts_sites:  # what was left out may be fabricated: it is no loss, and nobody is advised to keep it
         averaged = np.flatnonzero(labels >= 0)
         ensemble, labels, origin = take_rows(ensemble, averaged), labels[averaged], origin[averaged]
     if details.get("average", {}).get("name") != "barycenter":  # a model that requests went on from has one prior, too
         ensemble = with_one_prior(ensemble, labels)
-    losses = losses_of(ensemble, fused, labels, is_mixture=is_mixture)
-    harmless = losses.harmless if losses is not None and trusts_sites else None
-    share = 1.0 if not matches else shared_mass(ensemble, labels)
-    largest = 0 if losses is None else int(origin[losses.largest])
-    findings = _findings(losses, ensemble, given, largest, share, distant, details, status, trusts_sites=trusts_sites)
-    opening = _opening(losses, ensemble, fused, trusts_sites=trusts_sites)
-    if is_sample:
-        opening = f"of a sample of {ensemble.n_sites} of the {n_sites} sites: {opening}"
-        harmless = None if harmless else harmless
-    text = "; ".join([opening, *(clause for _, clause, _ in findings if clause)])
-    site_losses = {} if losses is None else dict(zip(ensemble.names, losses.sites.tolist(), strict=False))
-    remedies = list(dict.fromkeys(remedy for _, _, remedy in findings if remedy))
-    return Verdict(
-        code=findings[0][0] if findings else "fine" if losses is not None else status.name.lower(),
-        text=f"{text[0].upper()}{text[1:]}.",
-        harmless=harmless,
-        candidates={**site_losses, FUSED: losses.fused} if losses is not None and site_losses else {},
-        criterion=None if losses is None else losses.criterion,
-        loss=None if losses is None else losses.fused,
-        remedy="; ".join(remedies) or None,
-    )
+    return ensemble, labels, origin
+
+
+Finding = tuple[str, str, str]
+"""Code, clause and remedy of something that speaks against a fusion."""
+
+
+def _harm(losses: Losses | None, ensemble: Ensemble, harmless: bool | None) -> list[Finding]:
+    """Return that some site's own model is better than the fused one, where that is known."""
+    if losses is None or harmless is not False:
+        return []
+    name = shorten(ensemble.names[losses.best_site])
+    return [("harm", "", f"use the model of {name}, or keep all with method='concatenate'")]
 
 
 def _findings(
-    losses: Losses | None,
-    ensemble: Ensemble,
-    given: Ensemble,
-    largest: int,
-    share: float,
-    distant: Sequence[Any],
-    details: PosteriorDetails,
-    status: Status,
-    *,
-    trusts_sites: bool,
-) -> list[tuple[str, str, str]]:
-    """Return code, clause and remedy of all that speaks against a fusion, the gravest first.
+    share: float, distant: Sequence[tuple[str, float]], details: PosteriorDetails, status: Status
+) -> list[Finding]:
+    """Return what speaks against a fusion besides its losses, the gravest first.
 
-    Parameters
-    ----------
-    losses : Losses or None
-        What is lost against keeping all models.
-    ensemble, given : Ensemble
-        The models as they were judged, and as they went in.
-    largest : int
-        The component of the latter that loses most.
-    share : float
-        Share of the observations in components that several sites have.
-    distant : sequence
-        Components far from all others.
-    details, status, trusts_sites
-        As for `judge_fusion`.
+    `share` of the observations are in components that several sites have; `distant` sites have components so far from
+    all.
     """
-    harmless = losses.harmless if losses is not None and trusts_sites else None
-    findings: list[tuple[str, str, str]] = []
-    if losses is not None and harmless is False:
-        name = shorten(ensemble.names[losses.best_site])
-        findings.append(("harm", "", f"use the model of {name}, or keep all with `method='concatenate'`"))
+    findings: list[Finding] = []
     if share < MIN_SHARED_MASS:
         findings.append(_nothing_shared(share))
     if details.get("number", {}).get("nothing_separates"):
@@ -374,10 +323,6 @@ def _findings(
     if status is not Status.CONVERGED:
         ending, _, remedy = status.value.partition("; ")
         findings.append((status.name.lower(), ending, remedy))
-    if losses is not None and losses.matters:
-        loss_code, clause, remedy = _lossy(losses, given, largest, details.get("heterogeneity", {}))
-        # Harm has the remedy already, and who trusts no site is not told to keep all that they sent.
-        findings.append((loss_code, clause, "" if harmless is False or not trusts_sites else remedy))
     return findings
 
 
@@ -395,7 +340,7 @@ def _opening(losses: Losses | None, ensemble: Ensemble, fused: Posterior, *, tru
         return f"{HARM_IS_UNKNOWN}; the fused model {lost}"
     if not trusts_sites:
         return f"{HARM_IS_UNKNOWN}, for what sites say of themselves is not trusted; the fused model {lost}"
-    best = losses.best_site
+    best = losses.best_site  # what f is compared with, unless it is better than all
     best_site = shorten(ensemble.names[best])
     gain, error = float(losses.gains[best]), float(losses.gain_errors[best])
     if losses.harmless:
@@ -433,7 +378,7 @@ def _lost(losses: Losses, n_sites: int) -> str:
     return f"loses {_nats(losses.fused)} {against}"
 
 
-def _nothing_shared(share: float) -> tuple[str, str, str]:
+def _nothing_shared(share: float) -> Finding:
     held = "no component is" if share == 0 else f"only {100 * share:.0f} % of the observations are in components"
     return (
         "nothing_shared",
@@ -443,7 +388,7 @@ def _nothing_shared(share: float) -> tuple[str, str, str]:
     )
 
 
-def _outliers(names: Sequence[str]) -> tuple[str, str, str]:
+def _outliers(names: Sequence[str]) -> Finding:
     named = first_names(names, MAX_NAMED_SITES)
     be = "is an outlier" if len(names) == 1 else "are outliers"
     return "outlier", f"{named} {be}", f"look at {named}, or leave {'it' if len(names) == 1 else 'them'} out"
@@ -470,41 +415,41 @@ def _distant_components(ensemble: Ensemble) -> list[tuple[str, float]]:
     ]
 
 
-def _distant(components: Sequence[tuple[str, float]]) -> tuple[str, str, str]:
+def _distant(components: Sequence[tuple[str, float]]) -> Finding:
     """Return which sites have components absurdly far away."""
-    shown = [f"{name} has a component {far:.1g} deviations away" for name, far in components[:MAX_NAMED_SITES]]
-    names = ", ".join(name for name, _ in components[:MAX_NAMED_SITES])
-    more = f" and {len(components) - MAX_NAMED_SITES} more" if len(components) > MAX_NAMED_SITES else ""
-    return "outlier", f"{', '.join(shown)}{more}", f"look at the units of {names}{more}"
+    shown = [f"{name} has a component {far:.1g} deviations away" for name, far in components]
+    names = first_names([name for name, _ in components], MAX_NAMED_SITES)
+    return "outlier", first_names(shown, MAX_NAMED_SITES), f"look at the units of {names}"
 
 
-def _left_out(records: Sequence[LeftOut]) -> tuple[str, str, str]:
+def _left_out(records: Sequence[LeftOut]) -> Finding:
     """Return which sites robust fusion left out, and why, of records of ``Judgement.details``."""
-    shown = [f"{record['model']} ({record['step']})" for record in records[:MAX_NAMED_SITES]]
-    names = ", ".join(str(record["model"]) for record in records[:MAX_NAMED_SITES])
-    more = f" and {len(records) - MAX_NAMED_SITES} more" if len(records) > MAX_NAMED_SITES else ""
+    shown = first_names([f"{record['model']} ({record['step']})" for record in records], MAX_NAMED_SITES)
+    names = first_names([str(record["model"]) for record in records], MAX_NAMED_SITES)
     be = "was" if len(records) == 1 else "were"
-    return "left_out", f"{', '.join(shown)}{more} {be} left out", f"look at {names}{more}, which do not fit with most"
+    return "left_out", f"{shown} {be} left out", f"look at {names}, which do not fit with most"
 
 
 def _lossy(
-    losses: Losses, ensemble: Ensemble, largest: int, heterogeneity: Mapping[str, float | None]
-) -> tuple[str, str, str]:
-    """Return the cause of a loss that matters: that sites differ, or the component (of the stack) that loses most."""
-    keep = "`method='concatenate'` keeps all components"
+    losses: Losses | None, given: Ensemble, origin: Labels, details: PosteriorDetails, *, is_advised: bool
+) -> list[Finding]:
+    """Return the cause of a loss that matters: that sites differ, or the component that loses most.
+
+    Components that were judged are rows `origin` (n,) of the models given.
+    """
+    if losses is None or not losses.matters:
+        return []
+    remedy = "method='concatenate' keeps all components"
+    location = next(iter(details.get("heterogeneity", {}).values()), None)
     if losses.fused - losses.noise <= GREAT_LOSS:
-        return "loses_little", "this is a little less than all models side by side know", keep
-    location = next(iter(heterogeneity.values()), None)
-    if location is not None and location >= 1.0:
-        return (
-            "sites_differ",
-            "sites differ by more than their components are wide, and the fused model is what they have in common",
-            keep,
-        )
-    site = int(ensemble.owner[largest])
-    component = largest - int(ensemble.offsets[site])
-    return (
-        "loses",
-        f"most is lost of component {component} of {shorten(ensemble.names[site])}",
-        f"{keep}, and a greater n_components more of them",
-    )
+        code, clause = "loses_little", "this is a little less than all models side by side know"
+    elif location is not None and location >= 1.0:
+        code = "sites_differ"
+        clause = "sites differ by more than their components are wide, and the fused model is what they have in common"
+    else:
+        row = int(origin[losses.largest])
+        site = int(given.owner[row])
+        code = "loses"
+        clause = f"most is lost of component {row - int(given.offsets[site])} of {shorten(given.names[site])}"
+        remedy = f"{remedy}, and a greater n_components more of them"
+    return [(code, clause, remedy if is_advised else "")]

@@ -35,21 +35,11 @@ _REMEDY = "give `features=cs.Features(names=vocabulary)`"
 
 @dataclass(frozen=True)
 class VocabularyAlignment:
-    """The common vocabulary of several topic models, and how far each was from it.
+    """The common vocabulary of several topic models, and how far each was from it."""
 
-    Parameters
-    ----------
-    size : int
-        Number V of words that some model has.
-    missing : mapping of str to int
-        Number of these that a model lacks, by its name; models that lack none are left out.
-    apart : mapping of str to float
-        Part of its words that any other model has, by the name of each model for which it is small.
-    """
-
-    size: int
-    missing: Mapping[str, int]
-    apart: Mapping[str, float]
+    size: int  # words that some model has
+    missing: Mapping[str, int]  # how many of these a model lacks, by its name; only of those that lack some
+    apart: Mapping[str, float]  # part of its words that any other model has, by name where it is small
 
     def details(self) -> VocabularyDetails:
         """Return the fields as JSON values."""
@@ -71,37 +61,18 @@ def align_vocabularies(
     """Return topic models over the union of their words, the alignment, and the problems that prevent it.
 
     The words of the union are sorted, so that they do not depend on the order of the models. Models that agree, or that
-    are not all topic models of one kind, are returned as they are, with None.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Name of each model in messages.
-    posteriors : sequence of Posterior
-        The models.
-
-    Returns
-    -------
-    posteriors : list of Posterior
-        The models over the union; as they came where there is a problem.
-    alignment : VocabularyAlignment or None
-        The union and what each model lacked; None where nothing was aligned.
-    problems : list of Problem
-        With the name of the model each.
+    are not all topic models of one kind, are returned as they are, with None; so are those with a problem, which names
+    them.
     """
-    unaligned = list(posteriors)
-    vocabularies = [posterior.features.names for posterior in unaligned]
-    source_kinds = {posterior.source.get("kind") for posterior in unaligned}
-    if len(source_kinds) != 1 or not all(is_topic_posterior(posterior) for posterior in unaligned):
+    unaligned, models = list(posteriors), list(zip(names, posteriors, strict=True))
+    kinds = {posterior.source.get("kind") for posterior in unaligned}
+    if len(kinds) != 1 or not all(is_topic_posterior(posterior) for posterior in unaligned):
         return unaligned, None, []
-    models = list(zip(names, unaligned, strict=True))
-    if empty := [
+    problems = [
         Problem(name, "has no words", code="E-NEEDED") for name, posterior in models if posterior.family.size == 0
-    ]:
-        return unaligned, None, empty
-    families = {posterior.family for posterior in unaligned}
-    if len({words for words in vocabularies if words is not None}) <= 1 and len(families) == 1:
-        return unaligned, None, []
+    ]
+    if problems or _agree(unaligned):
+        return unaligned, None, problems
     problems = [
         Problem(
             name,
@@ -117,6 +88,12 @@ def align_vocabularies(
     return (unaligned, None, problems) if problems else (aligned, alignment, [])
 
 
+def _agree(posteriors: Sequence[Posterior]) -> bool:
+    """Return whether topic models are over as many words, and those that name them over the same."""
+    vocabularies = {posterior.features.names for posterior in posteriors} - {None}
+    return len(vocabularies) <= 1 and len({posterior.family for posterior in posteriors}) == 1
+
+
 def _over_union(
     models: Sequence[tuple[str, Posterior]],
 ) -> tuple[list[Posterior], VocabularyAlignment, list[Problem]]:
@@ -127,7 +104,7 @@ def _over_union(
     missing, apart, aligned = {}, {}, []
     for name, posterior in models:
         words = posterior.features.names or ()
-        shared = sum(owner_counts[word] > 1 for word in words)
+        shared = sum(owner_counts[word] > 1 for word in words)  # with any other model
         if not shared:
             problems.append(
                 Problem(
@@ -151,18 +128,8 @@ def _over_union(
 def expand_vocabulary(posterior: Posterior, words: Sequence[str]) -> Posterior:
     """Return the topics over a vocabulary that has all their words; the other words get the topics' prior.
 
-    Parameters
-    ----------
-    posterior : Posterior
-        Topics over their own words.
-    words : sequence of str
-        The larger vocabulary.
-
-    Raises
-    ------
-    InputError
-        When a word is there twice or not in `words`, when words need a prior that is not known, or when something else
-        is stated column by column.
+    A word that is there twice or not in `words`, words that need a prior that is not known, and anything else that is
+    stated column by column are an InputError.
     """
     site_words = posterior.features.names or ()
     columns = _columns_of_words(site_words, words)
@@ -188,20 +155,7 @@ def expand_vocabulary(posterior: Posterior, words: Sequence[str]) -> Posterior:
 
 
 def restrict_vocabulary(posterior: Posterior, words: Sequence[str]) -> Posterior:
-    """Return the topics restricted to `words`, all of which they have; counts are left as they are.
-
-    Parameters
-    ----------
-    posterior : Posterior
-        Topics over their own words.
-    words : sequence of str
-        The words to keep, in the order of the columns to return.
-
-    Raises
-    ------
-    InputError
-        When a word is there twice or not among those of the topics.
-    """
+    """Return the topics restricted to `words`, all of which they have, in this order; counts are left as they are."""
     columns = _columns_of_words(words, posterior.features.names or ())
     return replace(
         posterior,

@@ -61,21 +61,11 @@ MIN_NAMED_PROBABILITY = 0.001
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """The components of an ensemble that can be judged by their data, as what is matched: themselves or merged ones.
+    """The components of an ensemble that can be judged by their data, as what is matched: themselves or merged ones."""
 
-    Parameters
-    ----------
-    stack : Stack
-        What is matched (U, P).
-    unit_of_row : Labels of shape (L,)
-        Which of these each component of the ensemble is part of; -1 for one that cannot be judged.
-    selection : Selection
-        The selection among their matchings.
-    """
-
-    stack: Stack
-    unit_of_row: Labels
-    selection: Selection
+    stack: Stack  # what is matched (U, P)
+    unit_of_row: Labels  # which of these each component is part of (L,); -1 for one that cannot be judged
+    selection: Selection  # among the matchings of these
 
     @classmethod
     def of(
@@ -161,20 +151,9 @@ def _rows_of_sample(ensemble: Ensemble, rows: Labels) -> Labels:
 def match_by_evidence(ensemble: Ensemble, max_components: int | None, *, exclusive: bool) -> Assignment:
     """Return the matching of the greatest evidence, with local fits gone wrong put where they fit, or left out (-1).
 
-    Parameters
-    ----------
-    ensemble : Ensemble
-        The models, L components in all.
-    max_components : int, optional
-        Largest number of components. Default: no limit.
-    exclusive : bool
-        Whether what the search leaves out stays out; see the module.
-
-    Returns
-    -------
-    Assignment
-        Labels, minus the log evidence as objective, confidence, and as details the number with its support, the
-        evidence of other numbers, the heterogeneity and the outliers. ``AT_CAPACITY`` where the limit is in use.
+    The objective is minus the log evidence. Details are the number with its support, the evidence of other numbers, the
+    heterogeneity and the outliers. The status is ``AT_CAPACITY`` where the limit `max_components` is in use; with
+    `exclusive`, what the search leaves out stays out, see the module.
     """
     judged = judge(ensemble, max_components)
     whole = None if exclusive else judged.whole(ensemble, max_components)
@@ -205,14 +184,11 @@ def number_by_evidence(ensemble: Ensemble) -> int:
 
 
 def first_matching(ensemble: Ensemble) -> tuple[Labels, Labels]:
-    """Return the matching of the greatest evidence, for methods that are to begin with it.
+    """Return the matching of the greatest evidence, for methods that begin with it, and the leader of each component.
 
-    Returns
-    -------
-    labels : Labels of shape (L,)
-        No two components of a site in one group; -1 is left out, as is all but one of those that a site's fit split.
-    leaders : Labels of shape (L,)
-        The row whose group each component belongs to: that of the one which stands for a split one, or its own.
+    Labels (L,) put no two components of a site in one group; -1 is left out, as is all but one of those that a site's
+    fit split. The leader (L,) of a component is the row whose group it belongs to: the one that stands for a split one,
+    or it.
     """
     labels = match_by_evidence(ensemble, None, exclusive=True).labels
     family, natural = ensemble.family.evidence_form(ensemble.natural)
@@ -242,18 +218,8 @@ def match_of_size(
 
     The matching by evidence comes from the path of ``match_by_evidence``. It cannot place components of hardly any
     observations; each site's are assigned last, to groups that the site has not used. The one of the smaller virtual
-    loss is kept, by the same draws, or for families without one that by evidence.
-
-    Parameters
-    ----------
-    ensemble : Ensemble
-        The models, L components in all.
-    n_components : int
-        Number of groups.
-    by_divergence : Labels of shape (L,)
-        The matching that minimises equation (6) of Claici et al. 2020.
-    exclusive : bool
-        As in ``match_by_evidence``.
+    loss is kept, by the same draws, or for families without one that by evidence. `by_divergence` (L,) minimises
+    equation (6) of Claici et al. 2020; `exclusive` is as in ``match_by_evidence``.
     """
     judged = judge(ensemble)
     matching = judged.selection.of_size(n_components)
@@ -279,18 +245,8 @@ def describe_matching(
 ) -> Assignment:
     """Return a matching of all components with its diagnostics.
 
-    Parameters
-    ----------
-    ensemble : Ensemble
-        The models.
-    judged : Judged
-        What was matched.
-    matching : SearchedMatching
-        The matching of its units.
-    labels : Labels of shape (L,)
-        The same of all components, with what the search left out put where it fits.
-    number : NumberDetails
-        What else is told of the number of components.
+    `matching` is that of the units that were judged, `labels` (L,) the same of all components, with what the search
+    left out put where it fits, and `number` what else is reported of the number of components.
     """
     by_number = judged.selection.evidence_by_number()
     if matching is not judged.selection.selected.matching:  # one of a number that was given
@@ -395,25 +351,11 @@ def find_far_sites(stack: Stack, labels: Labels) -> dict[int, str]:
     """Return the sites that do not belong, and why.
 
     The distance of a site is the mean divergence of its components from the barycenters of the other members of their
-    groups,
+    groups, d_j = mean_{l in j} KL(mean_{k in g(l), k != l} eta_k || eta_l), over its components that are shared. Far is
+    more than eight times the median of all sites and beyond the third quartile by three times the interquartile range.
+    A site of several components of which none is shared is named too, if most sites share theirs.
 
-        d_j = mean_{l in j} KL(mean_{k in g(l), k != l} eta_k || eta_l),
-
-    over its components that are shared. Far is more than eight times the median of all sites and beyond the third
-    quartile by three times the interquartile range. A site of several components of which none is shared is named too,
-    if most sites share theirs.
-
-    Parameters
-    ----------
-    stack : Stack
-        What the data say (L, P), not discounted: an outlier makes copies look more different than they are.
-    labels : Labels of shape (L,)
-        Group of each component; -1 for one in none.
-
-    Returns
-    -------
-    dict of int to str
-        Reason by site.
+    The stack is of what the data say, not discounted: an outlier makes copies look more different than they are.
     """
     site_distances = _site_distances(stack, labels)  # (J,), NaN where nothing is shared
     sites = np.flatnonzero(~np.isnan(site_distances))
@@ -445,8 +387,7 @@ def _site_distances(stack: Stack, labels: Labels) -> Array:
     divergences = map_rows(len(shared), stack.family.size, divergences_of) if len(shared) else np.zeros(0)
     owner, n_sites = stack.owner[shared], stack.n_sites
     n_shared = np.bincount(owner, minlength=n_sites)
-    distances: Array = np.bincount(owner, weights=divergences, minlength=n_sites) / np.where(n_shared, n_shared, np.nan)
-    return distances
+    return np.bincount(owner, weights=divergences, minlength=n_sites) / np.where(n_shared, n_shared, np.nan)
 
 
 def describe_outliers(
@@ -454,16 +395,8 @@ def describe_outliers(
 ) -> list[Outlier]:
     """Return why which site is an outlier, with ``name``, ``why`` and ``whole_site``, by name.
 
-    Parameters
-    ----------
-    names : tuple of str
-        Names of the sites (J,).
-    stray_sites : Labels
-        Site of each component that the search left out as a stray (n,).
-    is_placed : ndarray of bool of shape (n,)
-        Whether it was put into a group afterwards.
-    far_sites : dict of int to str
-        From ``find_far_sites``.
+    `stray_sites` (n,) has the site of each component that the search left out as a stray, `is_placed` (n,) whether it
+    was put into a group afterwards, and `far_sites` is from ``find_far_sites``.
     """
     records: list[Outlier] = []
     for placed, ending in ((False, "left out"), (True, "put where most of it fits")):
@@ -508,19 +441,8 @@ def place_thin_if_better(ensemble: Ensemble, labels: Labels, is_thin: NDArray[np
 def place_strays(ensemble: Ensemble, labels: Labels, is_thin: NDArray[np.bool_], loss: VirtualLoss) -> Labels:
     """Return the matching with each fit gone wrong in the group whose mean explains it best, if that pays.
 
-    One after another, the best explained first. Loss is that of the virtual draws, without a margin: to leave a
-    component out is no more cautious than to place it.
-
-    Parameters
-    ----------
-    ensemble : Ensemble
-        The models, L components in all.
-    labels : Labels of shape (L,)
-        A matching; -1 for what is left out.
-    is_thin : ndarray of bool of shape (L,)
-        Components that could not be judged, of which nothing is asked.
-    loss : VirtualLoss
-        Losses of matchings of these components.
+    One after another, the best explained first; `is_thin` components could not be judged, so nothing is asked of them.
+    Loss is that of the virtual draws, without a margin: to leave a component out is no more cautious than to place it.
     """
     strays = np.flatnonzero((labels < 0) & ~is_thin)
     if not strays.size:

@@ -60,13 +60,7 @@ MIN_LOG_HETEROGENEITY, MAX_LOG_HETEROGENEITY = -12.0, 6.0
 
 
 class RandomEffects:
-    """The components of all sites under random effects, at any heterogeneity.
-
-    Parameters
-    ----------
-    stack : Stack
-        What the sites' data say (L, P), not discounted.
-    """
+    """The components of all sites under random effects, at any heterogeneity; the stack's are not discounted."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
@@ -218,17 +212,9 @@ CONCENTRATION_LOG_SD = 2.0
 
 @dataclass(frozen=True, eq=False)
 class MatchingPrior:
-    """The log prior of a matching, sum_g level(n_g) + constant.
+    """The log prior of a matching, sum_g level(n_g) + constant."""
 
-    Parameters
-    ----------
-    level : Array of shape (J + 1,)
-        Log prior of a group of n = 0 ... J members; that of n = 0 is never used.
-    constant : float
-        What does not depend on the groups.
-    """
-
-    level: Array
+    level: Array  # log prior of a group of n = 0 ... J members (J + 1,); that of 0 is never used
     constant: float = 0.0
 
     def total(self, sizes: Labels) -> float:
@@ -247,14 +233,7 @@ def strict_prior(n_sites: int) -> MatchingPrior:
 def lenient_prior(n_sites: int, intensity: float, concentration: float) -> MatchingPrior:
     """Return the two-parameter Indian buffet process: gamma components a site, shared the more the smaller c is.
 
-    Parameters
-    ----------
-    n_sites : int
-        Number J of sites.
-    intensity : float
-        gamma, the expected number of components of one site.
-    concentration : float
-        c; its own log law, a normal of mean 0, is in the constant.
+    gamma is the `intensity`, c the `concentration`, whose own log law, a normal of mean 0, is in the constant.
     """
     n_members = np.arange(1.0, n_sites + 1.0)
     level = np.log(intensity * concentration) + betaln(n_members, n_sites - n_members + concentration)

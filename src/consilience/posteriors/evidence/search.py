@@ -74,27 +74,13 @@ SMALLEST_SPREAD = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class SearchedMatching:
-    """A matching and what it is judged by.
+    """A matching and what it is judged by."""
 
-    Parameters
-    ----------
-    labels : Labels of shape (L,)
-        Group of each component, consecutive from 0; -1 for components left out.
-    heterogeneity : Array of shape (B,)
-        h of each block of sufficient statistics.
-    prior : MatchingPrior
-        The prior over matchings, fitted where it has parameters.
-    evidence : float
-        F of the matching.
-    converged : bool
-        Whether the last round left the matching as it was.
-    """
-
-    labels: Labels
-    heterogeneity: Array
-    prior: MatchingPrior
-    evidence: float
-    converged: bool
+    labels: Labels  # group of each component (L,), consecutive from 0; -1 for components left out
+    heterogeneity: Array  # h of each block of sufficient statistics (B,)
+    prior: MatchingPrior  # fitted where it has parameters
+    evidence: float  # F of the matching
+    converged: bool  # whether the last round left the matching as it was
 
     @property
     def n_groups(self) -> int:
@@ -103,16 +89,10 @@ class SearchedMatching:
 
 
 class EvidenceSearch:
-    """Searches over the matchings of one stack.
+    """Searches over the matchings of one stack, whose sites are in the order of ``steady_order``.
 
-    Parameters
-    ----------
-    stack : Stack
-        What the sites' data say (L, P), sites in the order of ``steady_order``.
-    max_groups : int, optional
-        Matchings of more groups are not looked at. Default: no limit.
-    start : Array of shape (B,), optional
-        The only heterogeneity to start from. Default: several.
+    Matchings of more than `max_groups` are not looked at. With a `start` (B,) it is the only heterogeneity to start
+    from.
     """
 
     def __init__(self, stack: Stack, max_groups: int | None = None, start: Array | None = None) -> None:
@@ -196,11 +176,7 @@ class EvidenceSearch:
             labels = path.labels(path.best(self.max_groups))
         labels = ascend(objective, labels, np.random.default_rng(0), 1, self._openings)[0]
         del objective  # its pieces may fill the memory
-        prior = refit(np.bincount(labels))
-        heterogeneity = self.problem.fit_heterogeneity(labels, pilot.heterogeneity, prior)
-        return SearchedMatching(
-            labels, heterogeneity, prior, self.problem.evidence(labels, heterogeneity, prior), pilot.converged
-        )
+        return self.refitted(replace(pilot, prior=refit(np.bincount(labels))), labels)
 
     def _search(
         self,
@@ -320,6 +296,17 @@ class EvidenceSearch:
             self._paths = (matching, paths)
         return self._paths[1]
 
+    def refitted(self, matching: SearchedMatching, labels: Labels) -> SearchedMatching:
+        """Return the matching of these labels under the prior of another one, its heterogeneity fitted from there."""
+        heterogeneity = self.problem.fit_heterogeneity(labels, matching.heterogeneity, matching.prior)
+        evidence = self.problem.evidence(labels, heterogeneity, matching.prior)
+        return replace(matching, labels=labels, heterogeneity=heterogeneity, evidence=evidence)
+
+    def ascended(self, matching: SearchedMatching, labels: Labels) -> SearchedMatching:
+        """Return the matching that sites ascend to from these labels at the heterogeneity of another one, refitted."""
+        objective = self.problem.groups(matching.heterogeneity, matching.prior)
+        return self.refitted(matching, self.ascend(objective, labels))
+
     def best_of_its_paths(self, matching: SearchedMatching) -> SearchedMatching:
         """Return a matching of no less evidence that is the best on its own paths, under the same prior.
 
@@ -330,11 +317,7 @@ class EvidenceSearch:
             better = self._better_on_paths(matching)
             if better is None:
                 return matching
-            problem, prior = self.problem, matching.prior
-            labels = self.ascend(problem.groups(matching.heterogeneity, prior), better)
-            heterogeneity = problem.fit_heterogeneity(labels, matching.heterogeneity, prior)
-            evidence = problem.evidence(labels, heterogeneity, prior)
-            matching = replace(matching, labels=labels, heterogeneity=heterogeneity, evidence=evidence)
+            matching = self.ascended(matching, better)
         return replace(matching, converged=self._better_on_paths(matching) is None)
 
     def _better_on_paths(self, matching: SearchedMatching) -> Labels | None:

@@ -64,41 +64,19 @@ N_CLEAR_ERRORS = 4.0
 
 @dataclass(frozen=True, eq=False)
 class SelectedMatching:
-    """A matching whose number of groups was selected.
-
-    Parameters
-    ----------
-    matching : SearchedMatching
-        The matching.
-    prior_name : {"strict", "lenient"}
-        The prior over matchings that it was found under.
-    losses : dict of str to float
-        Virtual loss of the matchings under both priors, in nats per observation, where they were compared.
-    shares_nothing : bool
-        Whether components are no nearer to those of other sites than by chance, and the matching is for that one
-        without heterogeneity.
-    """
+    """A matching whose number of groups was selected."""
 
     matching: SearchedMatching
-    prior_name: str
-    losses: dict[str, float] = field(default_factory=dict)
-    shares_nothing: bool = False
+    prior_name: str  # "strict" or "lenient", under which it was found
+    losses: dict[str, float] = field(default_factory=dict)  # of both matchings, in nats per observation, if compared
+    shares_nothing: bool = False  # whether sites share no component by ``nearness_score``
 
 
 class Selection:
-    """The selection among the matchings of one stack.
+    """The selection among the matchings of one stack, which says what the sites' data say; see ``likelihood_stack``.
 
-    Parameters
-    ----------
-    stack : Stack
-        What the sites' data say (L, P), see ``likelihood_stack``.
-    loss : VirtualLoss, optional
-        Losses of matchings of these components; without them the strict prior decides.
-    max_groups : int, optional
-        Groups at most. Default: no limit.
-    near : SelectedMatching, optional
-        A matching of almost the same components: searches start from its heterogeneity, under its prior. Default: from
-        several, under both priors.
+    Without losses of matchings of these components the strict prior decides. `near` is a matching of almost the same
+    components: searches then start from its heterogeneity only, under its prior only.
     """
 
     def __init__(
@@ -211,11 +189,9 @@ class Selection:
         if not path.n_groups[-1] <= n_groups <= path.n_groups[0]:
             return None
         labels = path.labels(int(path.n_groups[0]) - n_groups)
-        problem, prior = self._search.problem, matching.prior
-        labels = self._search.ascend_in_size(problem.groups(matching.heterogeneity, prior), labels)
-        heterogeneity = problem.fit_heterogeneity(labels, matching.heterogeneity, prior)
-        evidence = problem.evidence(labels, heterogeneity, prior)
-        return self._by_input(SearchedMatching(labels, heterogeneity, prior, evidence, True))
+        objective = self._search.problem.groups(matching.heterogeneity, matching.prior)
+        labels = self._search.ascend_in_size(objective, labels)
+        return self._by_input(replace(self._search.refitted(matching, labels), converged=True))
 
     def _by_input(self, matching: SearchedMatching) -> SearchedMatching:
         """Return a matching with its rows in the order of the stack that was given."""
@@ -280,17 +256,8 @@ SMALLEST_SQUARE = float(np.finfo(np.float64).eps)
 def nearness_score(loss: VirtualLoss, owner: Labels) -> float | None:
     """Return by how many standard deviations components are nearer to other sites' (below zero) than by chance.
 
-    Parameters
-    ----------
-    loss : VirtualLoss
-        Means and covariances of the components, and an order in which those of every site are together.
-    owner : Labels of shape (L,)
-        Site of each component.
-
-    Returns
-    -------
-    float or None
-        About zero where sites share nothing; None where turns say nothing.
+    About zero where sites share nothing; None where turns say nothing. `owner` (L,) is the site of each component of
+    `loss`.
     """
     sites = _sample_of_sites(np.arange(len(owner)) if loss.order is None else loss.order, owner)
     if loss.means.shape[1] < 2 or sum(len(site) > 1 for site in sites) < 2:
@@ -317,8 +284,7 @@ def _in_widths(means: Array, covariances: Array) -> Array:
     usual = covariances.mean(axis=0)
     if usual.ndim == 1:
         return means / np.sqrt(usual)
-    whitened: Array = solve_triangular(np.linalg.cholesky(usual), means.T, lower=True).T
-    return whitened
+    return solve_triangular(np.linalg.cholesky(usual), means.T, lower=True).T
 
 
 def _spans(means: Array, sizes: list[int]) -> list[tuple[Labels, Array]]:

@@ -19,7 +19,6 @@ explanation nothing separates, as in fits of several components to data that hav
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +27,7 @@ from scipy.special import logsumexp
 from consilience.checks import Array, Labels
 from consilience.families.evidence import MAX_KEPT_ROWS, EvidenceFamily
 from consilience.families.linalg import log_gaussians
-from consilience.posteriors.ensemble import Stack
+from consilience.posteriors.ensemble import Stack, offsets_of
 from consilience.posteriors.evidence.random_effects import RandomEffects
 from consilience.posteriors.evidence.search import SearchedMatching
 
@@ -43,90 +42,52 @@ MAX_KNOWN_SHARE = 0.1
 
 @dataclass(frozen=True, eq=False)
 class MergedComponents:
-    """Components of a stack with those of one site merged that look like one.
+    """Components of a stack with those of one site merged that look like one."""
 
-    Parameters
-    ----------
-    stack : Stack
-        The merged components (U, P).
-    unit_of_row : Labels of shape (L,)
-        Which of these each component is part of.
-    """
-
-    stack: Stack
-    unit_of_row: Labels
+    stack: Stack  # the merged components (U, P)
+    unit_of_row: Labels  # which of these each component is part of (L,)
 
 
 def merge_split_components(stack: Stack) -> MergedComponents | None:
-    """Return the stack with split components merged; None where there are none, or where data have no density.
-
-    Parameters
-    ----------
-    stack : Stack
-        What the sites' data say (L, P), not discounted.
-    """
+    """Return what sites' data say with split components merged; None where none are, or where data have no density."""
     if not stack.family.describes_data:
         return None
     problem = RandomEffects(stack)
     base, pieces = problem.discounts.law(np.zeros(len(stack.family.part_names))), problem.undiscounted
     units, merged_rows, merged_natural = np.arange(len(stack.natural)), [], []
-    for sites in _site_chunks(stack.offsets):
-        start, end = int(stack.offsets[sites.start]), int(stack.offsets[sites.stop])
-        offsets = stack.offsets[sites.start : sites.stop + 1] - start
-        part = Stack(stack.family, stack.natural[start:end], offsets, stack.row_weights[start:end])
-        units_of_part, natural = _merged_within(part, pieces[start:end].copy(), base)
-        units[start:end] = start + units_of_part
-        into = np.unique(units_of_part[units_of_part != np.arange(end - start)])
-        merged_rows.append(start + into)
+    for sites in stack.runs(MAX_KEPT_ROWS):
+        rows = stack.rows_of(sites)
+        offsets = stack.offsets[sites.start : sites.stop + 1] - rows.start
+        part = Stack(stack.family, stack.natural[rows], offsets, stack.row_weights[rows])
+        units_of_part, natural = _merged_within(part, pieces[rows].copy(), base)
+        units[rows] = rows.start + units_of_part
+        # Rows that others became part of; all others stay as they are.
+        into = np.unique(units_of_part[units_of_part != np.arange(len(units_of_part))])
+        merged_rows.append(rows.start + into)
         merged_natural.append(natural[into])
     changed, changed_natural = np.concatenate(merged_rows), np.concatenate(merged_natural)
     if not len(changed):
         return None
-    rows = np.flatnonzero(units == np.arange(len(units)))
-    sizes = np.bincount(stack.owner[rows], minlength=stack.n_sites)
-    kept_offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
-    natural = stack.natural[rows]
-    natural[np.searchsorted(rows, changed)] = changed_natural
-    merged = Stack(stack.family, natural, kept_offsets, stack.row_weights[rows])
-    return MergedComponents(merged, np.searchsorted(rows, units))
+    kept = np.flatnonzero(units == np.arange(len(units)))
+    merged = stack.take(kept)
+    merged.natural[np.searchsorted(kept, changed)] = changed_natural
+    return MergedComponents(merged, np.searchsorted(kept, units))
 
 
 def merge_sites(stack: Stack) -> MergedComponents:
-    """Return the stack with all components of every site merged into one.
-
-    Parameters
-    ----------
-    stack : Stack
-        What the sites' data say (L, P), not discounted.
-    """
+    """Return what sites' data say with all components of every site merged into one."""
     is_held = stack.sizes > 0
     starts, sizes = stack.offsets[:-1][is_held], stack.sizes[is_held]
     natural = np.add.reduceat(stack.natural, starts) - (sizes - 1.0)[:, None] * stack.family.flat
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(is_held)])
+    offsets = offsets_of(is_held.astype(np.int64))
     merged = Stack(stack.family, natural, offsets, stack.row_weights[starts])
     return MergedComponents(merged, (offsets[1:] - 1)[stack.owner])
-
-
-def _site_chunks(offsets: Labels) -> Iterator[slice]:
-    """Yield slices of sites, in order, of at most so many rows as are kept at once; of one site at least."""
-    first, n_sites = 0, len(offsets) - 1
-    while first < n_sites:
-        last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + MAX_KEPT_ROWS, side="right")) - 1)
-        yield slice(first, min(last, n_sites))
-        first = last
 
 
 def _merged_within(stack: Stack, pieces: Array, base: Array) -> tuple[Labels, Array]:
     """Return which row each of a stack is part of (L,), and the rows (L, P) with what became part of them.
 
-    Parameters
-    ----------
-    stack : Stack
-        What the data of some sites say.
-    pieces : Array of shape (L, P)
-        The same less the flat limit; it is overwritten.
-    base : Array of shape (P,)
-        The law that the components of all sites come from.
+    `pieces` (L, P) are the rows less the flat limit, and are overwritten; `base` (P,) is the law of all components.
     """
     units, natural, alive = np.arange(len(pieces)), stack.natural.copy(), np.ones(len(pieces), dtype=np.bool_)
     first, second = _pairs_of_sites(stack.offsets)
@@ -203,7 +164,7 @@ def _densities(family: EvidenceFamily, natural: Array) -> tuple[Array, Array]:
 def _site_information(stack: Stack) -> float:
     """Return the sum over sites of n I, what knowing the components of all observations is worth in nats."""
     total = 0.0
-    for sites in _site_chunks(stack.offsets):
+    for sites in stack.runs(MAX_KEPT_ROWS):
         offsets = stack.offsets[sites.start : sites.stop + 1]
         natural, weights = (array[offsets[0] : offsets[-1]] for array in (stack.natural, stack.row_weights))
         counts = stack.family.information(natural)[:, 0]
@@ -219,14 +180,7 @@ def _site_information(stack: Stack) -> float:
 def mutual_information(means: Array, covariances: Array, counts: Array) -> float:
     """Return the mutual information between a draw of a Gaussian mixture and its component, in nats.
 
-    Parameters
-    ----------
-    means : Array of shape (k, D)
-        Means.
-    covariances : Array of shape (k, D, D) or (k, D)
-        Covariances, or variances.
-    counts : Array of shape (k,)
-        Observations of each component, in any unit.
+    Of means (k, D), covariances (k, D, D) or variances (k, D), and observations of each component (k,), in any unit.
     """
     rng = np.random.default_rng(0)
     shares = counts / counts.sum()

@@ -13,7 +13,7 @@ site are rare, too, but no blends.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import betaln, gammaln
@@ -58,15 +58,7 @@ LOG_FAILURE_PROBABILITY = float(np.log(0.01))
 
 
 def without_strays(search: EvidenceSearch, matching: SearchedMatching) -> SearchedMatching:
-    """Return a matching from which components of local fits gone wrong are left out (label -1).
-
-    Parameters
-    ----------
-    search : EvidenceSearch
-        The search that found it.
-    matching : SearchedMatching
-        A matching of all components.
-    """
+    """Return a matching of all components from which those of local fits gone wrong are left out (label -1)."""
     limit = int(MAX_STRAY_SHARE * len(matching.labels))
     for find in (_strays_by_size, _rare_failures):
         for _ in range(MAX_STRAY_ROUNDS):
@@ -76,18 +68,9 @@ def without_strays(search: EvidenceSearch, matching: SearchedMatching) -> Search
                 break
             labels = matching.labels.copy()
             labels[rows] = -1
-            matching = _refitted(search, replace(matching, labels=consecutive(labels)))
+            matching = search.ascended(matching, consecutive(labels))
+            matching = search.ascended(matching, matching.labels)
     return matching
-
-
-def _refitted(search: EvidenceSearch, matching: SearchedMatching) -> SearchedMatching:
-    """Return a matching ascended and its heterogeneity fitted, twice in turn."""
-    labels, heterogeneity, problem = matching.labels, matching.heterogeneity, search.problem
-    for _ in range(2):
-        labels = search.ascend(problem.groups(heterogeneity, matching.prior), labels)
-        heterogeneity = problem.fit_heterogeneity(labels, heterogeneity, matching.prior)
-    evidence = problem.evidence(labels, heterogeneity, matching.prior)
-    return replace(matching, labels=labels, heterogeneity=heterogeneity, evidence=evidence)
 
 
 def _strays_by_size(search: EvidenceSearch, matching: SearchedMatching, limit: int) -> Labels:
@@ -154,33 +137,15 @@ def stray_log_odds(sizes: Labels, n_sites: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class _Explanations:
-    """What explains single components: the groups of a matching, blends of two of them, and second copies.
-
-    Parameters
-    ----------
-    search : EvidenceSearch
-        Has the components.
-    groups : ConjugateGroups
-        What groups are worth at the heterogeneity of the matching.
-    heterogeneity : Array of shape (B,)
-        That heterogeneity.
-    own : Array of shape (L, P)
-        What each component says, not discounted.
-    statistics : Array of shape (G, P)
-        Mean of what the members of each group say, not discounted.
-    information : Array of shape (L, B)
-        How much each component says.
-    worth : Array of shape (G,)
-        Evidence of each group over that of its members each by itself, the prior over matchings included.
-    """
+    """What explains single components: the groups of a matching, blends of two of them, and second copies."""
 
     search: EvidenceSearch
-    groups: ConjugateGroups
-    heterogeneity: Array
-    own: Array
-    statistics: Array
-    information: Array
-    worth: Array
+    groups: ConjugateGroups  # what groups are worth at the heterogeneity of the matching
+    heterogeneity: Array  # (B,)
+    own: Array  # what each component says, not discounted (L, P)
+    statistics: Array  # mean of what the members of each group say, not discounted (G, P)
+    information: Array  # how much each component says (L, B)
+    worth: Array  # evidence of each group over that of its members alone, with the prior (G,)
 
     @classmethod
     def of(cls, search: EvidenceSearch, matching: SearchedMatching) -> _Explanations:
@@ -235,5 +200,4 @@ class _Explanations:
         discounted = information / (1.0 + 2.0 * self.heterogeneity * information)
         prior = family.reweighted(template, discounted / family.information(template))
         both = family.log_normalizer_of_sums(np.concatenate([prior + groups.pieces[np.array([row])], prior]))
-        result: Array = both[: len(prior)] - both[len(prior) :] - groups.alone[row]
-        return result
+        return both[: len(prior)] - both[len(prior) :] - groups.alone[row]

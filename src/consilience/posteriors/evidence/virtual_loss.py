@@ -26,6 +26,7 @@ from consilience.families.linalg import log_gaussians
 from consilience.matching.groups import carried_sums
 from consilience.posteriors.ensemble import Ensemble, Stack
 from consilience.posteriors.evidence.search import steady_order
+from consilience.posteriors.posterior import shares_of
 
 N_DRAWS = 2000
 """Draws of the concatenation: standard errors of 0.004 nats where the loss is small, 0.03 where it is 1."""
@@ -41,45 +42,25 @@ MAX_DENSE_ROWS = 6000
 
 @dataclass(frozen=True, eq=False)
 class VirtualLoss:
-    """Losses of matchings of one set of Gaussian components, all by the same draws.
+    """Losses of matchings of one set of Gaussian components, all by the same draws."""
 
-    Parameters
-    ----------
-    means : Array of shape (L, D)
-        Means of the components.
-    covariances : Array of shape (L, D, D) or (L, D)
-        Covariances, or variances of components whose dimensions are independent.
-    weights : Array of shape (L,)
-        Observations behind each component, in any unit.
-    n_draws : int, default 2000
-        Number of draws.
-    unit_of_row : Labels of shape (L,), optional
-        What is matched, where components are parts of it. Default: the components.
-    order : Labels of shape (L,), optional
-        The rows in the order in which they are drawn from, which decides what the draws are. Default: as they stand.
-    describes_data : bool, default True
-        Whether the densities are of data; else they are of parameters, and a loss is in no unit that a user knows.
-    """
-
-    means: Array
-    covariances: Array
-    weights: Array
+    means: Array  # (L, D)
+    covariances: Array  # (L, D, D), or variances of independent dimensions (L, D)
+    weights: Array  # observations behind each component (L,), in any unit
     n_draws: int = N_DRAWS
-    unit_of_row: Labels | None = None
-    describes_data: bool = True
-    order: Labels | None = None
+    unit_of_row: Labels | None = None  # what is matched, where components are parts of it (L,)
+    describes_data: bool = True  # else densities are of parameters, and a loss is in no unit that a user knows
+    order: Labels | None = None  # rows in the order in which they are drawn from (L,), on which draws depend
 
     @cached_property
     def _centre(self) -> Array:
         """Mean of the means (D,), taken off everywhere, so that densities lose no digits far from the origin."""
-        centre: Array = self.means.mean(axis=0)
-        return centre
+        return self.means.mean(axis=0)
 
     @cached_property
     def _centred_means(self) -> Array:
         """Means less their mean (L, D)."""
-        centred: Array = self.means - self._centre
-        return centred
+        return self.means - self._centre
 
     @cached_property
     def _shares(self) -> Array:
@@ -161,7 +142,7 @@ class VirtualLoss:
         if len(labels) > MAX_DENSE_ROWS:
             return self._moments_in_chunks(labels, n_groups)
         rows = np.flatnonzero(labels >= 0)
-        shares = np.zeros((n_groups, len(labels)))
+        shares = np.zeros((n_groups, len(labels)))  # (G, L), summing to one in each group below
         shares[labels[rows], rows] = self._shares[rows]
         mass = shares.sum(axis=1)
         shares /= np.where(mass > 0, mass, 1.0)[:, None]
@@ -219,13 +200,6 @@ class VirtualLoss:
         return mean_and_error(self.by_draw(labels))
 
 
-def shares_of(weights: Array) -> Array:
-    """Return weights (n,) that sum to one; alike where none has any."""
-    total = weights.sum()
-    shares: Array = weights / total if total > 0 else np.full(len(weights), 1.0 / len(weights))
-    return shares
-
-
 def mean_and_error(values: Array) -> tuple[float, float]:
     """Return the mean of draws, and its standard error."""
     return float(values.mean()), float(values.std(ddof=1) / len(values) ** 0.5)
@@ -245,16 +219,11 @@ def _log_density(points: Array, means: Array, covariances: Array, weights: Array
 
 
 def likelihood_stack(ensemble: Ensemble) -> tuple[Stack, Labels]:
-    """Return what the sites' data say about their components, and the rows of the ensemble that say anything.
+    """Return what the sites' data say about their components (L', P), and the rows of the ensemble that they are (L',).
 
     Sites' priors are taken off, since they are no evidence: one that all sites share would make unlike components
     alike. A component whose data alone do not make a member of the family, or say less than is ``enough`` to be judged
     by, is left out; where that would be at least half of them, priors stay.
-
-    Returns
-    -------
-    tuple of (Stack, Labels)
-        The components that are judged (L', P), and their rows in the ensemble (L',).
     """
     family, natural = ensemble.family.evidence_form(ensemble.natural)
     stack = Stack(family, natural, ensemble.offsets, ensemble.row_weights)
@@ -282,14 +251,8 @@ def _without_priors(stack: Stack, site_priors: Array) -> tuple[Stack, NDArray[np
 def virtual_loss_of(ensemble: Ensemble, rows: Labels | None = None) -> VirtualLoss | None:
     """Return the virtual losses of matchings of components; None for families without densities of data.
 
-    Components count by ``observation_weights``, and are drawn from in an order that tiny changes do not change.
-
-    Parameters
-    ----------
-    ensemble : Ensemble
-        The models, L components in all.
-    rows : Labels of shape (n,), optional
-        The components of which they are, ascending. Default: all.
+    Components are all, or those of some `rows` (n,), ascending. They count by ``observation_weights``, and are drawn
+    from in an order that tiny changes do not change.
     """
     chosen = slice(None) if rows is None else rows
     densities = _densities(ensemble.family, ensemble.natural[chosen])
@@ -326,5 +289,4 @@ def observation_weights(ensemble: Ensemble) -> Array:
         mass = ensemble.column("weights")
     if mass is None or mass.sum() <= 0:
         mass = np.ones(len(ensemble.natural))
-    weights: Array = mass * ensemble.row_weights
-    return weights
+    return mass * ensemble.row_weights

@@ -6,9 +6,8 @@ from consilience.core.methods import MethodTable
 from consilience.posteriors.method import Method
 from consilience.posteriors.methods.amps import AMPS
 from consilience.posteriors.methods.average import Average
-from consilience.posteriors.methods.concatenate import Concatenate
+from consilience.posteriors.methods.concatenate import Concatenate, PredictionEnsemble
 from consilience.posteriors.methods.dirichlet_process.method import DirichletProcess
-from consilience.posteriors.methods.ensemble import PredictionEnsemble
 from consilience.posteriors.methods.kl.method import KLFusion
 from consilience.posteriors.methods.kmeans import KMeans
 from consilience.posteriors.methods.spahm.method import SPAHM

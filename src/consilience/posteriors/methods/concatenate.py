@@ -1,4 +1,7 @@
-"""Concatenation baseline: every component of every model is kept, so nothing is lost and nothing is shared."""
+"""Baselines that keep all models, of which nothing is lost and nothing is shared: their components or predictions.
+
+``Concatenate`` makes one model of all components, ``PredictionEnsemble`` averages the predictions of all models.
+"""
 
 from __future__ import annotations
 
@@ -36,3 +39,23 @@ class Concatenate(Method):
         """Give every component a label of its own."""
         del rng, progress
         return Assignment(np.arange(len(ensemble.natural)))
+
+
+@dataclass(frozen=True)
+class PredictionEnsemble(Concatenate):
+    """Keep the models as they are and average their predictions: the reference that costs J times as much to ask.
+
+    ``fusion.model`` is a ``ModelEnsemble``, weighted by the models' weights; ``fusion.posterior`` has all components
+    side by side, as that of ``Concatenate``, and cannot stand for the models, so such a fusion is not saved.
+
+    Parameters
+    ----------
+    combine : {"auto", "hierarchical", "product", "barycenter"}, default "auto"
+        Without effect on the predictions; what it means for components that are not matched is that of ``Concatenate``.
+    """
+
+    name: ClassVar[str] = "ensemble"
+    summary: ClassVar[str] = "keep all models and average their predictions (a reference: J times the cost)"
+    needs: ClassVar[str] = "models of one kind"
+    gives: ClassVar[str] = "all models side by side, which predict together and are not saved"
+    keeps_models: ClassVar[bool] = True

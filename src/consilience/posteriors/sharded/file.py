@@ -28,11 +28,14 @@ from consilience.files.document import parse_document
 from consilience.files.our_formats import PARQUET
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.posteriors.columns import ComponentColumns, RaggedColumn
-from consilience.posteriors.sharded.header import REMEDY, header_text, parse_kind, refuse_columns
-from consilience.posteriors.sharded.packed_sites import (
+from consilience.posteriors.sharded.header import (
+    REMEDY,
     PackedSites,
     ShardSummary,
     column_problems,
+    header_text,
+    parse_kind,
+    refuse_columns,
     site_digests,
     site_names,
 )
@@ -44,24 +47,7 @@ SUFFIXES: dict[Form, str] = {"safetensors": ".safetensors", "parquet": PARQUET}
 
 
 def write_shard(path: Path, packed: PackedSites, form: Form) -> None:
-    """Write a shard, whole or not at all.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    packed : PackedSites
-        The sites.
-    form : {"safetensors", "parquet"}
-        The form of the file.
-
-    Raises
-    ------
-    InputError
-        When the path cannot be written.
-    OptionError
-        For Parquet where pyarrow is not installed.
-    """
+    """Write the sites of a shard in a form, whole or not at all."""
     if form == "parquet":
         write_parquet(path, packed)
     else:
@@ -82,15 +68,7 @@ def is_shard(where: Path | SafetensorsFile) -> bool:
 def read_shard_summary(file: SafetensorsFile) -> ShardSummary:
     """Return the header of a shard and the numbers of its sites and components.
 
-    Parameters
-    ----------
-    file : SafetensorsFile
-        The file, also where it is Parquet, under its name in messages: its path may be a temporary copy of an address.
-
-    Raises
-    ------
-    FileFormatError
-        For a file that is no shard, or whose header does not fit its arrays.
+    The file may be Parquet, too, and its path a temporary copy of the address that is its name in messages.
     """
     if _is_parquet(file.path, file.label):
         return read_parquet_summary(file.path, file.label)
@@ -102,21 +80,8 @@ def read_shard(
 ) -> PackedSites:
     """Return some sites of a shard, everything checked but that values are in the domain of their family.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    display_name : str
-        Its name in messages.
-    first, end : int, optional
-        Sites to read, `end` not included; of Parquet: row groups. Default: all.
-    summary : ShardSummary, optional
-        What was read of its header before. Default: it is read again.
-
-    Raises
-    ------
-    FileFormatError
-        For a file that is no shard, and arrays that do not fit one another.
+    They are sites `first` to `end`, not included; of Parquet: row groups. A header that was read before is given as its
+    `summary`. Messages call the file `display_name`.
     """
     try:
         if _is_parquet(path, display_name):
@@ -145,35 +110,16 @@ def _is_parquet(path: Path, display_name: str) -> bool:
     return path.suffix == SUFFIXES["parquet"] or display_name.endswith(SUFFIXES["parquet"])
 
 
-def refuse_form(form: str) -> None:
-    """Raise for a form that does not exist.
-
-    Raises
-    ------
-    OptionError
-        With the forms that exist.
-    """
-    if form not in SUFFIXES:
-        raise OptionError("form", f"expected one of {', '.join(map(repr, SUFFIXES))}, found {form!r}")
-
-
 def write_safetensors(path: Path, packed: PackedSites) -> None:
-    """Write a shard, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        When the file cannot be written.
-    """
-    components = packed.components
-    tensors: dict[str, AnyArray] = {"natural": components.natural, "offsets": components.offsets.astype(np.int64)}
-    tensors |= {"counts": components.counts, "weights": components.weights, "prior": components.prior}
-    for name, ragged in components.attached.items():
-        tensors |= {f"attached.{name}": ragged.values, f"attached.{name}.precision": ragged.precision}
-    tensors["names"] = np.frombuffer(json.dumps(packed.names).encode(), dtype=np.uint8)
-    tensors["digests"] = packed.digests
-    arrays = {name: np.ascontiguousarray(values) for name, values in tensors.items() if values is not None}
-    write_arrays(path, arrays, header_text(path, components.kind, arrays))
+    """Write a shard, whole or not at all."""
+    tensors: dict[str, AnyArray] = {
+        **packed.components.arrays(),
+        "offsets": packed.components.offsets.astype(np.int64),
+        "names": np.frombuffer(json.dumps(packed.names).encode(), dtype=np.uint8),
+        "digests": packed.digests,
+    }
+    arrays = {name: np.ascontiguousarray(values) for name, values in tensors.items()}
+    write_arrays(path, arrays, header_text(path, packed.components.kind, arrays))
 
 
 def read_safetensors_summary(file: SafetensorsFile) -> ShardSummary:
@@ -198,14 +144,8 @@ def read_safetensors(
 ) -> PackedSites:
     """Return sites `first` to `end` of a shard; None reads to the last.
 
-    Its header is not read again where its `summary` is given, but found to be the same.
-
-    Raises
-    ------
-    FileFormatError
-        For offsets that do not rise, a header that is none, and a file that was replaced since its summary was read.
-    ValueError
-        For columns that do not fit the header; ``file.read_shard`` names the file.
+    Its header is not read again where its `summary` is given, but found to be the same. Columns that do not fit it are
+    a ValueError; ``read_shard`` names the file.
     """
     if summary is None:
         summary = read_safetensors_summary(SafetensorsFile(path, display_name))

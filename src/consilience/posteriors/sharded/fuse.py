@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import partial, reduce
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,7 +26,7 @@ from consilience.core.gather import Described, ancestors_of, counted_twice
 from consilience.core.inputs import EQUAL, too_few_models
 from consilience.core.kind import Prepared, Request
 from consilience.core.min_count import MAX_NAMED, MIN_COUNT, checked_min_count
-from consilience.core.provenance import file_digest, make_provenance, result_record
+from consilience.core.provenance import file_digest
 from consilience.engines import Engine, Placed, running
 from consilience.errors import InputError, OptionError, Problem
 from consilience.files.remote import is_remote
@@ -36,23 +37,23 @@ from consilience.posteriors.adapters.table import adapter_of_source
 from consilience.posteriors.average import AverageRecord, combine
 from consilience.posteriors.columns import ComponentColumns, ShardSchema
 from consilience.posteriors.details import MinorityDetails, PosteriorDetails
-from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.ensemble import Ensemble, offsets_of
 from consilience.posteriors.files import read_summary
-from consilience.posteriors.fuse import fuse_described, judge_of, recommended_method
+from consilience.posteriors.fuse import fuse_described, fusion_of, judge_of, recommended_method
 from consilience.posteriors.fusion import PosteriorFusion
 from consilience.posteriors.inputs import PosteriorReading
-from consilience.posteriors.method import Method, fused_order
+from consilience.posteriors.method import Method, PosteriorOutcome, fused_order
 from consilience.posteriors.methods.kl.method import KLFusion
 from consilience.posteriors.observation_counts import unknown_number
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.rebuild import rebuild
 from consilience.posteriors.robust.minority import GroupHolders
-from consilience.posteriors.sharded.gathered import gather
+from consilience.posteriors.sharded.descent import label_all_rows
+from consilience.posteriors.sharded.gathered import PilotSample, draw_pilot_sample, gather, merge_pilot_samples
 from consilience.posteriors.sharded.methods import MAX_GATHERED_ROWS, SHARDED, ShardedFit, ShardedInput, refusals
 from consilience.posteriors.sharded.passes import PreparedShard, PreparedShards, prepare
-from consilience.posteriors.sharded.pilot_sample import PilotSample, draw_pilot_sample, merge_pilot_samples
-from consilience.posteriors.sharded.shard_pass import label_all_rows
-from consilience.posteriors.sharded.shards import SHARD_BYTES, Shards, ShardSource, load_shard, open_shards
+from consilience.posteriors.sharded.shards import SHARD_BYTES, Shards, ShardSource, load_shard
+from consilience.posteriors.sharded.shards import shards as open_shards
 from consilience.posteriors.sharded.totals import (
     GroupTotals,
     add_totals,
@@ -72,13 +73,10 @@ _MAX_LISTED_SITES = 20
 """Sites that a message names at most. Chosen by hand."""
 
 
-@dataclass(frozen=True)
-class _LoadComponents:
-    """Loads a shard's components."""
-
-    def __call__(self, source: ShardSource) -> ComponentColumns:
-        packed = load_shard(source)
-        return replace(packed.components, names=packed.names)
+def _load_components(source: ShardSource) -> ComponentColumns:
+    """Return a shard's components."""
+    packed = load_shard(source)
+    return replace(packed.components, names=packed.names)
 
 
 def prepare_shards(request: Request) -> Prepared:
@@ -92,45 +90,23 @@ def prepare_shards(request: Request) -> Prepared:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is fused, and how.
-
-    Parameters
-    ----------
-    shards : Shards
-        The posteriors of J sites.
-    method : Method
-        The method.
-    adapter : Adapter or None
-        That of the sites' models.
-    pilot_sites : int
-        Sites in the pilot sample; as many or fewer are fused in memory.
-    min_count : float
-        Components of fewer observations are left out.
-    request : Request
-        The call.
-    """
+    """What is fused, and how."""
 
     shards: Shards
     method: Method
-    adapter: Adapter | None
-    pilot_sites: int
-    min_count: float
+    adapter: Adapter | None  # of the sites' models
+    pilot_sites: int  # as many sites or fewer are fused in memory
+    min_count: float  # components of fewer observations are left out
     request: Request
 
     @classmethod
     def open(cls, models: Any, request: Request) -> Self:
-        """Return the plan of a call.
-
-        Raises
-        ------
-        OptionError, InputError
-            For options that are none, and what cannot be opened.
-        """
+        """Return the plan of a call, its options checked and its shards opened."""
         options = dict(request.options)
         pilot_sites, shard_bytes = options.pop("pilot_sites", PILOT_SITES), options.pop("shard_bytes", SHARD_BYTES)
         if not is_count(pilot_sites) or pilot_sites < 2:
             raise OptionError("pilot_sites", f"expected an integer of at least 2, found {pilot_sites!r}")
-        shards = models if isinstance(models, Shards) else open_shards(models, shard_bytes)
+        shards = models if isinstance(models, Shards) else open_shards(models, shard_bytes=shard_bytes)
         if shards.n_sites < 2:
             raise InputError(too_few_models(shards.n_sites))
         min_count = checked_min_count(options.pop("min_count", MIN_COUNT))
@@ -163,41 +139,16 @@ class _Plan:
 
 @dataclass(frozen=True)
 class _Opened:
-    """Components of all sites where they lie, the sites' weights, and a sample of them.
-
-    Parameters
-    ----------
-    columns : Placed
-        Components of every shard.
-    site_weights : Array of shape (J,), or None
-        Weights of all sites.
-    shard_weights : list
-        Those of each shard's sites, or None.
-    sample : PilotSample
-        The sample.
-    """
+    """Components of all sites where they lie, the sites' weights, and a sample of them."""
 
     columns: Placed[ComponentColumns]
-    site_weights: Array | None
-    shard_weights: list[Array | None]
+    site_weights: Array | None  # of all sites (J,)
+    shard_weights: list[Array | None]  # of each shard's sites
     sample: PilotSample
 
 
 def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
-    """Fuse shards: a pilot sample of sites in memory, then passes over all shards.
-
-    Parameters
-    ----------
-    models : Shards, str, Path, or sequence of these
-        The posteriors of J sites.
-    request : Request
-        Method, options, weights, engine, generator and progress.
-
-    Raises
-    ------
-    InputError
-        For sites with the same contents, and what the method cannot do over shards.
-    """
+    """Fuse the posteriors of J sites: a pilot sample of them in memory, then passes over all shards."""
     plan = _Plan.open(models, request)
     if problems := plan.number_problems():
         raise InputError(problems)
@@ -220,16 +171,10 @@ def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
 
 
 def _place(plan: _Plan, engine: Engine) -> _Opened:
-    """Load the components of all sites where they lie, and draw the pilot sample.
-
-    Raises
-    ------
-    InputError
-        For sites with the same contents.
-    """
+    """Load the components of all sites where they lie, and draw the pilot sample; refuse sites of the same contents."""
     # Twice the file: columns, and what is prepared of them. Chosen by hand, for engines with a limit on memory.
     memory = [2 * source.size for source in plan.shards.sources]
-    columns = engine.place(_LoadComponents(), plan.shards.sources, memory)
+    columns = engine.place(_load_components, plan.shards.sources, memory)
     site_weights, shard_weights = _weights_by_shard(plan.request.weights, plan.shards, engine, columns)
     merge = partial(merge_pilot_samples, size=plan.pilot_sites)
     sample: PilotSample = engine.reduce(
@@ -241,13 +186,7 @@ def _place(plan: _Plan, engine: Engine) -> _Opened:
 
 
 def _pilot_of(plan: _Plan, opened: _Opened) -> Ensemble:
-    """Return the sites of the pilot sample as an ensemble.
-
-    Raises
-    ------
-    InputError
-        Where the method refuses it.
-    """
+    """Return the sites of the pilot sample as an ensemble that the method does not refuse."""
     sample, method = opened.sample, plan.method
     weights = None if opened.site_weights is None else opened.site_weights[sample.sample_sites]
     sites = [without_components(site, remaining_components(site, plan.min_count)) for site in sample.posteriors]
@@ -267,34 +206,20 @@ def _prepare_passes(plan: _Plan, opened: _Opened, pilot: Ensemble, engine: Engin
     placed: Placed[PreparedShard] = engine.derive(
         prepare, opened.columns, centre, direction, min_active_count, each=opened.shard_weights
     )
-    tangent = engine.map(_tangent, placed)[0]  # the same in every shard: all have the same centre
+    tangent = engine.map(attrgetter("tangent"), placed)[0]  # the same in every shard: all have the same centre
     n_components = int(opened.sample.rows_by_shard.sum())
     return PreparedShards(engine, placed, tangent, direction, opened.sample.n_sites, n_components)
 
 
 @dataclass(frozen=True)
 class _Totals:
-    """What passes over all shards found of the fitted groups.
-
-    Parameters
-    ----------
-    posterior, record
-        The fused posterior, and which average it is.
-    labels : Labels of shape (L,)
-        Of all components: sites without weight are matched to the fused components too.
-    confidence : Array of shape (L,), or None
-        Of the matching.
-    components_of_site : Labels of shape (J,)
-        How many each site has.
-    minority : list
-        Records of components that few sites hold.
-    """
+    """What passes over all shards found of the fitted groups."""
 
     posterior: Posterior
     record: AverageRecord
-    labels: Labels
-    confidence: Array | None
-    components_of_site: Labels
+    labels: Labels  # of all components (L,), those of sites without weight among them
+    confidence: Array | None  # of the matching (L,)
+    components_of_site: Labels  # (J,)
     minority: list[MinorityDetails]
 
 
@@ -312,8 +237,8 @@ def _total(plan: _Plan, shards: PreparedShards, fit: ShardedFit) -> _Totals:
         posterior,
         record,
         np.concatenate(labels),
-        None if fit.confidence is None else np.concatenate(shards.map(_scatter, each=fit.confidence)),
-        np.concatenate(shards.map(_site_sizes)),
+        None if fit.confidence is None else np.concatenate(shards.map(PreparedShard.scatter, each=fit.confidence)),
+        np.concatenate(shards.map(attrgetter("components.sizes"))),
         holders.records(holders_by_name),
     )
 
@@ -348,24 +273,24 @@ def _finish(
             {**one, "component": int(new_labels[one["component"]])} for one in totals.minority
         ]
         details["minority"] = sorted(renumbered, key=itemgetter("component"))
-    objective = float(fit.history[-1]) if fit.history.size else float("nan")
-    result = result_record(posterior.n_components, fit.status, details, objective, fit.history)
-    options = {**asdict(method), "pilot_sites": plan.pilot_sites, "min_count": float(plan.min_count)}
-    inputs = _input_records(plan.shards, sample, opened.site_weights, digests)
-    is_mixture = plan.adapter is None or plan.adapter.mixture(posterior) is not None
+    outcome = PosteriorOutcome(
+        posterior,
+        Matching(labels, owner, posterior.n_components, confidence=totals.confidence),
+        float(fit.history[-1]) if fit.history.size else float("nan"),
+        fit.history,
+        fit.status,
+        details,
+        None if fit.atoms is None else fit.atoms.take(order),
+    )
     of_sample = _labels_of_sites(labels, sizes, sample.sample_sites)
-    return PosteriorFusion(
-        posterior=posterior,
-        matching=Matching(labels, owner, posterior.n_components, confidence=totals.confidence),
-        objective=objective,
-        history=fit.history,
-        status=fit.status,
-        details=details,
-        provenance=make_provenance(method.name, options, plan.request.seed, inputs, result),
-        inputs=(),
+    return fusion_of(
+        outcome,
+        method,
+        {"pilot_sites": plan.pilot_sites, "min_count": float(plan.min_count)},
+        plan.request.seed,
+        _input_records(plan.shards, sample, opened.site_weights, digests),
         _rebuild=rebuild,
-        _judge=judge_of(method, pilot, of_sample, is_mixture=is_mixture, n_sites=sample.n_sites),
-        atoms=None if fit.atoms is None else fit.atoms.take(order),
+        _judge=judge_of(method, plan.adapter, posterior, pilot, of_sample, n_sites=sample.n_sites),
     )
 
 
@@ -469,13 +394,13 @@ def _check_shards(models: Any, request: Request) -> list[str]:
         if need.field not in shards.kind.stated
     ]
     with running(request.engine) as engine:
-        sources = engine.place(_identity, shards.sources)
+        sources = engine.place(copy, shards.sources)
         for shard_problems in engine.map(_load_problems, sources):
             problems += shard_problems
-        if not problems and shards.n_sites <= plan.pilot_sites:
+        if not problems and shards.n_sites <= plan.pilot_sites:  # as many are fused in memory, which looks at ancestors
             problems += counted_twice(_described_sites(shards))
         if not problems:
-            columns = engine.place(_LoadComponents(), shards.sources)
+            columns = engine.place(_load_components, shards.sources)
             problems += reduce(_add_thin, engine.map(_thin_sites, columns, plan.min_count)).empty
     if not problems and request.weights is not None:
         try:
@@ -489,12 +414,11 @@ def _adapter_refusals(adapter: Adapter | None) -> list[str]:
     """Return why models of a kind cannot be fused over shards."""
     if adapter is None:
         return []
-    needs_all_sites = type(adapter).recombine is not Adapter.recombine or type(adapter).refuse is not Adapter.refuse
     if adapter.components == "labelled":
         return [
             f"the components of a {adapter.kind} have labels, which only a fusion in memory reads; hand in the files"
         ]
-    if not needs_all_sites:
+    if type(adapter).recombine is Adapter.recombine and type(adapter).refuse is Adapter.refuse:
         return []
     return [f"a {adapter.kind} is worked out from all sites at once, so it does not run over shards"]
 
@@ -510,7 +434,7 @@ def _weights_by_shard(
         return None, [None] * len(shards.sources)
     site_weights = as_weights(weights, shards.n_sites, "weights of the models")
     site_weights = site_weights * (len(site_weights) / site_weights.sum())  # (J,)
-    ends = np.cumsum(engine.map(_n_sites, columns))  # one past the last site of each shard (S,)
+    ends = np.cumsum(engine.map(attrgetter("n_sites"), columns))  # one past the last site of each shard (S,)
     if ends[-1] != shards.n_sites:
         raise InputError(
             shards.files[0],
@@ -526,7 +450,7 @@ def _weights_by_shard(
 def _duplicate_problems(sample: PilotSample, shards: Shards) -> list[Problem]:
     """Return a line for each site that has the contents of an earlier one, by name."""
     pairs = sample.duplicates()[:_MAX_LISTED_SITES]
-    starts = np.cumsum([0, *sample.sites_by_shard.tolist()])  # first site of each shard (S + 1,)
+    starts = offsets_of(sample.sites_by_shard)  # first site of each shard (S + 1,)
     names = {}
     for site in {site for pair in pairs for site in pair}:
         shard = int(np.searchsorted(starts, site, side="right")) - 1
@@ -537,26 +461,6 @@ def _duplicate_problems(sample: PilotSample, shards: Shards) -> list[Problem]:
         Problem(names[later], f"has the same contents as {names[first]}", "leave one out", "E-TWICE")
         for first, later in pairs
     ]
-
-
-def _n_sites(columns: ComponentColumns) -> int:
-    return columns.n_sites
-
-
-def _site_sizes(shard: PreparedShard) -> Labels:
-    return shard.components.sizes
-
-
-def _tangent(shard: PreparedShard) -> Any:
-    return shard.tangent
-
-
-def _scatter(shard: PreparedShard, values: Array) -> Array:
-    return shard.scatter(values)
-
-
-def _identity(source: ShardSource) -> ShardSource:
-    return source
 
 
 def _load_problems(source: ShardSource) -> list[Problem]:
@@ -605,22 +509,14 @@ def _file_digests(shards: Shards, engine: Engine) -> dict[str, str | None]:
         return {}
     locations = {source.paths[0]: source.location(source.paths[0]) for source in shards.sources}
     files = {path: location for path, location in locations.items() if not is_remote(path)}
-    return dict(zip(files, engine.map(_digest, engine.place(_path, list(files.values()))), strict=True))
-
-
-def _path(path: str) -> Path:
-    return Path(path)
-
-
-def _digest(path: Path) -> str:
-    return file_digest(path)
+    return dict(zip(files, engine.map(file_digest, engine.place(Path, list(files.values()))), strict=True))
 
 
 def _input_records(
     shards: Shards, sample: PilotSample, site_weights: Array | None, digests: Mapping[str, str | None]
 ) -> list[dict[str, Json]]:
     """Return the inputs' records of a fused file: one for each packed file, or for each run of posterior files."""
-    starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sample.sites_by_shard)])  # (S + 1,)
+    starts = offsets_of(sample.sites_by_shard)  # (S + 1,)
     records: dict[str, dict[str, Any]] = {}
     path_ends = _distinct_ends([source.paths[0] for source in shards.sources])
     for shard, source in enumerate(shards.sources):

@@ -1,8 +1,12 @@
-"""Components of few sites in shards, brought to memory in canonical order: for what has a limit in memory too.
+"""Sites of shards in memory: a pilot sample of very many, and all components where they are few.
+
+A pilot sample is the sites whose contents hash to the k smallest numbers (a bottom-k sketch). So it depends on nothing
+but contents and a seed: neither on the order of sites nor on how they lie in shards; and samples of shards merge in any
+order. Equal hashes of all bits also show which sites have the same contents.
 
 Refinement and confidence are computed up to some number of components only, for their cost, not for their memory. Up
-to the same number they are computed of shards by the same functions, on the same ensemble: bit for bit, from the same
-labels.
+to the same number the components of shards are gathered in canonical order, and both are computed by the same
+functions, on the same ensemble: bit for bit, from the same labels.
 """
 
 from __future__ import annotations
@@ -14,29 +18,88 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.checks import Labels
+from consilience.checks import Array, Labels
+from consilience.posteriors.columns import ComponentColumns
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.sharded.passes import PreparedShard, PreparedShards
 
+NO_SITE_SIZE = 2**62
+"""Components of the smallest site of a shard without any site that has weight: more than any site has."""
+
+
+@dataclass(frozen=True, eq=False)
+class PilotSample:
+    """A sample of the sites of some shards, and the sizes of all."""
+
+    sites_by_shard: Labels  # (S,)
+    rows_by_shard: Labels  # components of each shard (S,)
+    smallest_site: int  # components of the smallest site that has weight
+    largest_site: int  # and of the largest
+    sample_keys: NDArray[np.uint64]  # the smallest of all ``ComponentColumns.keys``, ascending (k,)
+    sample_sites: Labels  # which sites these are of, counted over all these shards (k,)
+    posteriors: tuple[Posterior, ...]
+    content_keys: NDArray[np.uint64]  # of all sites (J,): two that are equal have the same contents
+
+    @property
+    def n_sites(self) -> int:
+        """Number of sites in all."""
+        return int(self.sites_by_shard.sum())
+
+    def duplicates(self) -> list[tuple[int, int]]:
+        """Return pairs of sites with the same contents, the earlier one first."""
+        order = np.argsort(self.content_keys, kind="stable")
+        repeats = np.flatnonzero(self.content_keys[order[1:]] == self.content_keys[order[:-1]])
+        return [(int(order[position]), int(order[position + 1])) for position in repeats.tolist()]
+
+
+def draw_pilot_sample(components: ComponentColumns, weights: Array | None, seed: int, size: int) -> PilotSample:
+    """Return the pilot sample of one shard, of `size` sites; those without weight are not sampled.
+
+    The seed says which hash function, hence which sample.
+    """
+    content_keys = components.keys(seed)
+    weighted_sites = np.arange(components.n_sites) if weights is None else np.flatnonzero(weights > 0)
+    sample_sites = weighted_sites[np.argsort(content_keys[weighted_sites], kind="stable")[:size]]
+    return PilotSample(
+        np.array([components.n_sites]),
+        np.array([len(components.natural)]),
+        int(components.sizes[weighted_sites].min(initial=NO_SITE_SIZE)),
+        int(components.sizes[weighted_sites].max(initial=0)),
+        content_keys[sample_sites],
+        sample_sites,
+        tuple(components.site(number) for number in sample_sites.tolist()),
+        content_keys,
+    )
+
+
+def merge_pilot_samples(parts: Sequence[PilotSample], size: int) -> PilotSample:
+    """Return the sample of `size` sites of several shards; sites are numbered from shard to shard."""
+    sites_by_shard = np.concatenate([part.sites_by_shard for part in parts])
+    first_sites = np.cumsum([0, *(part.n_sites for part in parts)])[:-1]
+    sample_keys = np.concatenate([part.sample_keys for part in parts])
+    sample_sites = np.concatenate([part.sample_sites + first for part, first in zip(parts, first_sites, strict=True)])
+    posteriors = [posterior for part in parts for posterior in part.posteriors]
+    order = np.argsort(sample_keys, kind="stable")[:size]
+    return PilotSample(
+        sites_by_shard,
+        np.concatenate([part.rows_by_shard for part in parts]),
+        min(part.smallest_site for part in parts),
+        max(part.largest_site for part in parts),
+        sample_keys[order],
+        sample_sites[order],
+        tuple(posteriors[number] for number in order.tolist()),
+        np.concatenate([part.content_keys for part in parts]),
+    )
+
 
 @dataclass(frozen=True, eq=False)
 class GatheredComponents:
-    """The components that take part, as a method in memory sees them.
+    """The components that take part, as a method in memory sees them."""
 
-    Parameters
-    ----------
-    ensemble : Ensemble
-        Sites that have a say, in canonical order, without components of too few observations (n, P).
-    rows : Labels of shape (n,)
-        Where each of its components is among the active rows of all shards.
-    sizes : Labels of shape (S,)
-        Number of active rows of each shard.
-    """
-
-    ensemble: Ensemble
-    rows: Labels
-    sizes: Labels
+    ensemble: Ensemble  # sites that have a say, in canonical order, without thin components (n, P)
+    rows: Labels  # where each component is among the active rows of all shards (n,)
+    sizes: Labels  # active rows of each shard (S,)
 
     def labels(self, by_shard: Sequence[Labels]) -> Labels:
         """Return labels of the active rows of every shard as labels of the ensemble (n,)."""
@@ -63,15 +126,8 @@ def gather(shards: PreparedShards) -> GatheredComponents:
     is_active = np.concatenate([is_active for _, is_active in parts])  # of the components of sites that have a say
     row_of = np.cumsum(is_active) - 1
     is_kept = is_active[origin]
-    if not is_kept.all():
-        kept = [
-            posterior.take(np.flatnonzero(is_kept[start:end]))
-            for posterior, start, end in zip(
-                canonical.posteriors, canonical.offsets[:-1], canonical.offsets[1:], strict=True
-            )
-        ]
-        canonical = Ensemble(tuple(kept), canonical.site_weights, canonical.names)
-    return GatheredComponents(canonical, row_of[origin[is_kept]], np.array(shards.map(n_active_rows)))
+    kept = canonical if is_kept.all() else canonical.keep(is_kept)
+    return GatheredComponents(kept, row_of[origin[is_kept]], np.array(shards.map(n_active_rows)))
 
 
 def _voting_sites(shard: PreparedShard) -> tuple[list[tuple[Posterior, float, str]], NDArray[np.bool_]]:

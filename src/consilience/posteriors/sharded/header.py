@@ -1,25 +1,29 @@
-"""The JSON header of shards: the schema that all sites of a packed file share, in both of its forms.
+"""What a packed file states and holds, in both of its forms: the schema that all its sites share, and their columns.
 
-The document states format and version, family, source, features, and the attached arrays with their axes and rules. It
-is validated field by field; a file whose columns do not fit it is refused.
+The JSON header states format and version, family, source, features, and the attached arrays with their axes and rules.
+It is validated field by field; a file whose columns do not fit it, or one another, is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from consilience.checks import AnyArray
+from consilience.checks import AnyArray, Array
 from consilience.core.features import Features
 from consilience.errors import FileFormatError
 from consilience.files.document import check_version, validate_document
 from consilience.files.format import document_text
 from consilience.files.our_formats import SHARD
+from consilience.files.safetensors_file import TensorHeader
 from consilience.files.schemas import FeaturesHeader
-from consilience.posteriors.columns import ShardSchema
+from consilience.posteriors.columns import ComponentColumns, ShardSchema
 from consilience.posteriors.files import family_of
 from consilience.posteriors.posterior import Attached, Posterior
 
@@ -29,6 +33,8 @@ STATED = ("counts", "weights", "prior")
 """What a site may state beside its components, in the order of ``ShardSchema.stated``."""
 REMEDY = "write it with `consilience pack`"
 """What messages about shards advise."""
+DIGEST_BYTES = 32
+"""Bytes of a SHA-256."""
 
 
 class _AttachedHeader(BaseModel):
@@ -108,20 +114,7 @@ def header_text(path: Path, kind: ShardSchema, arrays: Mapping[str, AnyArray]) -
 
 
 def parse_kind(path: Path | str, document: Any) -> ShardSchema:
-    """Return the kind that a shard's JSON document states, every field checked.
-
-    Parameters
-    ----------
-    path : Path or str
-        The name of the file in messages.
-    document : JSON values
-        The document.
-
-    Raises
-    ------
-    FileFormatError
-        For values that are no such document, are of a later version, or names a family that cannot be made.
-    """
+    """Return the kind that a shard's JSON document states, every field checked; `path` is its name in messages."""
     check_version(path, document, FORMAT_VERSION)
     header = validate_document(path, ShardHeader, document, remedy=REMEDY)
     family = family_of(path, header.family, REMEDY)
@@ -139,24 +132,81 @@ def parse_kind(path: Path | str, document: Any) -> ShardSchema:
     return ShardSchema(family, header.source, Features(**header.features.model_dump()), attached, stated)
 
 
-def columns_of(kind: ShardSchema) -> set[str]:
-    """Return the names of all columns of parameters in shards of a kind."""
-    columns = {"natural", *kind.stated}
-    for name, (_axes, rule, _lengths) in kind.attached.items():
-        columns |= {f"attached.{name}"} | ({f"attached.{name}.precision"} if rule == "precision-mean" else set())
-    return columns
-
-
 def refuse_columns(kind: ShardSchema, present: set[str]) -> None:
-    """Raise for columns that a shard of a kind lacks, or has beyond those that it should have.
-
-    Raises
-    ------
-    ValueError
-        Naming them.
-    """
-    expected = columns_of(kind)
+    """Raise ValueError naming the columns of parameters that a shard of a kind lacks, or has beyond those it needs."""
+    expected = {"natural", *kind.stated}
+    for name, (_axes, rule, _lengths) in kind.attached.items():
+        expected |= {f"attached.{name}"} | ({f"attached.{name}.precision"} if rule == "precision-mean" else set())
     if missing := sorted(expected - present):
         raise ValueError(f"lacks {', '.join(missing)}")
     if unknown := sorted(present - expected):
         raise ValueError(f"has what its header does not announce: {', '.join(unknown)}")
+
+
+@dataclass(frozen=True, eq=False)
+class PackedSites:
+    """The sites of a packed file, or some of them."""
+
+    components: ComponentColumns
+    names: tuple[str, ...]  # of the sites
+    digests: NDArray[np.uint8]  # SHA-256 of the files they were packed from (J, 32); zeros where there was none
+
+
+@dataclass(frozen=True)
+class ShardSummary:
+    """What the header of a shard states."""
+
+    kind: ShardSchema
+    n_sites: int
+    n_components: int | None  # None where only the sites say how many they have (Parquet)
+    groups: tuple[int, ...] = field(default=())  # sites in each row group, for Parquet; else one group
+    header: TensorHeader | None = None  # what a safetensors file says of its tensors
+
+
+def column_problems(packed: PackedSites) -> Iterator[str]:
+    """Yield how columns do not fit one another in shape or type, a line each."""
+    components = packed.components
+    natural, prior, n_sites = components.natural, components.prior, components.n_sites
+    total, size = int(components.offsets[-1]), components.kind.family.size
+    if natural.shape != (total, size) or natural.dtype not in (np.float32, np.float64):
+        yield f"natural parameters are {natural.dtype} {natural.shape}, expected float ({total}, {size})"
+    for name, values in components.stated_rows.items():
+        if not _is_float64(values, (total,)):
+            yield f"{name} are {values.dtype} {values.shape}, expected float64 ({total},)"
+    if prior is not None and not _is_float64(prior, (size,), (n_sites, size)):
+        yield f"prior is {prior.dtype} {prior.shape}, expected float64 ({size},) or ({n_sites}, {size})"
+    for name in components.kind.attached:
+        yield from (f"attached array {name!r} {text}" for text in _attached_problems(components, name))
+    if packed.digests.dtype != np.uint8:
+        yield f"digests are {packed.digests.dtype}, expected uint8"
+    if len(packed.names) != n_sites or packed.digests.shape != (n_sites, DIGEST_BYTES):
+        yield f"has {len(packed.names)} names and digests {packed.digests.shape} for {n_sites} sites"
+
+
+def _attached_problems(components: ComponentColumns, name: str) -> Iterator[str]:
+    """Yield how an attached array does not fit the sites' components, a line each."""
+    ragged, length = components.attached[name], int(components.attached_starts[name][-1])
+    if (components.kind.attached[name][1] == "precision-mean") != (ragged.precision is not None):
+        yield "must have a precision exactly when its rule is 'precision-mean'"
+    for part, values in (("values", ragged.values), ("precision", ragged.precision)):
+        if values is not None and not _is_float64(values, (length,)):
+            yield f"has {part} {values.dtype} {values.shape}, expected float64 ({length},)"
+
+
+def _is_float64(values: Array, *shapes: tuple[int, ...]) -> bool:
+    """Return whether an array is of float64 and has one of some shapes."""
+    return values.dtype == np.float64 and values.shape in shapes
+
+
+def site_names(names: Any, first: int, end: int) -> tuple[str, ...]:
+    """Return the names of sites `first` to `end`; made up where a file has none."""
+    if names is None:
+        return tuple(f"site {i}" for i in range(first, end))
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise ValueError("names are not a list of texts")
+    return tuple(names[first:end])
+
+
+def site_digests(digests: Any, count: int) -> NDArray[np.uint8]:
+    """Return digests (J, 32); zeros where a file has none."""
+    return np.zeros((count, DIGEST_BYTES), dtype=np.uint8) if digests is None else np.asarray(digests)

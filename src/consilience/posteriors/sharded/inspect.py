@@ -10,19 +10,19 @@ from consilience.core.kind import Inspection
 from consilience.drawing.words import format_count
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.sharded.file import read_shard_summary
-from consilience.posteriors.sharded.packed_sites import ShardSummary
+from consilience.posteriors.sharded.header import ShardSummary
 
 
-def inspect_shard(path: Path) -> Inspection:
+def inspect_shard(file: SafetensorsFile) -> Inspection:
     """Return what the header of a packed file says."""
-    summary = read_shard_summary(SafetensorsFile(path))
+    summary = read_shard_summary(file)
     plain = plain_words(
         f"a shard: the posteriors of {format_count(summary.n_sites, 'site')} in one file",
         None,
         "shards and posteriors of the same family and columns",
         following="fuse the folder of all shards: `consilience fuse FOLDER -o fused.safetensors`",
     )
-    return Inspection(_document(summary), _rows(path, summary), plain)
+    return Inspection(_document(summary), _rows(file.path, summary), plain)
 
 
 def _document(summary: ShardSummary) -> dict[str, Any]:

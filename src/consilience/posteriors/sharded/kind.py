@@ -5,31 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from consilience.core.arguments import SHARD_KEYWORDS
-from consilience.core.kind import FileFormat, Inspection, Prepared, Request
+from consilience.core.kind import FileFormat, Prepared, Request
 from consilience.errors import UnsupportedError
 from consilience.files.our_formats import PARQUET, SHARD
-from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.kind import Posteriors
-
-if TYPE_CHECKING:
-    from consilience.posteriors.sharded.shards import Shards
-
-
-def load_shard(file: SafetensorsFile) -> Shards:
-    """Return the shard in a file, opened."""
-    from consilience.posteriors.sharded.shards import open_shards
-
-    return open_shards(file.path)
-
-
-def inspect_shard_file(file: SafetensorsFile) -> Inspection:
-    """Return what the header of a shard says."""
-    from consilience.posteriors.sharded.inspect import inspect_shard  # here, so that fusing starts without it
-
-    return inspect_shard(Path(file.path))
 
 
 class ShardedPosteriors(Posteriors):
@@ -41,8 +23,8 @@ class ShardedPosteriors(Posteriors):
             "shard",
             SHARD,
             "a shard of many posteriors",
-            "consilience.posteriors.sharded.kind:load_shard",
-            "consilience.posteriors.sharded.kind:inspect_shard_file",
+            "consilience.posteriors.sharded.shards:open_shard_file",
+            "consilience.posteriors.sharded.inspect:inspect_shard",
         ),
     )
     packages = frozenset(("consilience.posteriors",))

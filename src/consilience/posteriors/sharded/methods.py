@@ -32,10 +32,9 @@ from consilience.posteriors.methods.kl.problem import KLProblem
 from consilience.posteriors.methods.kmeans import KMeans
 from consilience.posteriors.methods.spahm.method import SPAHM
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.sharded.descent import ShardDescent, descend
+from consilience.posteriors.sharded.descent import Centres, ShardDescent, descend, site_costs
 from consilience.posteriors.sharded.gathered import gather, n_active_rows
 from consilience.posteriors.sharded.passes import Divergence, PreparedShard, PreparedShards
-from consilience.posteriors.sharded.shard_pass import Centres, site_costs
 from consilience.posteriors.sharded.spahm import ascend_shards
 
 MAX_PILOTS = 2
@@ -56,56 +55,26 @@ GROUPS_PER_SITE = 3
 
 @dataclass(frozen=True, eq=False)
 class ShardedFit:
-    """Labels of all components, and what else a method determined in fitting the shards.
+    """Labels of all components, and what else a method determined in fitting the shards."""
 
-    Parameters
-    ----------
-    labels : sequence of Labels of shape (n,)
-        Labels of the active rows of every shard, consecutive from 0 over all shards.
-    n_groups : int
-        Number of groups G.
-    history : Array of shape (passes,)
-        The objective after each pass.
-    status : Status
-        How the fit ended.
-    details : PosteriorDetails
-        Further facts worth reporting.
-    averages : Array of shape (G, P), optional
-        Fused components of methods that determine them with the matching; None for averages of the matched components.
-    atoms : Posterior, optional
-        Posterior over the points that stand for the fused components (G, D), for methods that have one.
-    confidence : sequence of Array of shape (n,), optional
-        Probability of each match of the active rows of every shard.
-    """
-
-    labels: Sequence[Labels]
+    labels: Sequence[Labels]  # of the active rows of every shard (n,), consecutive from 0 over all shards
     n_groups: int
-    history: Array = field(default_factory=lambda: np.zeros(0))
+    history: Array = field(default_factory=lambda: np.zeros(0))  # the objective after each pass
     status: Status = Status.CONVERGED
     details: PosteriorDetails = field(default_factory=PosteriorDetails)
-    averages: Array | None = None
-    atoms: Posterior | None = None
-    confidence: Sequence[Array] | None = None
+    averages: Array | None = None  # fused components (G, P), where they come with the matching
+    atoms: Posterior | None = None  # over the points that stand for the components (G, D)
+    confidence: Sequence[Array] | None = None  # of each match of the active rows of every shard (n,)
 
 
 @dataclass(frozen=True, eq=False)
 class ShardedInput:
-    """The shards that a method works on, and a pilot sample of their sites.
-
-    Parameters
-    ----------
-    shards : PreparedShards
-        The shards.
-    pilot : Ensemble
-        The sampled sites.
-    largest_site, smallest_site : int
-        Components of the largest and of the smallest site.
-    """
+    """The shards that a method works on, and a pilot sample of their sites."""
 
     shards: PreparedShards
-    pilot: Ensemble
-    largest_site: int
-    smallest_site: int
+    pilot: Ensemble  # the sampled sites
+    largest_site: int  # components of the largest site
+    smallest_site: int  # and of the smallest
 
 
 def _pilot_matching(
@@ -127,77 +96,92 @@ def fit_kl(method: KLFusion, sites: ShardedInput, rng: np.random.Generator, prog
     Matches cost a sum over sites, groups lambda sqrt(n_g): for J' of J sites the same balance has lambda sqrt(J' / J).
     Other divergences have no evidence: as in memory they take the number that is found under Kullback-Leibler.
     """
-    shards, pilot, is_kl = sites.shards, sites.pilot, method.divergence == "kl"
+    shards, is_kl = sites.shards, method.divergence == "kl"
     if sum(shards.map(n_active_rows)) <= MAX_GATHERED_ROWS:
         return _fit_in_memory(method, shards, rng, progress)
     if not is_kl and method.finds_number and method.regularization == "auto":
+        # No two components of the largest site may become the same, whatever the evidence says.
         selected = fit_kl(replace(method, divergence="kl"), sites, rng, silent)
         count = max(selected.n_groups, sites.largest_site)
         fit = fit_kl(replace(method, n_components=count), sites, rng, progress)
         return replace(fit, details={**fit.details, "path": selected.details["path"]})
     if not is_kl:
         shards = replace(shards, divergence=Divergence(method.divergence, method.order))
-    pilot_share = pilot.n_sites / shards.n_sites
-    strength, pilot_method = 0.0, method
-    details: PosteriorDetails = {}
-    if method.n_components is not None and len(pilot.natural) < method.n_components <= shards.n_rows:
-        raise InputError(
-            f"n_components is {method.n_components}, but the sample of {pilot.n_sites} sites, from which passes start, "
-            f"has {len(pilot.natural)} components: give a larger pilot_sites"
-        )
-    if method.n_components is None and method.regularization != "auto":
-        spread = KLProblem(pilot, method.geometry(pilot)).spread  # standard deviation of divergences (Claici et al.)
-        strength = method.regularization * spread
-        # Matches cost a sum over sites; J / J' times fewer users make sqrt(n_g) smaller by the root of that only.
-        pilot_method = replace(method, regularization=method.regularization * pilot_share**0.5)
-        details |= {"regularization": float(method.regularization), "spread": spread}
-    requested = method.n_components or method.max_components
-    if requested is None and strength > 0:
-        requested = GROUPS_PER_SITE * sites.largest_site
-    limit = _limit(requested, sites.largest_site, shards.n_rows)
-    pilot_method = replace(pilot_method, max_components=None if method.n_components else requested)
-    if method.n_components is not None:  # passes descend on equation (6) from the sample, which is solved by (6), too
-        pilot_method = replace(pilot_method, regularization=0.0)
+    of_sample, strength, details = _of_sample(method, sites)
+    limit = _limit(method.n_components or of_sample.max_components, sites.largest_site, shards.n_rows)
     passes = partial(
         descend,
         shards,
+        strength=strength,
         exclusive=True,
         limit=limit,
         max_iterations=method.max_iterations,
         tolerance=method.tolerance,
         progress=progress,
     )
-    sample = pilot
-    descent: ShardDescent | None = None
-    for _ in range(MAX_PILOTS):
-        averages, users, pilot_details = _pilot_matching(pilot_method, sample, rng, silent)
+    n_samples = 1 if method.n_components is not None or strength > 0 else MAX_PILOTS
+    descent, found = _descend_from_samples(of_sample, sites, passes, n_samples, rng)
+    status = descent.status
+    if status is Status.CONVERGED and method.finds_number and descent.n_groups == limit < shards.n_rows:
+        status = Status.AT_CAPACITY
+    centres = None if is_kl else descent.centres
+    return ShardedFit(descent.labels, descent.n_groups, descent.history, status, {**details, **found}, centres)
+
+
+def _of_sample(method: KLFusion, sites: ShardedInput) -> tuple[KLFusion, float, PosteriorDetails]:
+    """Return the method that fuses a sample of the sites, lambda of the passes over all, and what to report of it."""
+    pilot, n_sites = sites.pilot, sites.shards.n_sites
+    if method.n_components is not None:
+        if len(pilot.natural) < method.n_components <= sites.shards.n_rows:
+            raise InputError(
+                f"n_components is {method.n_components}, but the sample of {pilot.n_sites} sites, from which passes "
+                f"start, has {len(pilot.natural)} components: give a larger pilot_sites"
+            )
+        # Passes descend on equation (6) from the sample, which is solved by (6), too.
+        return replace(method, max_components=None, regularization=0.0), 0.0, {}
+    if method.regularization == "auto":
+        return method, 0.0, {}
+    spread = KLProblem(pilot, method.geometry(pilot)).spread  # standard deviation of divergences (Claici et al.)
+    strength = method.regularization * spread
+    limit = method.max_components
+    if limit is None and strength > 0:
+        limit = GROUPS_PER_SITE * sites.largest_site
+    # Matches cost a sum over sites; J / J' times fewer users make sqrt(n_g) smaller by the root of that only.
+    scaled = method.regularization * (pilot.n_sites / n_sites) ** 0.5
+    details: PosteriorDetails = {"regularization": float(method.regularization), "spread": spread}
+    return replace(method, max_components=limit, regularization=scaled), strength, details
+
+
+def _descend_from_samples(
+    method: KLFusion,
+    sites: ShardedInput,
+    passes: Callable[..., ShardDescent],
+    n_samples: int,
+    rng: np.random.Generator,
+) -> tuple[ShardDescent, PosteriorDetails]:
+    """Return the descent from what the method finds in a sample, and what to report of it.
+
+    It starts anew, `n_samples` times at most, while the worst-matched sites of all bring a further component.
+    """
+    sample, descent = sites.pilot, None
+    for _ in range(n_samples):
+        averages, users, found = _pilot_matching(method, sample, rng, silent)
         if descent is not None and len(averages) <= descent.n_groups:
             break  # the worst-matched sites brought no further component
-        if len(averages) < sites.largest_site:  # no two components of one site may become the same
-            missing = sites.largest_site - len(averages)
+        missing = sites.largest_site - len(averages)
+        if missing > 0:  # no two components of one site may become the same
             averages, users = _add_farthest_components(method, sample, averages, users, missing)
         # In all shards a group has about as many times more users as there are times more sites.
-        descent = passes(averages, strength, users * (shards.n_sites / sample.n_sites))
-        if method.n_components is not None or strength > 0:
-            break
-        sample = _add_worst_sites(sites, sample, descent)
+        descent = passes(averages, users=users * (sites.shards.n_sites / sample.n_sites))
+        if n_samples > 1:
+            sample = _add_worst_sites(sites, sample, descent)
     assert descent is not None  # noqa: S101  (at least one sample is fused)
-    if "path" in pilot_details:
-        details["path"] = pilot_details["path"]
-    if "heterogeneity" in pilot_details:
-        details["heterogeneity"] = pilot_details["heterogeneity"]
-    details["pilot_sites"] = sample.n_sites
-    fit = ShardedFit(
-        descent.labels,
-        descent.n_groups,
-        descent.history,
-        descent.status,
-        details,
-        averages=None if is_kl else descent.centres,
-    )
-    if fit.status is Status.CONVERGED and method.finds_number and fit.n_groups == limit < shards.n_rows:
-        fit = replace(fit, status=Status.AT_CAPACITY)
-    return fit
+    details: PosteriorDetails = {}
+    if "path" in found:
+        details["path"] = found["path"]
+    if "heterogeneity" in found:
+        details["heterogeneity"] = found["heterogeneity"]
+    return descent, {**details, "pilot_sites": sample.n_sites}
 
 
 def _fit_in_memory(

@@ -8,7 +8,7 @@ component. The new folder appears whole or not at all.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,15 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import is_count
+from consilience.core.progress import Progress, shown
 from consilience.errors import InputError, OptionError, Problem
 from consilience.files.atomic import write_folder_atomically
 from consilience.posteriors.columns import ShardSchema
-from consilience.posteriors.sharded.file import SUFFIXES, Form, refuse_form, write_shard
-from consilience.posteriors.sharded.packed_sites import PackedSites
+from consilience.posteriors.sharded.file import SUFFIXES, Form, write_shard
+from consilience.posteriors.sharded.header import PackedSites
 from consilience.posteriors.sharded.parquet import import_pyarrow
-from consilience.posteriors.sharded.shards import Shards, concatenate_sites, load_shard, open_shards
+from consilience.posteriors.sharded.shards import MAX_PROBLEMS, Shards, concatenate_sites, load_shard
+from consilience.posteriors.sharded.shards import shards as open_shards
 
 PACK_BYTES = 256 * 2**20
 """Bytes of natural parameters in a packed file where nobody says otherwise.
@@ -32,9 +34,6 @@ Chosen by hand, as large as one read of an engine may be; sizes between were not
 
 DTYPES = ("float64", "float32")
 """Types in which natural parameters are stored; all other columns are float64."""
-
-MAX_PROBLEMS = 20
-"""Problems that one error lists at most, so that it can be read. Chosen by hand."""
 
 
 @dataclass(frozen=True)
@@ -71,30 +70,29 @@ def pack(
     shard_bytes: int = PACK_BYTES,
     dtype: str = "float64",
     form: Form = "safetensors",
-    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    progress: bool | Progress = False,
 ) -> Packing:
     """Write many posterior files as a few shards, into a new folder that appears whole or not at all.
 
     Parameters
     ----------
-    where : str, Path or list of these
-        Posterior files (or shards, to pack them otherwise): a folder, a pattern, addresses, or a list of these.
+    where : str, Path, or sequence of these
+        Posterior files, as ``shards`` takes them (or shards, to pack them otherwise).
     folder : str or Path
-        The folder to write; it must not exist or be empty.
+        Folder to write; it must not exist or be empty.
     shard_bytes : int, optional
-        Bytes of natural parameters in a file, about. Default: 256 MiB.
+        Bytes of parameters in a file, about. Default: `PACK_BYTES`.
     dtype : {"float64", "float32"}, optional
-        ``"float64"``, the default, keeps every bit; ``"float32"`` halves the size, and `divergence` of the result says
-        at what cost.
+        ``"float64"`` keeps every bit; ``"float32"`` halves the size. Default: ``"float64"``.
     form : {"safetensors", "parquet"}, optional
-        The form of the files. Default: ``"safetensors"``.
-    progress : callable, optional
-        Called with (sites done, sites in all). Default: nothing is called.
+        Form of the files. Default: ``"safetensors"``.
+    progress : bool or callable, optional
+        True shows a bar on a terminal; a callable is told (sites done, sites in all).
 
     Returns
     -------
     Packing
-        The files that were written.
+        What was written; its `divergence` says, in nats, by how much float32 moved the component it moved most.
 
     Raises
     ------
@@ -103,7 +101,8 @@ def pack(
     OptionError
         For a form, type or size that does not exist.
     """
-    refuse_form(form)
+    if form not in SUFFIXES:
+        raise OptionError("form", f"expected one of {', '.join(map(repr, SUFFIXES))}, found {form!r}")
     if form == "parquet":
         import_pyarrow(folder)
     if dtype not in DTYPES:
@@ -111,15 +110,14 @@ def pack(
     if not is_count(shard_bytes):
         raise OptionError("shard_bytes", f"expected a positive integer, found {shard_bytes!r}")
     target = Path(folder)
-    shards = open_shards(where, shard_bytes * 8 // np.dtype(dtype).itemsize)
-    with write_folder_atomically(target) as partial:
-        written = _write(shards, partial, dtype, form, shard_bytes, progress)
+    with shown(progress, "packing", "site") as report:
+        shards = open_shards(where, shard_bytes=shard_bytes * 8 // np.dtype(dtype).itemsize)
+        with write_folder_atomically(target) as partial:
+            written = _write(shards, partial, dtype, form, shard_bytes, report)
     return replace(written, folder=target)
 
 
-def _write(
-    shards: Shards, folder: Path, dtype: str, form: Form, shard_bytes: int, progress: Callable[[int, int], None]
-) -> Packing:
+def _write(shards: Shards, folder: Path, dtype: str, form: Form, shard_bytes: int, progress: Progress) -> Packing:
     """Write all shards into a folder and return what was written."""
     files, n_sites, n_components, n_bytes, divergence = [], 0, 0, 0, 0.0
     name_of_digest: dict[bytes, str] = {}
@@ -167,23 +165,16 @@ def _duplicates(packed: PackedSites, name_of_digest: dict[bytes, str]) -> Iterat
 
 
 def _rounding_divergence(exact: PackedSites, stored: PackedSites) -> float:
-    """Return the largest divergence of a stored component from the exact one, in nats.
-
-    Raises
-    ------
-    InputError
-        For a stored component outside its family's domain.
-    """
+    """Return the largest divergence of a stored component from the exact one, in nats; refuse one that is none."""
     components, rounded = exact.components, stored.components
     if rounded.natural.dtype == components.natural.dtype:
         return 0.0
     kind: ShardSchema = components.kind
     largest = 0.0
-    for first, end in components.chunks():
-        rows = slice(int(components.offsets[first]), int(components.offsets[end]))
+    for _, rows in components.chunks():
         before, after = (np.asarray(columns.natural[rows], dtype=np.float64) for columns in (components, rounded))
         if faults := kind.family.check(after):
-            site = int(np.searchsorted(components.offsets, rows.start + faults[0][0], side="right")) - 1
-            raise InputError(exact.names[site], f"in float32 a component {faults[0][1]}", "pack as float64", "E-NUMBER")
+            site_name = exact.names[components.place_of(rows.start + faults[0][0])[0]]
+            raise InputError(site_name, f"in float32 a component {faults[0][1]}", "pack as float64", "E-NUMBER")
         largest = max(largest, float(kind.family.kl_pairs(before, after).max()))
     return largest

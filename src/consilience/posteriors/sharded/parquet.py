@@ -8,22 +8,27 @@ needs no copy, and large binary otherwise. Nothing is compressed: parameters are
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.checks import AnyArray, Labels
+from consilience.checks import Labels
 from consilience.errors import FileFormatError, OptionError
 from consilience.files.atomic import write_atomically
 from consilience.files.document import METADATA_KEY, parse_document
-from consilience.posteriors.columns import ComponentColumns, RaggedColumn, ShardSchema
-from consilience.posteriors.sharded.header import REMEDY, header_text, parse_kind, refuse_columns
-from consilience.posteriors.sharded.packed_sites import (
+from consilience.posteriors.columns import ComponentColumns, RaggedColumn, ShardSchema, one_if_alike
+from consilience.posteriors.ensemble import offsets_of
+from consilience.posteriors.sharded.header import (
     DIGEST_BYTES,
+    REMEDY,
     PackedSites,
     ShardSummary,
+    header_text,
+    parse_kind,
+    refuse_columns,
     site_digests,
     site_names,
 )
@@ -40,38 +45,21 @@ kept.
 
 
 def write_parquet(path: Path, packed: PackedSites) -> None:
-    """Write a shard, whole or not at all.
-
-    Raises
-    ------
-    OptionError
-        Where pyarrow is not installed.
-    """
+    """Write a shard, whole or not at all; raise OptionError where pyarrow is not installed."""
     pyarrow, parquet = import_pyarrow(path)
     components = packed.components
-    row_bytes = np.dtype(components.natural.dtype).itemsize * components.natural.shape[1]
-    columns: dict[str, AnyArray] = {
-        "natural": _binary(pyarrow, np.ascontiguousarray(components.natural), components.offsets * row_bytes),
-        "name": pyarrow.array([name.encode(errors="replace").decode() for name in packed.names], pyarrow.string()),
-        "sha256": _binary(pyarrow, packed.digests, np.arange(components.n_sites + 1) * DIGEST_BYTES),
+    arrays = {**components.arrays(), "sha256": packed.digests}
+    if components.priors is not None:
+        arrays["prior"] = components.priors
+    columns = {
+        name: _binary(pyarrow, np.ascontiguousarray(values), offsets_of(_site_bytes(components, name)))
+        for name, values in arrays.items()
     }
-    for name, values in (("counts", components.counts), ("weights", components.weights)):
-        if values is not None:
-            columns[name] = _binary(pyarrow, values, components.offsets * FLOAT_BYTES)
-    if components.prior is not None:
-        width = components.natural.shape[1]
-        rows = np.broadcast_to(components.prior, (components.n_sites, width))
-        columns["prior"] = _binary(
-            pyarrow, np.ascontiguousarray(rows), np.arange(components.n_sites + 1) * FLOAT_BYTES * width
-        )
-    for name, ragged in components.attached.items():
-        starts = components.attached_starts[name] * FLOAT_BYTES
-        columns[f"attached.{name}"] = _binary(pyarrow, ragged.values, starts)
-        if ragged.precision is not None:
-            columns[f"attached.{name}.precision"] = _binary(pyarrow, ragged.precision, starts)
+    names = pyarrow.array([name.encode(errors="replace").decode() for name in packed.names], pyarrow.string())
+    first = {"natural": columns.pop("natural"), "name": names, "sha256": columns.pop("sha256")}
     text = header_text(path, components.kind, {"natural": components.natural})
     metadata = {METADATA_KEY: text, "dtype": np.dtype(components.natural.dtype).name}
-    table = pyarrow.table(columns).replace_schema_metadata(metadata)
+    table = pyarrow.table({**first, **columns}).replace_schema_metadata(metadata)
     with write_atomically(path) as partial:
         parquet.write_table(table, partial, row_group_size=ROW_GROUP_SITES, compression="none", use_dictionary=False,
                             write_statistics=False)  # fmt: skip
@@ -100,10 +88,7 @@ def _sites_by_group(file: Any) -> tuple[int, ...]:
 def read_parquet(path: Path, display_name: str, first: int, end: int | None) -> PackedSites:
     """Return the sites in row groups `first` to `end` of a shard.
 
-    Raises
-    ------
-    ValueError
-        For columns that do not fit the header or one another; ``file.read_shard`` names the file.
+    Columns that do not fit the header or one another are a ValueError; ``file.read_shard`` names the file.
     """
     file = _parquet_file(path, display_name)
     kind, dtype = _parquet_kind(file, display_name)
@@ -113,42 +98,47 @@ def read_parquet(path: Path, display_name: str, first: int, end: int | None) -> 
         raise ValueError("has no sites")
     refuse_columns(kind, set(table.column_names) - {"name", "sha256"})
     columns = {name: _bytes_of(table.column(name), name) for name in table.column_names if name != "name"}
-    natural, lengths = columns["natural"]  # bytes of all sites; bytes of each site (J,)
-    width = np.dtype(dtype).itemsize * kind.family.size
-    if np.any(lengths % width) or not lengths.all():
-        raise ValueError("natural parameters of a site have a length that is not that of whole components")
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths // width)])
-    float_columns = {
-        name: values.view(np.float64)
-        for name, (values, _) in columns.items()
-        if name not in ("natural", "sha256")
-    }  # fmt: skip
-    prior = float_columns["prior"].reshape(len(lengths), -1) if "prior" in float_columns else None
-    if prior is not None and len(prior) and np.all(prior == prior[0]):
-        prior = prior[0]
-    attached = {
-        name: RaggedColumn(float_columns[f"attached.{name}"], float_columns.get(f"attached.{name}.precision"))
-        for name in kind.attached
-    }
-    values = natural.view(dtype).reshape(-1, kind.family.size)
-    components = ComponentColumns(
-        kind, values, offsets, float_columns.get("counts"), float_columns.get("weights"), prior, attached
-    )
-    for name, (_, lengths_read) in columns.items():
-        if name != "natural" and np.any(lengths_read != _expected_lengths(components, name)):
+    components = _components_of(kind, dtype, columns)
+    for name, (_, lengths) in columns.items():
+        if np.any(lengths != _site_bytes(components, name)):
             raise ValueError(f"{name} of a site has another length than its components ask for")
-    n_sites = len(lengths)
+    n_sites = components.n_sites
     if "name" in table.column_names:
         names = site_names(table.column("name").to_pylist(), 0, n_sites)
-    else:  # made up from the places of these sites in the whole file
+    else:  # numbered by the places of these sites in the whole file
         first_site = sum(_sites_by_group(file)[:first])
         names = site_names(None, first_site, first_site + n_sites)
     digests = columns["sha256"][0].reshape(n_sites, -1) if "sha256" in columns else None
     return PackedSites(components, names, site_digests(digests, n_sites))
 
 
-def _expected_lengths(components: ComponentColumns, name: str) -> Labels:
-    """Return the bytes that a column should have for each site (J,)."""
+def _components_of(
+    kind: ShardSchema, dtype: str, columns: Mapping[str, tuple[NDArray[np.uint8], Labels]]
+) -> ComponentColumns:
+    """Return the components of sites from the bytes of all sites and those of each (J,), by column."""
+    natural, lengths = columns["natural"]
+    width = np.dtype(dtype).itemsize * kind.family.size
+    if np.any(lengths % width) or not lengths.all():
+        raise ValueError("natural parameters of a site have a length that is not that of whole components")
+    floats = {name: columns[name][0].view(np.float64) for name in columns if name not in ("natural", "sha256")}
+    return ComponentColumns(
+        kind,
+        natural.view(dtype).reshape(-1, kind.family.size),
+        offsets_of(lengths // width),
+        floats.get("counts"),
+        floats.get("weights"),
+        one_if_alike(floats["prior"].reshape(len(lengths), -1)) if "prior" in floats else None,
+        {
+            name: RaggedColumn(floats[f"attached.{name}"], floats.get(f"attached.{name}.precision"))
+            for name in kind.attached
+        },
+    )
+
+
+def _site_bytes(components: ComponentColumns, name: str) -> Labels:
+    """Return the bytes that a column has for each site (J,)."""
+    if name == "natural":
+        return components.sizes * components.natural.dtype.itemsize * components.natural.shape[1]
     if name == "sha256":
         return np.full(components.n_sites, DIGEST_BYTES)
     if name == "prior":
@@ -184,13 +174,7 @@ def _bytes_of(column: Any, name: str) -> tuple[NDArray[np.uint8], Labels]:
 
 
 def import_pyarrow(path: Path | str) -> tuple[Any, Any]:
-    """Return the modules pyarrow and pyarrow.parquet.
-
-    Raises
-    ------
-    OptionError
-        Where they are not installed.
-    """
+    """Return the modules pyarrow and pyarrow.parquet; raise OptionError where they are not installed."""
     try:
         import pyarrow
         from pyarrow import parquet

@@ -4,7 +4,7 @@ For every local component l and fused component g the divergence splits into
 
     KL(l, g) = a_l + b_g - <f_l, h_g>                                                   (``families.base.Tangent``)
 
-with levels a, b and factors f, h of length P. A pass (``shard_pass``) is one product of the factors f of a chunk of
+with levels a, b and factors f, h of length P. A pass (``descent``) is one product of the factors f of a chunk of
 components with those of the centres, the assignments inside each site, and one sum of the factors of each group. These
 sums are additive over shards, so any engine can add them up.
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
 from operator import add
 from typing import Any
 
@@ -31,6 +31,7 @@ from consilience.families import Direction, Family
 from consilience.families.base import Tangent
 from consilience.matching.groups import GroupSums
 from consilience.posteriors.columns import ComponentColumns
+from consilience.posteriors.ensemble import SiteRows, informed_rows, offsets_of
 from consilience.posteriors.methods.kl.divergences import DivergenceName, Geometry, make_geometry
 
 CHUNK_BYTES = 2**22
@@ -41,42 +42,19 @@ Chosen by hand; nobody has measured other values.
 
 
 @dataclass(frozen=True, eq=False)
-class PreparedShard:
+class PreparedShard(SiteRows):
     """The components of one shard with what never changes while centres move.
 
     Rows that take part are called active: components with enough observations, of sites that have weight.
-
-    Parameters
-    ----------
-    components : ComponentColumns
-        All L components of J sites.
-    active : Labels of shape (n,), optional
-        Active rows of `components`, ascending; None where all L are.
-    offsets : Labels of shape (J + 1,)
-        First active row of each site, counted among the active ones, and n.
-    weights : Array of shape (J,), optional
-        Weight of each site; None where all are 1.
-    levels : Array of shape (n,)
-        a_l of the active rows.
-    factors : Array of shape (n, P), optional
-        f_l of the active rows where they are remembered; None where they are natural parameters less the centre of the
-        tangent.
-    tangent : Tangent
-        The log normaliser less its tangent at a centre, from which all divergences are computed.
     """
 
-    components: ComponentColumns
-    active: Labels | None
-    offsets: Labels
-    weights: Array | None
-    levels: Array
-    factors: Array | None
-    tangent: Tangent
-
-    @cached_property
-    def owner(self) -> Labels:
-        """The site of each active row (n,)."""
-        return np.repeat(np.arange(len(self.offsets) - 1, dtype=np.int64), np.diff(self.offsets))
+    components: ComponentColumns  # all L components of J sites
+    active: Labels | None  # active rows of these (n,), ascending; None where all L are
+    offsets: Labels  # first active row of each site, counted among the active ones, and n (J + 1,)
+    weights: Array | None  # of each site (J,); None where all are 1
+    levels: Array  # a_l of the active rows (n,)
+    factors: Array | None  # f_l of the active rows (n, P), where remembered
+    tangent: Tangent  # the log normaliser less its tangent at a centre: gives all divergences
 
     def natural(self, rows: slice) -> NDArray[np.floating[Any]]:
         """Return natural parameters of some of the active rows (rows, P), in the precision in which they are stored."""
@@ -98,14 +76,14 @@ class PreparedShard:
         """Yield active rows of whole sites, and the offsets of these sites in them, in chunks of ``CHUNK_BYTES``."""
         # As many whole sites as fit; a site with more rows than the limit is a chunk of its own.
         limit = max(1, CHUNK_BYTES // (8 * self.components.natural.shape[1]))
-        first, total = 0, len(self.offsets) - 1  # sites
-        while first < total:
-            end = int(np.searchsorted(self.offsets, self.offsets[first] + limit, side="right")) - 1
-            end = min(max(end, first + 1), total)
-            rows = slice(int(self.offsets[first]), int(self.offsets[end]))
+        for sites in self.runs(limit):
+            rows = self.rows_of(sites)
             if rows.stop > rows.start:
-                yield rows, self.offsets[first : end + 1] - self.offsets[first]
-            first = end
+                yield rows, self.offsets[sites.start : sites.stop + 1] - rows.start
+
+    def of_active(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return those values of all rows (L,) that are of the active ones (n,)."""
+        return values if self.active is None else values[self.active]
 
     def scatter(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return labels or values of the active rows (n,) as those of all rows (L,): the others have -1, or NaN."""
@@ -119,26 +97,11 @@ class PreparedShard:
 def prepare(
     components: ComponentColumns, weights: Array | None, centre: Array, direction: Direction, min_count: float
 ) -> PreparedShard:
-    """Return the components of one shard prepared for passes.
+    """Return the components of one shard prepared for passes, with divergences from near `centre` (P,).
 
-    Parameters
-    ----------
-    components : ComponentColumns
-        The components of J sites.
-    weights : Array of shape (J,), optional
-        Weight of each site; None where all are 1.
-    centre : Array of shape (P,)
-        Natural parameters near those of all components, for the tangent.
-    direction : str
-        ``forward``: KL(centre of a group || component), of equation (3) of Claici et al. 2020; ``reverse``: the other
-        way round.
-    min_count : float
-        Components with fewer effective observations take no part, but for the best informed one of each site.
-
-    Raises
-    ------
-    InputError
-        For a component whose divergence from `centre` is not finite.
+    Direction ``forward`` is KL(centre of a group || component), of equation (3) of Claici et al. 2020, ``reverse`` the
+    other way round. Components with fewer than `min_count` effective observations take no part, but for the best
+    informed one of each site. A component whose divergence from `centre` is not finite is refused.
     """
     tangent = Tangent(components.kind.family, centre)
     active, offsets = _active_rows(components, weights, min_count)
@@ -166,18 +129,16 @@ def prepare(
 
 def _active_rows(components: ComponentColumns, weights: Array | None, min_count: float) -> tuple[Labels | None, Labels]:
     """Return the active rows (n,), None for all of them, and the first of each site among them (J + 1,)."""
-    is_active = np.ones(len(components.natural), dtype=np.bool_)
+    is_active = np.ones(len(components.natural), dtype=np.bool_)  # (L,)
     if components.counts is not None and min_count > 0:
-        is_active = components.counts >= min_count  # (L,)
-        # In the order of sites, then of falling counts, the row at a site's offset is its best informed one.
-        is_active[np.lexsort((-components.counts, components.owner))[components.offsets[:-1]]] = True
+        is_active = informed_rows(components.counts, components.owner, components.offsets, min_count)
     if weights is not None:
         is_active &= weights[components.owner] > 0
     if is_active.all():
         return None, components.offsets
     active = np.flatnonzero(is_active)
     sizes = np.bincount(components.owner[active], minlength=components.n_sites)
-    return active, np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+    return active, offsets_of(sizes)
 
 
 @dataclass(frozen=True)
@@ -208,31 +169,15 @@ def add_all(parts: Sequence[Any]) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class PreparedShards:
-    """All shards, prepared and held by an engine, and what they have in common.
-
-    Parameters
-    ----------
-    engine : Engine
-        The engine that holds them.
-    shards : Placed of PreparedShard
-        The shards.
-    tangent : Tangent
-        The log normaliser less its tangent, the same for every shard.
-    direction : str
-        As in ``prepare``.
-    n_sites, n_rows : int
-        Numbers of sites and of components in all shards.
-    divergence : Divergence, optional
-        What replaces the Kullback-Leibler divergence between components and centres.
-    """
+    """All shards, prepared and held by an engine, and what they have in common."""
 
     engine: Engine
     shards: Placed[PreparedShard]
-    tangent: Tangent
-    direction: Direction
+    tangent: Tangent  # the same for every shard
+    direction: Direction  # as in ``prepare``
     n_sites: int
-    n_rows: int
-    divergence: Divergence | None = None
+    n_rows: int  # components in all shards
+    divergence: Divergence | None = None  # in place of that of Kullback and Leibler
 
     @property
     def family(self) -> Family:

@@ -18,19 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checks import Array, is_count
+from consilience.checks import is_count
 from consilience.core.provenance import file_digest
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count
 from consilience.errors import FileFormatError, InputError, OptionError, Problem
 from consilience.files.remote import ListedFile, is_remote, list_files, local_copy
 from consilience.files.safetensors_file import SafetensorsFile
-from consilience.posteriors.columns import ComponentColumns, RaggedColumn, ShardSchema
+from consilience.posteriors.columns import ComponentColumns, ShardSchema
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.sharded.file import is_shard, read_shard, read_shard_summary
-from consilience.posteriors.sharded.header import differences, kind_of
-from consilience.posteriors.sharded.packed_sites import PackedSites, ShardSummary
+from consilience.posteriors.sharded.header import PackedSites, ShardSummary, differences, kind_of
 
 SHARD_BYTES = 64 * 2**20
 """Bytes of a shard where nobody says otherwise: with a few workers, tens of shards to a gigabyte. Chosen by hand."""
@@ -44,34 +43,16 @@ MAX_PROBLEMS = 20
 
 @dataclass(frozen=True)
 class ShardSource:
-    """Where a shard lies: a run of sites of a packed file, or posterior files.
+    """Where a shard lies: a run of sites of a packed file, or posterior files."""
 
-    Parameters
-    ----------
-    kind : ShardSchema
-        What its sites are expected to share with all others.
-    paths : tuple of str
-        One packed file, or posterior files, a site each, as they were given.
-    folder : str
-        The folder that local paths are relative to, wherever they are read.
-    first, end : int, optional
-        Of a packed file: sites, or row groups of Parquet; None for the end reads to the last.
-    packed : bool
-        Whether this is a packed file.
-    size : int
-        Bytes on disk, about.
-    summary : ShardSummary, optional
-        What the header of a packed file states, so that it is read once; None for Parquet, read by row groups.
-    """
-
-    kind: ShardSchema
-    paths: tuple[str, ...]
-    folder: str
-    first: int = 0
-    end: int | None = None
-    packed: bool = True
-    size: int = 0
-    summary: ShardSummary | None = field(default=None, repr=False)
+    kind: ShardSchema  # what its sites are expected to share with all others
+    paths: tuple[str, ...]  # one packed file, or posterior files, a site each, as they were given
+    folder: str  # what local paths are relative to, wherever they are read
+    first: int = 0  # of a packed file: sites, or row groups of Parquet
+    end: int | None = None  # None reads to the last
+    packed: bool = True  # whether this is a packed file
+    size: int = 0  # bytes on disk, about
+    summary: ShardSummary | None = field(default=None, repr=False)  # of a packed file, read once
 
     def location(self, path: str) -> str:
         """Return the full path or the address of one of the paths."""
@@ -108,23 +89,39 @@ class Shards(Displayed):
         return tuple(dict.fromkeys(path for source in self.sources for path in source.paths))
 
 
-def open_shards(where: Any, shard_bytes: int = SHARD_BYTES) -> Shards:
-    """Return the shards of files, of a folder or a pattern of files, or of addresses, from their headers alone.
+def shards(where: Any, *, shard_bytes: int = SHARD_BYTES) -> Shards:
+    """Return the posteriors of many sites as shards to fuse, known from their headers and not loaded.
 
     Parameters
     ----------
-    where : str, Path or list of these
-        Packed shards (``consilience pack``) or posterior files, not both: a path, a folder, a pattern, an address that
-        fsspec opens, or a list of these.
+    where : str, Path, or sequence of these
+        Packed shards or posterior files, not both: a path, a folder, a pattern such as ``sites/*.safetensors``, an
+        address that fsspec opens (``s3://bucket/sites``), or a list of these.
     shard_bytes : int, optional
-        Bytes of a shard, about; never less than a site. Default: 64 MiB.
+        Bytes of a shard, about; never less than one site. Default: `SHARD_BYTES`. The same input in the same shards
+        gives the same result on every engine.
 
     Raises
     ------
     InputError
         For files that are missing, are neither, or do not go together.
     OptionError
-        For a number of bytes that is not positive, and where an optional package is missing.
+        For a size that is not positive, and where an optional package is missing.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from consilience import Posterior, families, fuse, save
+    >>> family, rng = families.DiagonalGaussian(dim=2), np.random.default_rng(0)
+    >>> folder = tempfile.mkdtemp()
+    >>> for site in range(20):
+    ...     eta = family.to_natural(mean=rng.normal([[0, 0], [9, 9]], 0.5), variance=np.ones((2, 2)))
+    ...     save(Posterior(family, eta), f"{folder}/site-{site}.safetensors")
+    >>> shards(folder).n_sites
+    20
+    >>> fuse(shards(folder), method="spahm").n_components
+    2
     """
     if not is_count(shard_bytes):
         raise OptionError("shard_bytes", f"expected a positive integer, found {shard_bytes!r}")
@@ -145,19 +142,16 @@ def _open_packed(files: Sequence[ListedFile], first: SafetensorsFile, shard_byte
     kind: ShardSchema | None = None
     n_sites = 0
     for position, file in enumerate(files):
-        try:
-            with nullcontext() if position == 0 else local_copy(file.path) as path:
-                opened = first if path is None else SafetensorsFile(path, file.path)
-                try:
-                    summary = read_shard_summary(opened)
-                except FileFormatError as error:
-                    if is_shard(opened):
-                        raise
-                    text = Problem(file.path, f"is no shard as {files[0].path} is", "pack all, or fuse files alone")
-                    raise FileFormatError(text) from error
-        except FileFormatError as error:
-            problems += error.problems
-            continue
+        with nullcontext() if position == 0 else local_copy(file.path) as path:
+            opened = first if path is None else SafetensorsFile(path, file.path)
+            try:
+                summary = read_shard_summary(opened)
+            except FileFormatError as error:
+                is_damaged = is_shard(opened)  # of which its reader says more
+                text = f"is no shard as {files[0].path} is"
+                no_shard = Problem(file.path, text, "pack all, or fuse files alone", FileFormatError.code)
+                problems += error.problems if is_damaged else [no_shard]
+                continue
         kind = summary.kind if kind is None else kind
         problems += [Problem(file.path, f"{text} as {files[0].path}") for text in differences(kind, summary.kind)]
         n_sites += summary.n_sites
@@ -195,14 +189,13 @@ def _open_posteriors(files: Sequence[ListedFile], shard_bytes: int) -> Shards:
     return Shards(kind, tuple(sources), len(files))
 
 
-def load_shard(source: ShardSource) -> PackedSites:
-    """Return a shard with everything checked, the domain of its values included.
+def open_shard_file(file: SafetensorsFile) -> Shards:
+    """Return the shards of one packed file."""
+    return shards(file.path)
 
-    Raises
-    ------
-    InputError
-        For values that are not valid, with file, site and component.
-    """
+
+def load_shard(source: ShardSource) -> PackedSites:
+    """Return a shard with everything checked, the domain of its values included."""
     if not source.packed:
         return _load_posteriors(source)
     display_name = source.paths[0]
@@ -248,73 +241,16 @@ def _read(path: Path, display_name: str) -> Posterior:
         raise type(error)(problem.renamed(path, display_name) for problem in error.problems) from error
 
 
-def stack_posteriors(kind: ShardSchema, posteriors: Sequence[Posterior], dtype: str = "float64") -> ComponentColumns:
-    """Return the posteriors of sites of one kind as columns.
-
-    Parameters
-    ----------
-    kind : ShardSchema
-        What all sites share.
-    posteriors : sequence of Posterior
-        The J sites.
-    dtype : str, optional
-        Type of the natural parameters. Default: ``"float64"``.
-    """
-    sizes = np.array([posterior.n_components for posterior in posteriors])
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
-    columns = {name: np.concatenate([getattr(posterior, name) for posterior in posteriors]) for name in kind.stated}
-    prior = columns["prior"].reshape(len(posteriors), -1) if "prior" in columns else None
-    if prior is not None and np.all(prior == prior[0]):
-        prior = prior[0]
-    attached = {}
-    for name, (_axes, rule, _lengths) in kind.attached.items():
-        arrays = [posterior.attached[name] for posterior in posteriors]
-        values = np.concatenate([array.values.ravel() for array in arrays])
-        precisions = [array.precision.ravel() for array in arrays if array.precision is not None]
-        attached[name] = RaggedColumn(values, np.concatenate(precisions) if rule == "precision-mean" else None)
-    return ComponentColumns(
-        kind,
-        np.concatenate([posterior.natural for posterior in posteriors]).astype(dtype),
-        offsets,
-        columns.get("counts"),
-        columns.get("weights"),
-        prior,
-        attached,
-    )
+def stack_posteriors(kind: ShardSchema, posteriors: Sequence[Posterior]) -> ComponentColumns:
+    """Return the posteriors of sites of one kind as columns."""
+    return ComponentColumns.joined([ComponentColumns.of(kind, posterior) for posterior in posteriors])
 
 
 def concatenate_sites(parts: Sequence[PackedSites]) -> PackedSites:
     """Return the sites of several packed files of one kind as those of one."""
     if len(parts) == 1:
         return parts[0]
-    columns_by_part = [part.components for part in parts]
-    kind = columns_by_part[0].kind
-    columns: dict[str, Array] = {
-        name: np.concatenate([getattr(components, name) for components in columns_by_part])
-        for name in ("counts", "weights")
-        if name in kind.stated
-    }
-    prior: Array | None = None
-    if "prior" in kind.stated:
-        size = kind.family.size
-        rows = [
-            np.broadcast_to(np.asarray(components.prior), (components.n_sites, size)) for components in columns_by_part
-        ]
-        prior = np.concatenate(rows)
-        prior = prior[0] if np.all(prior == prior[0]) else prior
-    attached = {}
-    for name, (_axes, rule, _lengths) in kind.attached.items():
-        arrays = [components.attached[name] for components in columns_by_part]
-        precisions = [array.precision for array in arrays if array.precision is not None]
-        precision = np.concatenate(precisions) if rule == "precision-mean" else None
-        attached[name] = RaggedColumn(np.concatenate([array.values for array in arrays]), precision)
-    starts = np.cumsum([0, *(int(components.offsets[-1]) for components in columns_by_part)])
-    offsets = [components.offsets[:-1] + start for components, start in zip(columns_by_part, starts[:-1], strict=True)]
-    natural = np.concatenate([components.natural for components in columns_by_part])
-    components = ComponentColumns(
-        kind, natural, np.concatenate([*offsets, starts[-1:]]), columns.get("counts"), columns.get("weights"), prior,
-        attached,
-    )  # fmt: skip
+    components = ComponentColumns.joined([part.components for part in parts])
     names = tuple(name for part in parts for name in part.names)
     return PackedSites(components, names, np.concatenate([part.digests for part in parts]))
 
@@ -323,19 +259,13 @@ def _domain_problems(packed: PackedSites, display_name: str) -> Iterator[Problem
     """Yield which values are outside their domain, a line each."""
     components = packed.components
     family = components.kind.family
-    for first, end in components.chunks():
-        rows = slice(int(components.offsets[first]), int(components.offsets[end]))
+    for _, rows in components.chunks():
         for row, text in family.check(np.asarray(components.natural[rows], dtype=np.float64)):
-            # The site of a row is the last whose offset is not above it.
-            site = int(np.searchsorted(components.offsets, rows.start + row, side="right")) - 1
-            number = rows.start + row - int(components.offsets[site])
+            site, number = components.place_of(rows.start + row)
             yield Problem(display_name, f"{packed.names[site]}: component {number} {text}")
-    for name, values in (("counts", components.counts), ("weights", components.weights)):
-        if values is None:
-            continue
+    for name, values in components.stated_rows.items():
         for row in np.flatnonzero(~(np.isfinite(values) & (values >= 0)))[:MAX_PROBLEMS]:
-            site = int(np.searchsorted(components.offsets, row, side="right")) - 1
-            site_name = packed.names[site]
+            site_name = packed.names[components.place_of(row)[0]]
             yield Problem(display_name, f"{site_name}: has {name} {values[row]}, which must be finite and not negative")
     if components.prior is not None and not np.all(np.isfinite(components.prior)):
         yield Problem(display_name, "a prior has NaN or infinite natural parameters")

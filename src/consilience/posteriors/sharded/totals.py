@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 import numpy as np
 
@@ -21,9 +22,19 @@ from consilience.checks import Array, Labels
 from consilience.errors import InputError
 from consilience.families.random_effects import RandomEffectsFamily
 from consilience.matching.groups import GroupSums, group_sums
-from consilience.posteriors.average import PRIOR_ROUNDING, AttachedSums, AverageRecord, Combine, carry, fused_attached
-from consilience.posteriors.columns import ComponentColumns, ShardSchema
-from consilience.posteriors.posterior import Attached, Posterior
+from consilience.posteriors.average import (
+    PRIOR_ROUNDING,
+    AttachedSums,
+    AverageRecord,
+    Combine,
+    carry,
+    fused_attached,
+    mixture_mass,
+    refuse_improper,
+    why_improper,
+)
+from consilience.posteriors.columns import ShardSchema
+from consilience.posteriors.posterior import Attached, Posterior, shares_of
 from consilience.posteriors.robust.minority import GroupHolders, first_names, group_holders, holder_names
 from consilience.posteriors.sharded.passes import PreparedShard, PreparedShards
 
@@ -32,101 +43,88 @@ from consilience.posteriors.sharded.passes import PreparedShard, PreparedShards
 class GroupTotals:
     """Sums over the members of every group in some sites, additive over shards.
 
-    Parameters
-    ----------
-    groups : GroupSums
-        Weighted sums of factors of every group, and the weight in it.
-    priors : Array of shape (G, P), optional
-        Weighted sums over the members of every group of their own site's prior; None where a site has none.
-    prior : Array of shape (P,), optional
-        Weighted sum of the sites' priors; None likewise.
-    prior_range : Array of shape (2, P), optional
-        Smallest and largest of the sites' priors, parameter by parameter; None likewise.
-    site_weight : float
-        Sum of the sites' weights.
-    counts : Array of shape (G,), optional
-        Weighted observations of every group; None where a site does not state them.
-    mixture_weights : Array of shape (G,), optional
-        Weight of every group in the mixture; None likewise.
-    attached : mapping from str to AttachedSums
-        Attached arrays by name.
+    What a site does not state is None.
     """
 
-    groups: GroupSums
-    priors: Array | None
-    prior: Array | None
-    prior_range: Array | None
-    site_weight: float
-    counts: Array | None
-    mixture_weights: Array | None
-    attached: Mapping[str, AttachedSums] = field(default_factory=dict)
+    groups: GroupSums  # weighted sums of factors of every group, and the weight in it
+    priors: Array | None  # weighted sums over members of their own site's prior (G, P)
+    prior: Array | None  # weighted sum of the sites' priors (P,)
+    prior_range: Array | None  # smallest and largest of the sites' priors, parameter by parameter (2, P)
+    site_weight: float  # sum of the sites' weights
+    counts: Array | None  # weighted observations of every group (G,)
+    mixture_weights: Array | None  # weight of every group in the mixture (G,)
+    attached: Mapping[str, AttachedSums] = field(default_factory=dict)  # by name
 
 
 def shard_totals(shard: PreparedShard, labels: Labels, n_groups: int) -> GroupTotals:
-    """Return the totals of one shard.
-
-    Parameters
-    ----------
-    shard : PreparedShard
-        The shard.
-    labels : Labels of shape (n,)
-        Labels of its active rows.
-    n_groups : int
-        Number of groups G.
-    """
-    components = shard.components
-    n_rows = len(labels)
-    weights = shard.row_weights(slice(0, n_rows))
+    """Return the totals of one shard; `labels` (n,) are of its active rows."""
+    components, rows = shard.components, slice(0, len(labels))
+    weights = shard.row_weights(rows)
     groups = GroupSums(np.zeros((n_groups, components.natural.shape[1])), np.zeros(n_groups))
-    for rows, _ in shard.chunks():
-        groups = groups + group_sums(shard.factor(rows), labels[rows], weights[rows], n_groups)
+    for chunk, _ in shard.chunks():  # factors of all rows at once would be as large as the shard
+        groups = groups + group_sums(shard.factor(chunk), labels[chunk], weights[chunk], n_groups)
     site_weights = np.ones(components.n_sites) if shard.weights is None else shard.weights
-    # The site of every active row (n,)
-    site_of_row = components.owner if shard.active is None else components.owner[shard.active]
-    priors = prior = prior_range = None  # (G, P), (P,) and (2, P)
-    if components.prior is not None and components.prior.ndim == 1:
-        priors, prior = np.multiply.outer(groups.mass, components.prior), site_weights.sum() * components.prior
-        prior_range = np.stack([components.prior, components.prior])
-    elif components.prior is not None:
-        priors, prior = (
-            group_sums(components.prior[site_of_row], labels, weights, n_groups).sums,
-            site_weights @ components.prior,
-        )
-        voting = components.prior[site_weights > 0]
-        if len(voting):
-            prior_range = np.stack([voting.min(axis=0), voting.max(axis=0)])
-    active = slice(None) if shard.active is None else shard.active
-    counts = None if components.counts is None else _group_totals(components.counts[active] * weights, labels, n_groups)
-    mixture_weights = _weights_in_mixture(components)
-    attached = {}
-    if components.kind.attached:
-        posteriors = [components.site(number) for number in range(components.n_sites)]
-        all_labels = shard.scatter(labels)  # (L,)
-        # Rule "keep" takes an entry from the site of the smallest key that has it, whatever the order of sites.
-        keys = components.keys(0)
-        keys[site_weights == 0] = np.iinfo(np.uint64).max  # a site without weight has no say
-        attached = {
-            name: carry(
-                [posterior.attached[name] for posterior in posteriors],
-                components.offsets,
-                all_labels,
-                site_weights,
-                n_groups,
-                keys,
-            )
-            for name in components.kind.attached
-        }
-    mixture_sums = (
-        None if mixture_weights is None else _group_totals(mixture_weights[active] * weights, labels, n_groups)
+
+    def total(values: Array | None) -> Array | None:
+        """Return the weighted sum of values of all rows (L,) over the active rows of each group (G,)."""
+        return None if values is None else _group_totals(shard.of_active(values) * weights, labels, n_groups)
+
+    mass = None
+    if components.weights is not None:
+        mass = mixture_mass(components.weights, components.counts, components.offsets, components.owner)
+    return GroupTotals(
+        groups,
+        *_prior_sums(shard, labels, weights, site_weights, groups.mass),
+        float(site_weights.sum()),
+        total(components.counts),
+        total(mass),
+        _attached_sums(shard, labels, site_weights, n_groups),
     )
-    return GroupTotals(groups, priors, prior, prior_range, float(site_weights.sum()), counts, mixture_sums, attached)
+
+
+def _prior_sums(
+    shard: PreparedShard, labels: Labels, weights: Array, site_weights: Array, mass: Array
+) -> tuple[Array | None, Array | None, Array | None]:
+    """Return `priors`, `prior` and `prior_range` of ``GroupTotals``."""
+    prior = shard.components.prior
+    if prior is None:
+        return None, None, None
+    if prior.ndim == 1:
+        return np.multiply.outer(mass, prior), site_weights.sum() * prior, np.stack([prior, prior])
+    priors = group_sums(prior[shard.of_active(shard.components.owner)], labels, weights, len(mass)).sums
+    voting = prior[site_weights > 0]
+    prior_range = np.stack([voting.min(axis=0), voting.max(axis=0)]) if len(voting) else None
+    return priors, site_weights @ prior, prior_range
+
+
+def _attached_sums(
+    shard: PreparedShard, labels: Labels, site_weights: Array, n_groups: int
+) -> Mapping[str, AttachedSums]:
+    """Return the sums of attached arrays by name."""
+    components = shard.components
+    if not components.kind.attached:
+        return {}
+    posteriors = [components.site(number) for number in range(components.n_sites)]
+    all_labels = shard.scatter(labels)  # (L,)
+    # Rule "keep" takes an entry from the site of the smallest key that has it, whatever the order of sites.
+    keys = components.keys(0)
+    keys[site_weights == 0] = np.iinfo(np.uint64).max  # a site without weight has no say
+    return {
+        name: carry(
+            [posterior.attached[name] for posterior in posteriors],
+            components.offsets,
+            all_labels,
+            site_weights,
+            n_groups,
+            keys,
+        )
+        for name in components.kind.attached
+    }
 
 
 def shard_holders(shard: PreparedShard, labels: Labels, n_groups: int) -> GroupHolders:
     """Return how many sites of one shard hold each group; parameters as in ``shard_totals``."""
-    counts = shard.components.counts
-    if counts is not None and shard.active is not None:
-        counts = counts[shard.active]
+    counts = None if shard.components.counts is None else shard.of_active(shard.components.counts)
     n_sites = shard.components.n_sites if shard.weights is None else int(np.count_nonzero(shard.weights))
     return group_holders(shard.owner, labels, counts, n_sites, n_groups)
 
@@ -148,34 +146,23 @@ def _group_totals(values: Array, labels: Labels, n_groups: int) -> Array:
     return np.bincount(labels[assigned], weights=values[assigned], minlength=n_groups).astype(np.float64, copy=False)
 
 
-def _weights_in_mixture(components: ComponentColumns) -> Array | None:
-    """Return mixture weights (L,) that add up to the observations of each site, or to 1 where these are not stated."""
-    if components.weights is None:
-        return None
-    starts = components.offsets[:-1]  # reduceat sums the rows of each site; no site is empty
-    totals = np.add.reduceat(components.weights, starts)
-    scaled: Array = components.weights / np.where(totals > 0, totals, 1.0)[components.owner]
-    return (
-        scaled if components.counts is None else scaled * np.add.reduceat(components.counts, starts)[components.owner]
-    )
-
-
 def add_totals(parts: Sequence[GroupTotals]) -> GroupTotals:
     """Return the totals of several shards."""
-    first, *others = parts
-    so_far = first
-    for part in others:
-        so_far = GroupTotals(
-            so_far.groups + part.groups,
-            _sum_or_none(so_far.priors, part.priors),
-            _sum_or_none(so_far.prior, part.prior),
-            _joint_range(so_far.prior_range, part.prior_range),
-            so_far.site_weight + part.site_weight,
-            _sum_or_none(so_far.counts, part.counts),
-            _sum_or_none(so_far.mixture_weights, part.mixture_weights),
-            {name: carried + part.attached[name] for name, carried in so_far.attached.items()},
-        )
-    return so_far
+    return reduce(_added, parts)
+
+
+def _added(first: GroupTotals, second: GroupTotals) -> GroupTotals:
+    """Return the totals of two sets of sites."""
+    return GroupTotals(
+        first.groups + second.groups,
+        _sum_or_none(first.priors, second.priors),
+        _sum_or_none(first.prior, second.prior),
+        _joint_range(first.prior_range, second.prior_range),
+        first.site_weight + second.site_weight,
+        _sum_or_none(first.counts, second.counts),
+        _sum_or_none(first.mixture_weights, second.mixture_weights),
+        {name: carried + second.attached[name] for name, carried in first.attached.items()},
+    )
 
 
 def _joint_range(first: Array | None, second: Array | None) -> Array | None:
@@ -196,35 +183,30 @@ def average_of_sums(
     """Return which average sums over shards allow: the product where ``"auto"`` would be hierarchical in memory.
 
     How much copies differ takes all of them at once, once for every value of the heterogeneity that is tried.
-
-    Parameters
-    ----------
-    shards, kind, totals, combine
-        As in ``fused_posterior``.
-    own_average : str
-        Why ``"auto"`` is the method's own average; empty where it is not.
+    `own_average` says why ``"auto"`` is the method's own average; empty where it is not.
     """
     has_prior = totals.prior is not None  # else the fused posterior has none either
     priors = _range_text(totals.prior_range) if has_prior and totals.prior_range is not None else ""
     if combine != "auto":
         is_product = combine == "product" and has_prior
         return AverageRecord("product" if is_product else "barycenter", combine, priors=priors)
-    reason = own_average
-    if not reason and not (kind.family.has_width and isinstance(kind.family, RandomEffectsFamily)):
-        reason = f"a {kind.family.name} has no random-effects average"
-    if not reason and (totals.prior is None or totals.priors is None):
-        reason = "the models state no prior"
-    if not reason and totals.counts is None:
-        reason = "the models state no counts"
-    if not reason and kind.source.get("samples") == "assumed":
-        reason = "the numbers of observations are assumed"
-    if not reason:
-        for row, text in kind.family.check(_products(shards, totals))[:1]:
-            reason = f"the Bayes product of component {row} {text}, so the priors are not those of the models"
-    if reason:
+    if reason := own_average or _why_no_product(shards, kind, totals):
         return AverageRecord("barycenter", combine, reason, priors)
     text = "sums over shards give the Bayes product, which takes sites for alike; how much they differ is not known"
     return AverageRecord("product", combine, text, priors)
+
+
+def _why_no_product(shards: PreparedShards, kind: ShardSchema, totals: GroupTotals) -> str:
+    """Return why sums give no Bayes product that would mean something; empty where they do."""
+    if not (kind.family.has_width and isinstance(kind.family, RandomEffectsFamily)):
+        return f"a {kind.family.name} has no random-effects average"
+    if totals.prior is None or totals.priors is None:
+        return "the models state no prior"
+    if totals.counts is None:
+        return "the models state no counts"
+    if kind.source.get("samples") == "assumed":
+        return "the numbers of observations are assumed"
+    return why_improper(kind.family, _products(shards, totals))
 
 
 def _range_text(prior_range: Array) -> str:
@@ -241,54 +223,26 @@ def _products(shards: PreparedShards, totals: GroupTotals) -> Array:
     assert totals.prior is not None and totals.priors is not None  # noqa: S101, PT018  (narrows the types)
     # Factors are natural parameters less the centre, so the centre is added back by mass.
     sums = totals.groups.sums + np.multiply.outer(totals.groups.mass, shards.tangent.centre)
-    products: Array = totals.prior / totals.site_weight + sums - totals.priors
-    return products
+    return totals.prior / totals.site_weight + sums - totals.priors
 
 
 def fused_posterior(
     shards: PreparedShards, kind: ShardSchema, totals: GroupTotals, average: str, averages: Array | None = None
 ) -> Posterior:
-    """Return the fused posterior, as ``combine`` does for posteriors in memory.
+    """Return the fused posterior, as ``combine`` does for posteriors in memory, from the totals of all shards.
 
-    Parameters
-    ----------
-    shards : PreparedShards
-        The shards.
-    kind : ShardSchema
-        What all sites share.
-    totals : GroupTotals
-        The totals of all shards.
-    average : str
-        ``barycenter`` or ``product``, or another, whose `averages` are given.
-    averages : Array of shape (G, P), optional
-        Fused components, unless it is the product. Default: barycenters.
-
-    Raises
-    ------
-    InputError
-        When a product leaves the family's domain, or is asked for in the direction ``reverse``.
+    It is a product, or another average whose `averages` (G, P) are given; else barycenters. A product that leaves the
+    family's domain, or that is asked for in the direction ``reverse``, is refused.
     """
     prior = None if totals.prior is None else totals.prior / totals.site_weight
     if average == "product" and prior is not None and totals.priors is not None:
         if shards.direction == "reverse":
-            raise InputError(
-                "",
-                "`combine='product'`: adds natural parameters, so it needs `direction='forward'` on shards",
-                code="E-NEEDED",
-            )
+            problem = "combine='product': adds natural parameters, so it needs direction='forward' on shards"
+            raise InputError("", problem, code="E-NEEDED")
         natural = _products(shards, totals)
-        for row, text in kind.family.check(natural)[:1]:
-            raise InputError(
-                "",
-                f"the product of the posteriors matched to component {row} {text}: check the sites' priors",
-                code="E-NUMBER",
-            )
+        refuse_improper(kind.family, natural)
     else:
         natural = shards.group_averages(totals.groups) if averages is None else averages
-    weights = totals.mixture_weights  # (G,), normalised below
-    if weights is not None:
-        total_weight = weights.sum()
-        weights = weights / total_weight if total_weight > 0 else np.full(len(weights), 1.0 / len(weights))
     attached: dict[str, Attached] = {
         name: fused_attached(totals.attached[name], axes, rule) for name, (axes, rule, _) in kind.attached.items()
     }
@@ -297,7 +251,7 @@ def fused_posterior(
         natural,
         prior=prior,
         counts=totals.counts,
-        weights=weights,
+        weights=None if totals.mixture_weights is None else shares_of(totals.mixture_weights),
         attached=attached,
         features=kind.features,
         source=kind.source,
