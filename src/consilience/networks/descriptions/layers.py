@@ -53,24 +53,12 @@ MAX_SAMPLE_ENTRIES = 2**26
 
 @dataclass(frozen=True, eq=False)
 class LayerStatement:
-    """What a description says of layers.
+    """What a description says of layers."""
 
-    Parameters
-    ----------
-    layers : dict of str to KroneckerFactors
-        By path.
-    n_observations : int
-        Observations that they are means over; 0 where there are none.
-    likelihood : {"categorical", "gaussian"}
-        What the outputs were taken for.
-    notes : tuple of str
-        What was reduced or left out, a line each.
-    """
-
-    layers: dict[str, KroneckerFactors]
-    n_observations: int
-    likelihood: Likelihood
-    notes: tuple[str, ...] = ()
+    layers: dict[str, KroneckerFactors]  # by path
+    n_observations: int  # observations that they are means over; 0 where there are none
+    likelihood: Likelihood  # what the outputs were taken for
+    notes: tuple[str, ...] = ()  # what was reduced or left out, a line each
 
 
 def factor_bytes(module: nn.Module) -> int:
@@ -88,15 +76,9 @@ def factor_bytes(module: nn.Module) -> int:
 
 @dataclass(eq=False)
 class InputSample:
-    """A uniform random sample of the inputs that pass, with the group of each.
+    """A uniform random sample of the inputs that pass, with the group of each."""
 
-    Parameters
-    ----------
-    capacity : int
-        Inputs that are kept at most.
-    """
-
-    capacity: int
+    capacity: int  # inputs that are kept at most
     inputs: list[Tensor] = field(default_factory=list)
     groups: list[int] = field(default_factory=list)
     n_seen: int = 0

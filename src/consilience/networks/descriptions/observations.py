@@ -32,21 +32,11 @@ MAX_NAMED_LABELS = 5
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Some observations.
+    """Some observations."""
 
-    Parameters
-    ----------
-    inputs : Tensor of shape (n, ...)
-        As the network takes them.
-    labels : ndarray of shape (n,) or None
-        What was given beside them: numbers or names of classes, or targets of a regression.
-    name : str
-        In messages.
-    """
-
-    inputs: Tensor
-    labels: Any
-    name: str
+    inputs: Tensor  # (n, ...): as the network takes them
+    labels: Any  # (n,): what was given beside them: numbers or names of classes, or targets of a regression
+    name: str  # in messages
 
     @cached_property
     def rows(self) -> Any:

@@ -83,21 +83,11 @@ class PerSampleGradients(ABC):
 
 @dataclass(frozen=True, eq=False)
 class ClosedFormGradients(PerSampleGradients):
-    """From one ordinary backward pass for all observations.
+    """From one ordinary backward pass for all observations."""
 
-    Parameters
-    ----------
-    n_observations : int
-        Observations of the batch.
-    uses : mapping of str to sequence of ParameterUse
-        By parameter.
-    output_gradients : mapping of int to Tensor
-        By the `id` of a use's output, the gradient g of that output.
-    """
-
-    n_observations: int
-    uses: Mapping[str, Sequence[ParameterUse]]
-    output_gradients: Mapping[int, Tensor]
+    n_observations: int  # observations of the batch
+    uses: Mapping[str, Sequence[ParameterUse]]  # by parameter
+    output_gradients: Mapping[int, Tensor]  # by the `id` of a use's output, the gradient g of that output
 
     def squares(self, name: str) -> Tensor:
         """Return the sum over observations of squared gradients of a parameter, in its shape."""
@@ -139,21 +129,14 @@ Backward = Callable[[Tensor], PerSampleGradients]
 class PerSampleBackward:
     """A network in evaluation mode that is differentiated for every observation by itself.
 
-    Parameters
-    ----------
-    module : Module
-        The network.
-    parameters : mapping of str to Parameter
-        Its trained parameters by name, tied ones once.
-
     Raises
     ------
     UnsupportedError
         For a network that normalises over the batch.
     """
 
-    module: nn.Module
-    parameters: Mapping[str, nn.Parameter]
+    module: nn.Module  # the network
+    parameters: Mapping[str, nn.Parameter]  # its trained parameters by name, tied ones once
     _names: Mapping[int, str] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -57,15 +57,6 @@ def _memory_key(tensor: Tensor) -> tuple[Any, ...]:
 class ParameterLayout:
     """Where every floating-point tensor of a network lies in one vector of `size` numbers.
 
-    Parameters
-    ----------
-    names, shapes, dtypes : tuple
-        Name, shape and dtype of each tensor, in the order in which they follow each other.
-    tied : mapping of str to str
-        Other name -> the name under which a tied tensor is in `names`.
-    frozen : tuple of str, optional
-        Parameters that were left out because they are not trained. Default: none.
-
     Examples
     --------
     >>> layout = ParameterLayout.of(nn.Linear(3, 2))
@@ -75,11 +66,11 @@ class ParameterLayout:
     {'weight': (5, 2, 3), 'bias': (5, 2)}
     """
 
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of each tensor, in the order in which they follow each other
     shapes: tuple[torch.Size, ...]
     dtypes: tuple[torch.dtype, ...]
-    tied: Mapping[str, str]
-    frozen: tuple[str, ...] = ()
+    tied: Mapping[str, str]  # other name -> the name under which a tied tensor is in `names`
+    frozen: tuple[str, ...] = ()  # parameters that were left out because they are not trained
 
     @classmethod
     def of(cls, model: Model, include_frozen: bool = True) -> ParameterLayout:
@@ -199,21 +190,11 @@ def write_tensors(module: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Span:
-    """Networks of one architecture, and everything that affine combinations of them reach.
+    """Networks of one architecture, and everything that affine combinations of them reach."""
 
-    Parameters
-    ----------
-    module : Module
-        The first network, which everything that is not interpolated is taken from. It is never changed.
-    layout : ParameterLayout
-        Where its tensors lie in a vector.
-    vectors : Tensor of shape (m, P)
-        The networks as vectors, float64, on the device of the first.
-    """
-
-    module: nn.Module
-    layout: ParameterLayout
-    vectors: Tensor
+    module: nn.Module  # the first network, which everything that is not interpolated is taken from; it is never changed
+    layout: ParameterLayout  # where its tensors lie in a vector
+    vectors: Tensor  # (m, P): the networks as vectors, float64, on the device of the first
 
     @classmethod
     def of(cls, models: Mapping[str, Model], include_frozen: bool = True) -> Span:

@@ -41,30 +41,19 @@ Writers = Literal["all", "first"]
 
 @dataclass(frozen=True, eq=False)
 class UnitRows:
-    """Incoming weights of the units of one group, in every model.
+    """Incoming weights of the units of one group, in every model."""
 
-    Parameters
-    ----------
-    width : int
-        Number K of units in the fused network.
-    points : tuple of arrays of shape (k_j, F), of length n_models
-        For every model a row per unit, in the numbering of the fused network on the input side; in the networks' array
-        library and working precision.
-    squares : tuple of arrays of shape (k_j,), of length n_models
-        For every model the squared length of every row. Under couplings that are no permutations it is the mean square
-        of the weights that a row averages, not the square of their mean, so that squared distances include the
-        variance inside the coupling.
-    are_squares_exact : bool
-        Whether `squares` are, to the last bit, the sums of squares of `points` by row. Default: False.
-    sources : sequence of (tuple of int, Layout, Place)
-        What the columns come from, in their order: the shape of a dense array in the numbering of the fused network,
-        its layout, and the place in it. Default: none, where signs play no part.
-    """
-
-    width: int
+    width: int  # number K of units in the fused network
+    # each (k_j, F): for every model a row per unit, in the numbering of the fused network on the input side; in the
+    # networks' array library and working precision
     points: tuple[AnyArray, ...]
+    # each (k_j,): for every model the squared length of every row; under couplings that are no permutations it is the
+    # mean square of the weights that a row averages, not the square of their mean, so that squared distances include
+    # the variance inside the coupling
     squares: tuple[AnyArray, ...]
-    are_squares_exact: bool = False
+    are_squares_exact: bool = False  # whether `squares` are, to the last bit, the sums of squares of `points` by row
+    # what the columns come from, in their order: the shape of a dense array in the numbering of the fused network, its
+    # layout, and the place in it
     sources: Sequence[tuple[tuple[int, ...], Layout, Place]] = ()
 
     @cached_property
@@ -75,24 +64,12 @@ class UnitRows:
 
 @dataclass(frozen=True, eq=False)
 class LayerMatching:
-    """Matching of the units of one group, and of the groups inside it.
+    """Matching of the units of one group, and of the groups inside it."""
 
-    Parameters
-    ----------
-    transports : tuple of mappings of str to Transport, of length n_models
-        For every model and group, the transport of its units.
-    history : sequence of float
-        The objective after each iteration. Default: empty, for methods without one.
-    details : GroupDetails
-        Further results about this group. Default: none.
-    converged : bool
-        Whether the iteration ended before its limit. Default: True.
-    """
-
-    transports: tuple[Mapping[str, Transport], ...]
-    history: Sequence[float] = ()
-    details: GroupDetails = field(default_factory=GroupDetails)
-    converged: bool = True
+    transports: tuple[Mapping[str, Transport], ...]  # for every model and group, the transport of its units
+    history: Sequence[float] = ()  # the objective after each iteration
+    details: GroupDetails = field(default_factory=GroupDetails)  # further results about this group
+    converged: bool = True  # whether the iteration ended before its limit
 
 
 @dataclass(frozen=True)

@@ -34,19 +34,11 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 @dataclass(frozen=True, eq=False)
 class ChannelMoments:
-    """Statistics of channels over samples and positions.
+    """Statistics of channels over samples and positions."""
 
-    Parameters
-    ----------
-    mean, std : Tensor of shape (channels,)
-        Mean and standard deviation, float64.
-    count : int, optional
-        Number of samples times positions. Default: 0, unknown.
-    """
-
-    mean: Tensor
-    std: Tensor
-    count: int = 0
+    mean: Tensor  # (channels,), float64
+    std: Tensor  # (channels,): standard deviation, float64
+    count: int = 0  # number of samples times positions; 0: unknown
 
     @classmethod
     def of(cls, rows: Tensor) -> ChannelMoments:

@@ -246,24 +246,12 @@ def layer_moments(module: nn.Module, batches: Any, minimum: int = 100) -> LayerM
 
 @dataclass(frozen=True, eq=False)
 class RunningMoments:
-    """Sums over rows of deviations from an origin, which keeps rounding small.
+    """Sums over rows of deviations from an origin, which keeps rounding small."""
 
-    Parameters
-    ----------
-    origin : Tensor of shape (..., d)
-        A first guess of the mean: that of the first rows.
-    n_rows : int
-        Number of rows.
-    sums : Tensor of shape (..., d)
-        Sums of deviations from the origin, float64.
-    products : Tensor of shape (..., d, d)
-        Sums of products of deviations, float64.
-    """
-
-    origin: Tensor
-    n_rows: int
-    sums: Tensor
-    products: Tensor
+    origin: Tensor  # (..., d): a first guess of the mean: that of the first rows
+    n_rows: int  # number of rows
+    sums: Tensor  # (..., d): sums of deviations from the origin, float64
+    products: Tensor  # (..., d, d): sums of products of deviations, float64
 
     @classmethod
     def of(cls, rows: Tensor) -> RunningMoments:

@@ -99,27 +99,14 @@ def evaluation_without_gradients(*modules: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class LayerOrder:
-    """Layers of a network that can be repaired or refitted, in the order of computation.
+    """Layers of a network that can be repaired or refitted, in the order of computation."""
 
-    Parameters
-    ----------
-    names : tuple of str
-        Linear layers, convolutions, batch normalisations and recurrent layers, in the order of computation.
-    recurrent : frozenset of str
-        Those of them that are recurrent.
-    normalised : mapping of str to str
-        Name of a layer -> the batch normalisation that its output goes to.
-    outputs : frozenset of str
-        Layers whose output is the network's; the last layer, if there are none.
-    skipped : mapping of str to str
-        Name of a part -> why it is left alone.
-    """
-
+    # linear layers, convolutions, batch normalisations and recurrent layers, in the order of computation
     names: tuple[str, ...]
-    recurrent: frozenset[str]
-    normalised: Mapping[str, str]
-    outputs: frozenset[str]
-    skipped: Mapping[str, str]
+    recurrent: frozenset[str]  # those of them that are recurrent
+    normalised: Mapping[str, str]  # name of a layer -> the batch normalisation that its output goes to
+    outputs: frozenset[str]  # layers whose output is the network's; the last layer, if there are none
+    skipped: Mapping[str, str]  # name of a part -> why it is left alone
 
     @property
     def not_recurrent(self) -> tuple[str, ...]:
@@ -216,24 +203,13 @@ class _ForwardStoppedError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class PartialForward:
-    """A network that has been run as far as one of its parts, on all batches.
+    """A network that has been run as far as one of its parts, on all batches."""
 
-    Parameters
-    ----------
-    module : Module
-        The network, in evaluation mode.
-    parts : sequence of (str, Module)
-        Its parts in the order in which they are called, by name; the network itself unless it is an ``nn.Sequential``.
-    start : int
-        Index of the part that comes next.
-    batches : iterable
-        Inputs of that part.
-    """
-
-    module: nn.Module
+    module: nn.Module  # the network, in evaluation mode
+    # its parts in the order in which they are called, by name; the network itself unless it is an ``nn.Sequential``
     parts: Sequence[tuple[str, nn.Module]]
-    start: int
-    batches: Iterable[Any]
+    start: int  # index of the part that comes next
+    batches: Iterable[Any]  # inputs of that part
 
     @classmethod
     def at_input(cls, module: nn.Module, batches: Iterable[Any]) -> PartialForward:

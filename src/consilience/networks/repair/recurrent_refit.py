@@ -227,29 +227,14 @@ class _RegressionSums:
     """Sums over rows of inputs (less a first guess of their mean) and of targets, float64.
 
     Products are taken in the rows' own precision, as `RunningMoments` does; those among the targets are not needed.
-
-    Parameters
-    ----------
-    origin : Tensor of shape (d,)
-        A first guess of the mean of inputs.
-    n_rows : int
-        Number of rows.
-    input_sums : Tensor of shape (d,)
-        Sums of deviations of inputs from the origin.
-    target_sums : Tensor of shape (k,)
-        Sums of targets.
-    input_products : Tensor of shape (d, d)
-        Sums of products of deviations.
-    cross_products : Tensor of shape (k, d)
-        Sums of products of targets and deviations.
     """
 
-    origin: Tensor
-    n_rows: int
-    input_sums: Tensor
-    target_sums: Tensor
-    input_products: Tensor
-    cross_products: Tensor
+    origin: Tensor  # (d,): a first guess of the mean of inputs
+    n_rows: int  # number of rows
+    input_sums: Tensor  # (d,): sums of deviations of inputs from the origin
+    target_sums: Tensor  # (k,): sums of targets
+    input_products: Tensor  # (d, d): sums of products of deviations
+    cross_products: Tensor  # (k, d): sums of products of targets and deviations
 
     def with_rows(self, inputs: Tensor, targets: Tensor) -> _RegressionSums:
         deviations = inputs - self.origin

@@ -40,23 +40,12 @@ class ActivationMoments:
     """Moments of the inputs of a layer and of the outputs that it should have (its targets), float64.
 
     A leading axis, where there is one, is of the groups of a convolution, each a regression of its own.
-
-    Parameters
-    ----------
-    input_mean : Tensor of shape (..., d)
-        E[h].
-    target_mean : Tensor of shape (..., k)
-        E[y].
-    input_covariance : Tensor of shape (..., d, d)
-        cov(h).
-    cross_covariance : Tensor of shape (..., k, d)
-        cov(y, h).
     """
 
-    input_mean: Tensor
-    target_mean: Tensor
-    input_covariance: Tensor
-    cross_covariance: Tensor
+    input_mean: Tensor  # (..., d): E[h]
+    target_mean: Tensor  # (..., k): E[y]
+    input_covariance: Tensor  # (..., d, d): cov(h)
+    cross_covariance: Tensor  # (..., k, d): cov(y, h)
 
     def solve(self, initial: Tensor, has_bias: bool, ridge: float) -> tuple[Tensor, Tensor]:
         """Return the ridge regression of targets on inputs.

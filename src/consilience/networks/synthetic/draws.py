@@ -61,27 +61,13 @@ class SyntheticInputs:
 
 @dataclass(frozen=True, eq=False)
 class _Component:
-    """What inputs are drawn from.
+    """What inputs are drawn from."""
 
-    Parameters
-    ----------
-    site : int
-        Number of the description.
-    label : int
-        Number of the class; -1 without.
-    mass : float
-        Observations that it stands for.
-    moments : Moments or None
-        Of its inputs; None for texts.
-    tokens : TokenCounts or None
-        Of its texts.
-    """
-
-    site: int
-    label: int
-    mass: float
-    moments: Moments | None
-    tokens: TokenCounts | None
+    site: int  # number of the description
+    label: int  # number of the class; -1 without
+    mass: float  # observations that it stands for
+    moments: Moments | None  # of its inputs; None for texts
+    tokens: TokenCounts | None  # of its texts
 
 
 def draw_inputs(
@@ -395,26 +381,13 @@ class _SamplingChain:
     After token a it goes by the described pairs (a, b) with probability described / expected pairs of a, and by the
     frequencies of single tokens otherwise: that is where pairs go that are too rare to be said. Of u_a occurrences of a
     token, u_a (1 - texts / tokens) are expected to have one after them.
-
-    Parameters
-    ----------
-    unigrams : array of shape (vocabulary,)
-        Probabilities of tokens.
-    followers : array of shape (k,)
-        Second tokens of the pairs, sorted by the first.
-    ends : array of shape (k,)
-        Running sums of the pairs' occurrences.
-    starts : array of shape (vocabulary + 1,)
-        Running sum before the first pair of each token.
-    follows : array of shape (vocabulary,)
-        Probability that the next token is of a described pair.
     """
 
-    unigrams: Array
-    followers: Labels
-    ends: Array
-    starts: Array
-    follows: Array
+    unigrams: Array  # (vocabulary,): probabilities of tokens
+    followers: Labels  # (k,): second tokens of the pairs, sorted by the first
+    ends: Array  # (k,): running sums of the pairs' occurrences
+    starts: Array  # (vocabulary + 1,): running sum before the first pair of each token
+    follows: Array  # (vocabulary,): probability that the next token is of a described pair
 
     @classmethod
     def of(cls, tokens: TokenCounts) -> _SamplingChain:

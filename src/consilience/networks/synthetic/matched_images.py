@@ -385,21 +385,11 @@ class _PassStoppedError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class _ObservedNetwork:
-    """A copy of a network, in evaluation mode and without gradients of its weights, with its targets.
+    """A copy of a network, in evaluation mode and without gradients of its weights, with its targets."""
 
-    Parameters
-    ----------
-    module : Module
-        The copy.
-    targets : sequence of LayerTarget
-        In the order in which the layers are called.
-    name : str
-        In messages.
-    """
-
-    module: nn.Module
-    targets: Sequence[LayerTarget]
-    name: str
+    module: nn.Module  # the copy
+    targets: Sequence[LayerTarget]  # in the order in which the layers are called
+    name: str  # in messages
 
     @classmethod
     def of(

@@ -18,27 +18,13 @@ from consilience.checks import AnyArray, Array
 
 @dataclass(frozen=True, eq=False)
 class LinearSolution:
-    """Solution of linear equations by conjugate gradients.
+    """Solution of linear equations by conjugate gradients."""
 
-    Parameters
-    ----------
-    x : array of shape (P,)
-        The solution, or the last iterate.
-    history : ndarray of shape (n_steps,)
-        q after each step.
-    residual : float
-        Norm of b - A x relative to that of b, in the preconditioner's norm |r|^2 = r^T M^-1 r.
-    converged : bool
-        Whether the residual is within the tolerance.
-    definite : bool
-        Whether A showed no direction of negative or no curvature. Default: True.
-    """
-
-    x: AnyArray
-    history: Array
-    residual: float
-    converged: bool
-    definite: bool = True
+    x: AnyArray  # (P,): the solution, or the last iterate
+    history: Array  # (n_steps,): q after each step
+    residual: float  # norm of b - A x relative to that of b, in the preconditioner's norm |r|^2 = r^T M^-1 r
+    converged: bool  # whether the residual is within the tolerance
+    definite: bool = True  # whether A showed no direction of negative or no curvature
 
 
 def conjugate_gradients(

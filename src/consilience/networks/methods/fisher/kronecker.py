@@ -43,46 +43,22 @@ DEFAULT_DAMPING = 0.1
 
 @dataclass(frozen=True, eq=False)
 class KroneckerMinimum:
-    """Merged parameters, and how they were found.
+    """Merged parameters, and how they were found."""
 
-    Parameters
-    ----------
-    arrays : dict of str to array
-        All informed parameters by name.
-    objective : float
-        The expected increase of the sites' losses there: the sum of Q over layers.
-    history : array of shape (n_steps,)
-        The objective that was descended, after each step.
-    is_converged : bool
-        Whether equations were solved.
-    """
-
-    arrays: dict[str, Array]
-    objective: float
-    history: Array
-    is_converged: bool
+    arrays: dict[str, Array]  # all informed parameters by name
+    objective: float  # the expected increase of the sites' losses there: the sum of Q over layers
+    history: Array  # (n_steps,): the objective that was descended, after each step
+    is_converged: bool  # whether equations were solved
 
 
 @dataclass(frozen=True, eq=False)
 class KroneckerProblem:
-    """The quadratics of all layers of a network, and of single parameters that have no Kronecker factors.
+    """The quadratics of all layers of a network, and of single parameters that have no Kronecker factors."""
 
-    Parameters
-    ----------
-    factors : mapping of str to KroneckerFactors
-        By path of a layer, those of the first site: which say sizes.
-    shapes : mapping of str to tuple of int
-        Of all parameters, by name.
-    layers : mapping of str to LayerQuadratic
-        By path of a layer.
-    rest : mapping of str to LayerQuadratic
-        By name of a parameter without factors: groups of one entry each.
-    """
-
-    factors: Mapping[str, KroneckerFactors]
-    shapes: Mapping[str, tuple[int, ...]]
-    layers: Mapping[str, LayerQuadratic]
-    rest: Mapping[str, LayerQuadratic]
+    factors: Mapping[str, KroneckerFactors]  # by path of a layer, those of the first site, which say sizes
+    shapes: Mapping[str, tuple[int, ...]]  # of all parameters, by name
+    layers: Mapping[str, LayerQuadratic]  # by path of a layer
+    rest: Mapping[str, LayerQuadratic]  # by name of a parameter without factors: groups of one entry each
 
     @classmethod
     def of(

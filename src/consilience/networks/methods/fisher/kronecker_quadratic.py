@@ -34,24 +34,12 @@ that of ``repair.regression``."""
 
 @dataclass(frozen=True, eq=False)
 class LayerQuadratic:
-    """The quadratic Q of one layer, by groups of its channels (1 but for grouped convolutions).
+    """The quadratic Q of one layer, by groups of its channels (1 but for grouped convolutions)."""
 
-    Parameters
-    ----------
-    weights : array of shape (J,)
-        Weights p_j of the sites, which sum to one.
-    means : array of shape (J, groups, o, d)
-        W_j, weights and biases of the sites.
-    inputs : array of shape (J, groups, d, d)
-        A_j.
-    outputs : array of shape (J, groups, o, o)
-        B_j.
-    """
-
-    weights: Array
-    means: Array
-    inputs: Array
-    outputs: Array
+    weights: Array  # (J,): weights p_j of the sites, which sum to one
+    means: Array  # (J, groups, o, d): W_j, weights and biases of the sites
+    inputs: Array  # (J, groups, d, d): A_j
+    outputs: Array  # (J, groups, o, o): B_j
 
     @classmethod
     def of(
@@ -179,21 +167,11 @@ class LayerQuadratic:
 
 @dataclass(frozen=True, eq=False)
 class LayerMinimum:
-    """The minimiser of a layer's quadratic.
+    """The minimiser of a layer's quadratic."""
 
-    Parameters
-    ----------
-    matrix : array of shape (groups, o, d)
-        W.
-    history : array of shape (n_steps,)
-        The objective after each step, less that at W_0.
-    is_converged : bool
-        Whether the residual is within the tolerance.
-    """
-
-    matrix: Array
-    history: Array
-    is_converged: bool
+    matrix: Array  # (groups, o, d): W
+    history: Array  # (n_steps,): the objective after each step, less that at W_0
+    is_converged: bool  # whether the residual is within the tolerance
 
 
 def _eigenvectors(weights: Array, matrices: Array) -> Array:

@@ -18,27 +18,13 @@ from consilience.networks.symmetry.transport import Transport
 
 @dataclass(frozen=True, eq=False)
 class AlignedSites:
-    """Parameters and information of all sites, with units aligned.
+    """Parameters and information of all sites, with units aligned."""
 
-    Parameters
-    ----------
-    layout : VectorLayout
-        Where the parameters that have information lie in a vector.
-    means : tuple of arrays of shape (P,), of length n_models
-        Parameters theta_k of every site, float64.
-    information : tuple of FisherInformation, of length n_models
-        Information of every site.
-    weights : ndarray of shape (n_models,)
-        Weight of each site; they sum to 1.
-    input_numbers : tuple of int, of length n_models
-        For every site its position in the list that the user passed.
-    """
-
-    layout: VectorLayout
-    means: tuple[AnyArray, ...]
-    information: tuple[FisherInformation, ...]
-    weights: Array
-    input_numbers: tuple[int, ...]
+    layout: VectorLayout  # where the parameters that have information lie in a vector
+    means: tuple[AnyArray, ...]  # each (P,): parameters theta_k of every site, float64
+    information: tuple[FisherInformation, ...]  # information of every site
+    weights: Array  # (n_models,): weight of each site; they sum to 1
+    input_numbers: tuple[int, ...]  # for every site its position in the list that the user passed
 
 
 def in_input_order(ensemble: NetworkEnsemble) -> NetworkEnsemble:

@@ -32,21 +32,11 @@ MAX_VISITS_PER_GROUP = 100
 
 @dataclass(frozen=True, eq=False)
 class CoordinateDescent:
-    """Result of a descent.
+    """Result of a descent."""
 
-    Parameters
-    ----------
-    models : list of PlacedModel
-        The models in their slots at the end.
-    history : ndarray of shape (n_passes + 1,)
-        E before the first and after every pass.
-    converged : bool
-        Whether the descent ended before the limit on passes.
-    """
-
-    models: list[PlacedModel]
-    history: Array
-    converged: bool
+    models: list[PlacedModel]  # the models in their slots at the end
+    history: Array  # (n_passes + 1,): E before the first and after every pass
+    converged: bool  # whether the descent ended before the limit on passes
 
 
 def descend(

@@ -28,18 +28,10 @@ Chosen by hand; nobody has measured other values."""
 
 @dataclass(frozen=True, eq=False)
 class AssignmentGain:
-    """Gain of putting the unit in one slot (row) into another slot (column).
+    """Gain of putting the unit in one slot (row) into another slot (column)."""
 
-    Parameters
-    ----------
-    even : array of shape (K, K)
-        The part that does not depend on the sign of the unit that moves.
-    odd : array of shape (K, K), optional
-        The part that changes sign with the unit. Default: None, for units that cannot change sign.
-    """
-
-    even: AnyArray
-    odd: AnyArray | None = None
+    even: AnyArray  # (K, K): the part that does not depend on the sign of the unit that moves
+    odd: AnyArray | None = None  # (K, K): the part that changes sign with the unit
 
     @property
     def with_best_signs(self) -> AnyArray:

@@ -15,18 +15,11 @@ from consilience.networks.symmetry.symmetry import Symmetry
 
 @dataclass(frozen=True, eq=False)
 class RecurrentWeights:
-    """Hidden-to-hidden matrices of the units of a group, gate by gate.
+    """Hidden-to-hidden matrices of the units of a group, gate by gate."""
 
-    Parameters
-    ----------
-    matrices : ndarray of shape (gates, k, k)
-        Weights with which a unit (row) receives another (column).
-    flips : tuple of bool, of length gates
-        For every gate, whether its rows change sign with the unit that receives. Columns always change sign with the
-        unit that sends.
-    """
-
-    matrices: Array
+    matrices: Array  # (gates, k, k): weights with which a unit (row) receives another (column)
+    # for every gate, whether its rows change sign with the unit that receives; columns always change sign with the unit
+    # that sends
     flips: tuple[bool, ...]
 
 

@@ -43,18 +43,11 @@ def has_matched_units(name: str, layout: Layout) -> bool:
 
 @dataclass(eq=False)
 class PlacedModel:
-    """One model in the slots; both of its mappings are replaced when its units move, never written to.
+    """One model in the slots; both of its mappings are replaced when its units move, never written to."""
 
-    Parameters
-    ----------
-    arrays : mapping of str to array
-        Its arrays that move, dense, in the shapes of the fused network; zero where the model has no unit.
-    transports : mapping of str to Injection
-        By group, the slot of each of its units.
-    """
-
+    # its arrays that move, dense, in the shapes of the fused network; zero where the model has no unit
     arrays: Mapping[str, AnyArray]
-    transports: Mapping[str, Injection]
+    transports: Mapping[str, Injection]  # by group, the slot of each of its units
 
     def moved(self, symmetry: Symmetry, moves: Mapping[str, Injection], width: Mapping[str, int]) -> PlacedModel:
         """Return the model with the units of some groups moved from slot to slot.
@@ -84,54 +77,29 @@ class PlacedModel:
 
 @dataclass(frozen=True, eq=False)
 class RemainingModels:
-    """The models that stay while one moves.
+    """The models that stay while one moves."""
 
-    Parameters
-    ----------
-    models : sequence of (float, PlacedModel)
-        The models with their weights.
-    products : InnerProducts
-        Inner products of the model that moves with the weighted sum of these models.
-    """
-
-    models: Sequence[tuple[float, PlacedModel]]
-    products: InnerProducts
+    models: Sequence[tuple[float, PlacedModel]]  # the models with their weights
+    products: InnerProducts  # inner products of the model that moves with the weighted sum of these models
 
 
 @dataclass(frozen=True, eq=False)
 class MatchingState:
-    """The slots of the fused network, and how matching by them is set up.
+    """The slots of the fused network, and how matching by them is set up."""
 
-    Parameters
-    ----------
-    symmetry : Symmetry
-        Which axes move together.
-    width : mapping of str to int
-        Number K of slots of every group.
-    is_full : bool
-        Whether every model fills every slot.
-    allows_signs : bool
-        Whether units may change sign, where that changes no output. Default: False.
-    fixed_groups : frozenset of str
-        Groups whose units keep their order, because the same weights make them in all models. Default: none.
-    product_type : type of InnerProducts
-        Class that compares unit rows. Default: inner products.
-    min_relative_gain : float
-        Moves are made only if they gain more than this fraction of the sizes that are compared, so that a descent ends.
-        Default: 1e-7, about the rounding of single precision; chosen by hand, nobody has measured other values.
-    linearizes_recurrent : bool
-        Whether recurrent weights enter an assignment linearised, as in Ainsworth et al. (2023), instead of by the
-        quadratic problem. That ends 2 % lower, but takes 5 to 16 times the memory and 38 to 56 times the time (an LSTM
-        of two layers of 400 units and a residual network of 600, unrelated models). Default: False.
-    """
-
-    symmetry: Symmetry
-    width: Mapping[str, int]
-    is_full: bool
-    allows_signs: bool = False
+    symmetry: Symmetry  # which axes move together
+    width: Mapping[str, int]  # number K of slots of every group
+    is_full: bool  # whether every model fills every slot
+    allows_signs: bool = False  # whether units may change sign, where that changes no output
+    # groups whose units keep their order, because the same weights make them in all models
     fixed_groups: frozenset[str] = frozenset()
-    product_type: type[InnerProducts] = InnerProducts
+    product_type: type[InnerProducts] = InnerProducts  # class that compares unit rows
+    # moves are made only if they gain more than this fraction of the sizes that are compared, so that a descent ends:
+    # about the rounding of single precision; chosen by hand, nobody has measured other values
     min_relative_gain: float = 1e-7
+    # whether recurrent weights enter an assignment linearised, as in Ainsworth et al. (2023), instead of by the
+    # quadratic problem; that ends 2 % lower, but takes 5 to 16 times the memory and 38 to 56 times the time (an LSTM of
+    # two layers of 400 units and a residual network of 600, unrelated models)
     linearizes_recurrent: bool = False
 
     @cached_property
