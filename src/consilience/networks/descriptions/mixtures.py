@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +96,6 @@ def with_mixtures(
     best, best_gap = described, gap(described)
     if best_gap <= MAX_GAP and n_dense == 1:
         return described
-    least_gap = best_gap - GOAL  # what no more than the noise of the draws would gain is not sent
     for most in NUMBERS_OF_PARTS:
         if most < n_dense:
             continue
@@ -103,12 +103,13 @@ def with_mixtures(
             label: split_class(rows[labels == label], moments.n_observations, most, least)
             for label, moments in described.class_moments.items()
         }
-        if sum(part.factor.size + 2 * part.mean.size for parts in mixtures.values() for part in parts) > MAX_ENTRIES:
+        parts = chain.from_iterable(mixtures.values())
+        if sum(part.factor.size + 2 * part.mean.size for part in parts) > MAX_ENTRIES:
             break
         candidate = _with_parts(described, mixtures)
-        if (gap_left := gap(candidate)) < min(best_gap, least_gap) or most == n_dense:
+        # What no more than the noise of the draws would gain is not sent.
+        if (gap_left := gap(candidate)) < best_gap - GOAL or most == n_dense:
             best, best_gap = candidate, gap_left
-            least_gap = gap_left - GOAL
         if best_gap <= GOAL:
             break
     return best

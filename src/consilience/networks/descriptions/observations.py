@@ -5,6 +5,7 @@ Labels become numbers of classes, -1 where there is none. What is wrong with a b
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -111,16 +112,13 @@ def _batches_of_loader(loader: Iterable[Any]) -> Iterator[tuple[Any, Any, str]]:
         inputs, labels = (batch[0], batch[1] if len(batch) > 1 else None) if is_pair else (batch, None)
         inputs = _as_array(inputs, name)
         labels = None if labels is None else _as_array(labels, f"labels of {name}")
-        if has_labels is None:
-            has_labels = labels is not None
-        if has_labels != (labels is not None):
-            raise InputError(
-                name, f"has {'no labels' if has_labels else 'labels'}, unlike those before", code="E-MISMATCH"
-            )
+        if has_labels not in (None, labels is not None):
+            text = f"has {'no labels' if has_labels else 'labels'}, unlike those before"
+            raise InputError(name, text, code="E-MISMATCH")
+        has_labels = labels is not None
         if inputs.ndim == 0 or (labels is not None and labels.ndim == 0):
-            raise InputError(
-                name, "is a single observation, expected a batch", "wrap the data in a DataLoader", "E-SHAPE"
-            )
+            text = "is a single observation, expected a batch"
+            raise InputError(name, text, "wrap the data in a DataLoader", "E-SHAPE")
         if labels is not None and len(labels) != len(inputs):
             raise InputError(name, f"has {len(inputs)} observations and {len(labels)} labels", code="E-SHAPE")
         yield inputs, labels, name
@@ -143,15 +141,7 @@ def _checked(pieces: Iterable[tuple[Any, Any, str]], module: nn.Module, data_nam
     for inputs, labels, name in pieces:
         if not len(inputs):
             continue
-        values = inputs if isinstance(inputs, Tensor) else torch.from_numpy(np.ascontiguousarray(_native(inputs)))
-        if not values.numel():
-            raise InputError(name, f"expected inputs with entries, found shape {tuple(values.shape)}", code="E-SHAPE")
-        if values.is_floating_point():
-            if not torch.isfinite(values).all():
-                raise InputError(name, "has NaN or infinite inputs", "take them out", "E-NUMBER")
-            values = values.to(precision)
-        elif values.dtype != torch.bool:
-            values = values.to(torch.int64)
+        values = _as_tensor(inputs, precision, name)
         _refuse_not_finite_labels(labels, name)
         if shape is None:
             is_token = reads_tokens(module, values)
@@ -164,15 +154,23 @@ def _checked(pieces: Iterable[tuple[Any, Any, str]], module: nn.Module, data_nam
             refuse_unfit_in_evaluation(module, values[:2], name)
         # Sequences of tokens are filled up batch by batch.
         elif tuple(values.shape[1:]) != shape and not (is_token and values.ndim == 1 + len(shape)):
-            raise InputError(
-                name,
-                f"has inputs of shape {tuple(values.shape[1:])}, and the first ones have {shape}",
-                "give one shape",
-                "E-SHAPE",
-            )
+            text = f"has inputs of shape {tuple(values.shape[1:])}, and the first ones have {shape}"
+            raise InputError(name, text, "give one shape", "E-SHAPE")
         yield Batch(values, labels, name)
     if shape is None:
         raise InputError(data_name, "has no observations", code="E-NEEDED")
+
+
+def _as_tensor(inputs: Any, precision: torch.dtype, name: str) -> Tensor:
+    """Return finite inputs (n, ...) as a tensor: real numbers in a precision, whole ones as int64."""
+    values = inputs if isinstance(inputs, Tensor) else torch.from_numpy(np.ascontiguousarray(_native(inputs)))
+    if not values.numel():
+        raise InputError(name, f"expected inputs with entries, found shape {tuple(values.shape)}", code="E-SHAPE")
+    if not values.is_floating_point():
+        return values if values.dtype == torch.bool else values.to(torch.int64)
+    if not torch.isfinite(values).all():
+        raise InputError(name, "has NaN or infinite inputs", "take them out", "E-NUMBER")
+    return values.to(precision)
 
 
 def _refuse_not_finite_labels(labels: Any, name: str) -> None:
@@ -249,10 +247,9 @@ def class_names(classes: int | Sequence[Any] | None, n_outputs: int | None) -> t
         names = tuple(map(str, classes))
     if len(names) < 2:
         raise InputError("classes", f"expected at least two, found {len(names)}")
-    if len(set(names)) < len(names):
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise InputError("classes", f"{repeated!r} stands twice", "give every class a name of its own", "E-TWICE")
-    if n_outputs is not None and n_outputs != len(names) and not (n_outputs == 1 and len(names) == 2):
+    if repeated := [name for name, n in Counter(names).items() if n > 1]:
+        raise InputError("classes", f"{repeated[0]!r} stands twice", "give every class a name of its own", "E-TWICE")
+    if n_outputs not in (None, len(names)) and (n_outputs, len(names)) != (1, 2):
         raise InputError("classes", f"are {len(names)}, but the network has {n_outputs} outputs", code="E-SHAPE")
     return names
 
