@@ -27,13 +27,7 @@ CHANNEL_LAYERS = (_ConvNd, nn.Linear, _NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
 class ChannelStatistic(Statistic):
-    """Sums over the outputs of layers with channels, by class where memory allows.
-
-    Parameters
-    ----------
-    setting : Setting
-        The network, which is hooked into.
-    """
+    """Sums over the outputs of layers with channels, by class where memory allows."""
 
     def __init__(self, setting: Setting) -> None:
         """Start without outputs, hooked into every layer whose output has channels."""
@@ -131,13 +125,7 @@ def _channel_axis(layer: nn.Module) -> int:
 
 
 class FeatureMeans(Statistic):
-    """Sums of what the last layer reads, by class; of networks whose last layer is linear.
-
-    Parameters
-    ----------
-    setting : Setting
-        The network, which is hooked into.
-    """
+    """Sums of what the last layer reads, by class; of networks whose last layer is linear."""
 
     def __init__(self, setting: Setting) -> None:
         """Start without observations, hooked into the last layer."""

@@ -149,15 +149,7 @@ def _real(number: float | None) -> float | None:
 
 
 def remove_description_of_another(network: Path, digest: str) -> None:
-    """Remove the description next to a network's file where it describes the network that the file had before.
-
-    Parameters
-    ----------
-    network : Path
-        The network's file.
-    digest : str
-        Of what is in it now.
-    """
+    """Remove the description next to a network's file where it is not of the digest of what is in that file now."""
     beside = description_path(network)
     if not beside.is_file():
         return
@@ -208,13 +200,7 @@ def _checked(file: SafetensorsFile, header: DescriptionHeader, tensors: TensorHe
 
 
 def _make(file: SafetensorsFile, header: DescriptionHeader, arrays: dict[str, AnyArray]) -> tuple[Description, None]:
-    """Return the description of a file.
-
-    Raises
-    ------
-    InputError
-        When its values are not valid or contradict each other.
-    """
+    """Return the description of a file."""
     values = {
         name: np.asarray(array) if array.dtype == np.int64 else np.asarray(array, dtype=np.float64)
         for name, array in arrays.items()

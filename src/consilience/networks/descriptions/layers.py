@@ -118,30 +118,12 @@ class InputSample:
 
 
 def sample_size(n_said: int, most: int, min_count: float) -> int:
-    """Return how many of the observations that may enter factors are computed from.
-
-    Parameters
-    ----------
-    n_said : int
-        Observations that may enter.
-    most : int
-        Bound on the sample.
-    min_count : float
-        Statistics of fewer observations stay at the site.
-    """
+    """Return how many of the n observations that may enter factors are computed from, `most` at most."""
     return n_said if n_said <= most else max(0, min(most, n_said - ceil(least_class_observations(min_count))))
 
 
 class LayerFactors(Statistic):
-    """Kronecker factors of the layers, over a random sample of the inputs.
-
-    Parameters
-    ----------
-    setting : Setting
-        The network.
-    are_asked : bool or None
-        Whether the factors are to be said. Default: where all of them take `MAX_LAYER_BYTES` at most.
-    """
+    """Kronecker factors of the layers over a random sample of the inputs; unasked, where all of them are small."""
 
     def __init__(self, setting: Setting, are_asked: bool | None) -> None:
         """Start without observations."""
@@ -184,13 +166,7 @@ class LayerFactors(Statistic):
 
 
 def _as_classifier(module: nn.Module, inputs: Tensor, likelihood: Likelihood) -> tuple[nn.Module, str]:
-    """Return a network with an output for every class, and what the names of its parameters begin with then.
-
-    Raises
-    ------
-    UnsupportedError
-        For one output of two classes that is not their log odds.
-    """
+    """Return a network with an output for every class, and what the names of its parameters begin with then."""
     with torch.no_grad():
         answer = call_module(module, inputs[:2])
     if likelihood != "categorical" or not isinstance(answer, Tensor) or (answer.ndim > 1 and answer.shape[-1] > 1):
@@ -211,22 +187,8 @@ def layer_statement(
 ) -> LayerStatement:
     """Return the factors of a network's layers over n inputs of some groups; none where they cannot be said.
 
-    Parameters
-    ----------
-    module : Module
-        The network; it is left as it is.
-    sample : InputSample
-        Inputs.
-    groups : ndarray of int
-        Groups of observations that may enter.
-    n : int
-        How many of their observations do, see `sample_size`.
-    minimum : int
-        Fewer observations say nothing.
-    min_count : float
-        Fewer observations are not told of, by a column of a factor either.
-    likelihood : {"categorical", "gaussian"}
-        What outputs stand for.
+    Fewer observations than `minimum` say nothing; fewer than `min_count` are not told of by a column of a factor
+    either.
     """
     inputs = None
     parameters = {name: values for name, values in module.named_parameters() if values.requires_grad}

@@ -46,22 +46,10 @@ class Batch:
 
 
 def batches_of_data(data: Any, module: nn.Module) -> Iterator[Batch]:
-    """Yield the observations of a site, batch by batch.
+    """Yield the observations of a site, batch by batch; the first rows are tried on the network.
 
-    Parameters
-    ----------
-    data : (X, y), X, path, or iterable of batches
-        Inputs (n, ...) with or without labels (n,), the path of a .npz or .npy file of them, or batches: each inputs,
-        or a tuple or list (inputs, labels).
-    module : Module
-        The network, on which the first rows are tried.
-
-    Raises
-    ------
-    InputError
-        For what is none of these, for inputs without entries, not finite or of several shapes, or of another number
-        than their labels, for labels that are not finite, for tokens outside the vocabulary, and for inputs that the
-        network does not take.
+    Data are inputs (n, ...) with or without labels (n,), the path of a .npz or .npy file of them, or batches: each
+    inputs, or a tuple or list (inputs, labels).
     """
     name = str(data) if isinstance(data, str | Path) else "data"
     if isinstance(data, str | Path):
@@ -180,9 +168,8 @@ def _refuse_not_finite_labels(labels: Any, name: str) -> None:
     is_finite = torch.isfinite(labels).cpu().numpy() if isinstance(labels, Tensor) else np.isfinite(labels)
     n = int((~is_finite).reshape(len(is_finite), -1).any(axis=1).sum())
     if n:
-        raise InputError(
-            name, f"has NaN or infinite labels ({n} observations)", "take these observations out", "E-NUMBER"
-        )
+        text = f"has NaN or infinite labels ({n} observations)"
+        raise InputError(name, text, "take these observations out", "E-NUMBER")
 
 
 def _refuse_unknown_tokens(tokens: Tensor, module: nn.Module, name: str) -> None:
@@ -225,17 +212,7 @@ def token_table(module: nn.Module) -> nn.Embedding | nn.EmbeddingBag | None:
 def class_names(classes: int | Sequence[Any] | None, n_outputs: int | None) -> tuple[str, ...] | None:
     """Return the names of the classes, in the order of the outputs; None where there are none.
 
-    Parameters
-    ----------
-    classes : int or sequence of str, optional
-        Their number, or their names. Default: as many as there are outputs.
-    n_outputs : int or None
-        Outputs of the network; None where its outputs are no vector.
-
-    Raises
-    ------
-    InputError
-        For a number that is not that of the outputs; one output may stand for two classes.
+    Without a number or names there are as many as outputs; one output may stand for two classes.
     """
     if classes is None:
         return None if n_outputs is None or n_outputs < 2 else tuple(map(str, range(n_outputs)))
@@ -270,19 +247,7 @@ def could_be_classes(labels: Any, n_outputs: int) -> bool:
 def numbers_of_classes(labels: Any, classes: Sequence[str], name: str) -> Labels:
     """Return the number of the class of every observation (n,), -1 where it has none.
 
-    Parameters
-    ----------
-    labels : array or Tensor of shape (n,) or (n, 1)
-        Numbers from 0, `IGNORED_LABEL` for none, or names of classes.
-    classes : sequence of str
-        Names of the classes.
-    name : str
-        In messages.
-
-    Raises
-    ------
-    InputError
-        For labels of another shape, that are no whole numbers, or of no class.
+    Labels (n,) or (n, 1) are numbers from 0, `IGNORED_LABEL` for none, or names of classes.
     """
     values = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
     if values.ndim == 2 and values.shape[1] == 1:
