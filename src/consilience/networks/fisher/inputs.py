@@ -47,14 +47,8 @@ def gather_information(
         if isinstance(information.digest, str):
             with_digest.append(information)
             continue
-        problems.append(
-            Problem(
-                information.name,
-                "does not say which network it is of",
-                "give fishers= in the networks' order",
-                "E-NEEDED",
-            )
-        )
+        text, remedy = "does not say which network it is of", "give fishers= in the networks' order"
+        problems.append(Problem(information.name, text, remedy, "E-NEEDED"))
     by_network, unmatched = assign_by_digest(
         networks,
         with_digest,
@@ -64,12 +58,9 @@ def gather_information(
     )
     problems += unmatched
     if not problems:
+        text = "no file of Fisher information among the models is of this network"
         problems += [
-            Problem(
-                network.label,
-                "no file of Fisher information among the models is of this network",
-                "compute it with consilience.fisher",
-            )
+            Problem(network.label, text, "compute it with consilience.fisher")
             for number, network in enumerate(networks)
             if number not in by_network
         ]

@@ -208,18 +208,8 @@ def kronecker_factors(
 ) -> tuple[dict[str, KroneckerFactors], list[str]]:
     """Return the factors of a network's layers over some inputs, and the layers of which only diagonals leave.
 
-    Parameters
-    ----------
-    backward : PerSampleBackward
-        The network, in evaluation mode.
-    inputs : Tensor of shape (n, ...)
-        Inputs, two or more.
-    likelihood, noise
-        What outputs stand for; see ``likelihoods``.
-    generator : torch.Generator
-        Source of outcomes, where they are drawn.
-    min_count : float
-        Observations that make a column of a factor non-zero, at least, for more than its diagonal.
+    Inputs (n, ...) are two or more. A column of a factor that fewer than `min_count` observations make non-zero leaves
+    as its diagonal.
     """
     sums = KroneckerSums.start(backward, inputs)
     if not sums.layers:
