@@ -210,7 +210,7 @@ def refit_fusion(
         (``repair.partners``). Default: none, all units have the mean of the models'.
     is_joined : bool, optional
         Whether units of one model may be joined, so that layers are fitted to the outputs of the models as they are
-        (``repair.joined_units``). Default: False.
+        (``repair.partners``). Default: False.
     """
     # Nothing was averaged where no fused unit has two members: the network is the models side by side.
     if all(matching.members.max(initial=0) <= 1 for matching in fusion.matching.values()):
@@ -229,7 +229,7 @@ def refit_fusion(
         fit_inputs = _made_up_inputs(aligned, weights, example, rng) if inputs is None else inputs
         shares, maps = None, None
         if is_joined:
-            from consilience.networks.repair.joined_units import joined_layers  # here, as below
+            from consilience.networks.repair.partners import joined_layers  # here, as below
 
             units = [fusion.inputs[i].network.units for i in order]
             transports = [fusion.transports[i] for i in order]

@@ -53,6 +53,7 @@ def description_problems(descriptions: Sequence[Description], *, unites_classes:
     problems += _differences(of_kind, lambda site: site.input_shape, _shape_text)
     of_tokens = [site for site in descriptions if site.tokens is not None]
     problems += _differences(of_tokens, _vocabulary, _vocabulary_text)
+    # Scales are compared of inputs that are alike in all else.
     if not problems:
         problems += _scale_problems(of_kind)
     return problems
@@ -165,8 +166,5 @@ def _out_of_scale(
 def _scale_text(site: Description, ratio: float, what: str, found: str) -> Problem:
     times = f"{ratio:.3g} times" if ratio > 1 else f"{ratio:.3g} of"
     whose = "inputs are" if what == "size" else f"{what} of the inputs is"
-    return Problem(
-        site.name,
-        f"its {whose} {times} the others' ({found})",
-        "scale the inputs in the same way at all sites, and train and describe again",
-    )
+    text = f"its {whose} {times} the others' ({found})"
+    return Problem(site.name, text, "scale the inputs in the same way at all sites, and train and describe again")

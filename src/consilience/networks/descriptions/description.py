@@ -74,9 +74,8 @@ class Moments:
             shapes = f"{self.mean.shape}, {self.factor.shape} and {self.residual.shape}"
             raise InputError("moments", f"expected shapes (d,), (rank, d) and (d,), found {shapes}", code="E-SHAPE")
         if not (np.isfinite(self.n_observations) and self.n_observations > 0):
-            raise InputError(
-                "moments", f"expected a positive number of observations, found {self.n_observations}", code="E-NUMBER"
-            )
+            text = f"expected a positive number of observations, found {self.n_observations}"
+            raise InputError("moments", text, code="E-NUMBER")
         if not all(np.isfinite(values).all() for values in (self.mean, self.factor, self.residual)):
             raise InputError("moments", "have NaN or infinite values", "describe the network again", "E-NUMBER")
         if (self.residual < 0).any():
@@ -291,10 +290,11 @@ class Description(Displayed):
             yield Problem(self.name, text, code="E-NUMBER")
         if self.input_shape is not None and min(self.input_shape, default=1) < 1:
             yield Problem(self.name, f"expected the shape of an input, found {self.input_shape}", code="E-SHAPE")
+        # Moments must fit the shape of an input, and are of no more observations than there are.
         size = None if self.input_shape is None else math.prod(self.input_shape)
-        stated = {} if self.inputs is None else {"its inputs": self.inputs}
-        stated |= {f"class {self._class_name(number)}": moments for number, moments in self.class_moments.items()}
-        for of, moments in stated.items():
+        stated = [] if self.inputs is None else [("its inputs", self.inputs)]
+        stated += [(f"class {self._class_name(number)}", moments) for number, moments in self.class_moments.items()]
+        for of, moments in stated:
             if moments.mean.size != size:
                 text = f"moments of {of} have {moments.mean.size} coordinates, and an input has {size}"
                 yield Problem(self.name, text, code="E-SHAPE")

@@ -105,6 +105,7 @@ def write_description(path: Path, description: Description) -> None:
     InputError
         When the path cannot be written, or an array cannot be stored.
     """
+    # Classes in the order of their numbers, so that the same statements have the same bytes.
     numbers = sorted(description.class_moments)
     mixtures = [description.class_mixtures.get(number, ()) for number in numbers]
     moments: dict[str, list[Moments]] = {
@@ -149,7 +150,7 @@ def _real(number: float | None) -> float | None:
 
 
 def remove_description_of_another(network: Path, digest: str) -> None:
-    """Remove the description next to a network's file where it is not of the digest of what is in that file now."""
+    """Remove the description next to a network's file unless its digest is that of what is in the file now."""
     beside = description_path(network)
     if not beside.is_file():
         return
@@ -193,6 +194,7 @@ def _checked(file: SafetensorsFile, header: DescriptionHeader, tensors: TensorHe
         f"its inputs have {n_inputs} moments, expected 1": n_inputs > 1,
         f"its counts of tokens are not those of {len(numbers)} classes": not is_token_class,
     }
+    # The first fault is told.
     for text, is_fault in faults.items():
         if is_fault:
             raise FileFormatError(file, text, _REMEDY)
@@ -213,6 +215,7 @@ def _make(file: SafetensorsFile, header: DescriptionHeader, arrays: dict[str, An
             class_tokens = header.class_tokens.read("class_tokens", values, tokens)
     except InputError as error:
         raise type(error)(Problem(file, problem.text, _REMEDY) for problem in error.problems) from error
+    # JSON has lists where a description has tuples.
     stated = {name: getattr(header, name) for name in (*_PLAIN, *_TUPLES, *_REAL)}
     fields: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in stated.items()}
     description = Description(
@@ -245,6 +248,7 @@ def _moments(
     }
     moments: dict[str, list[Moments]] = {}
     problems: list[Problem] = []
+    # All moments are read before any is refused, so that all faults are told.
     for name, names in called.items():
         part = getattr(header, name)
         try:

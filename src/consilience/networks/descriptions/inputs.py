@@ -91,6 +91,7 @@ def _found_descriptions(
             problems.extend(error.problems)
             return None
 
+    # What counts more comes later, and takes the place of what was found before.
     for number, named in enumerate(inputs):
         if named.file is not None and (path := description_path(named.file.path)).is_file():
             described[number] = read(path) or described[number]

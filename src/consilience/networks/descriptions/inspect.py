@@ -146,6 +146,7 @@ def people_rows(header: DescriptionHeader) -> list[Row]:
         header.class_counts is not None,
         bool(header.inputs or by_class or header.has_class_features),
     )
+    # Whether a row is said, what it is called, and what it tells.
     rows: list[tuple[object, str, str]] = [
         (True, PEOPLE, ""),
         (has_counts, "counts", f"how many observations of each class the site has{withheld}"),

@@ -178,6 +178,7 @@ class _Measurement:
         if n_seen < min_count:
             text = f"a description of {n_seen} observations discloses single ones"
             raise InputError("data", text, f"give {min_count:g} at least", "E-FEW")
+        # Of observations that are all withheld not even the number may be said.
         if int(leaving.by_class[withheld].sum()) == (n_seen if n_observations is None else n_observations):
             text = f"{n_seen} observations, of every class fewer than {min_count:g}, so that all of them are withheld"
             raise InputError("data", text, "give n_observations= alone, without data, or min_count=0")
@@ -221,6 +222,7 @@ class _Measurement:
             min_count=float(min_count),
             notes=tuple(notes),
         )
+        # In this order: some statistics read what others stated.
         for statistic in self._statistics:
             described = statistic.state(described, leaving)
         return described.stored()

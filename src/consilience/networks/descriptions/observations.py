@@ -250,15 +250,13 @@ def numbers_of_classes(labels: Any, classes: Sequence[str], name: str) -> Labels
     Labels (n,) or (n, 1) are numbers from 0, `IGNORED_LABEL` for none, or names of classes.
     """
     values = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+    # A column of labels is one for each observation too.
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1:
-        raise InputError(
-            name,
-            f"has labels of shape {values.shape}, expected one for each observation",
-            "give numbers of classes (y.argmax(1) of one-hot labels), or y.float() where several may hold",
-            "E-SHAPE",
-        )
+        text = f"has labels of shape {values.shape}, expected one for each observation"
+        remedy = "give numbers of classes (y.argmax(1) of one-hot labels), or y.float() where several may hold"
+        raise InputError(name, text, remedy, "E-SHAPE")
     if values.dtype.kind in "UO":
         number_of = {text: number for number, text in enumerate(classes)}
         texts = [str(value) for value in values]
@@ -273,12 +271,9 @@ def numbers_of_classes(labels: Any, classes: Sequence[str], name: str) -> Labels
     outside = ~is_ignored & ((numbers < 0) | (numbers >= len(classes)))
     if outside.any():
         listed = ", ".join(map(str, np.unique(numbers[outside])[:MAX_NAMED_LABELS]))
-        raise InputError(
-            name,
-            f"has labels outside the classes 0 to {len(classes) - 1}: {listed} ({int(outside.sum())} observations)",
-            f"count classes from 0; {IGNORED_LABEL} marks an observation without a class",
-            "E-NUMBER",
-        )
+        text = f"has labels outside the classes 0 to {len(classes) - 1}: {listed} ({int(outside.sum())} observations)"
+        remedy = f"count classes from 0; {IGNORED_LABEL} marks an observation without a class"
+        raise InputError(name, text, remedy, "E-NUMBER")
     return np.where(is_ignored, -1, numbers)
 
 

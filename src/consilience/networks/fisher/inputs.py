@@ -41,6 +41,7 @@ def gather_information(
         return _read(fishers)
     if not files:
         return None
+    # Files come in any order: the digest of the parameters says which network each is of.
     problems: list[Problem] = []
     with_digest: list[FisherInformation] = []
     for information in _read([named.file for named in files]):

@@ -143,11 +143,9 @@ class PerSampleBackward:
         object.__setattr__(self, "_names", {id(values): name for name, values in self.parameters.items()})
         for path, part in self.module.named_modules():
             if isinstance(part, _BatchNorm) and part.running_mean is None:
-                raise UnsupportedError(
-                    path or "the network",
-                    "normalises over the batch, so that no observation has a gradient of its own",
-                    "give a network with running statistics (track_running_stats=True)",
-                )
+                text = "normalises over the batch, so that no observation has a gradient of its own"
+                remedy = "give a network with running statistics (track_running_stats=True)"
+                raise UnsupportedError(path or "the network", text, remedy)
 
     def forward(self, batch: Any, method: GradientMethod) -> tuple[Tensor, Backward]:
         """Return the outputs for a batch (n, ...), and the function that gives the gradients of every observation.
@@ -235,6 +233,7 @@ class PerSampleBackward:
         def outputs_of_all(parameters: dict[str, Tensor]) -> Tensor:
             return vmap(outputs_of_one, in_dims=(0, axes))(parameters, inputs)
 
+        # theta_n = theta for every observation n, so that the pullback to theta_n is the gradient of observation n.
         n = batch_length(batch)
         copies = {name: values.detach().expand(n, *values.shape) for name, values in self.parameters.items()}
         with _without_vectorisation_warnings():

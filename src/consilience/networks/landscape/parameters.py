@@ -57,6 +57,15 @@ def _memory_key(tensor: Tensor) -> tuple[Any, ...]:
 class ParameterLayout:
     """Where every floating-point tensor of a network lies in one vector of `size` numbers.
 
+    Parameters
+    ----------
+    names, shapes, dtypes : tuple
+        Name, shape and dtype of each tensor, in the order in which they follow each other.
+    tied : mapping of str to str
+        Other name -> the name under which a tied tensor is in `names`.
+    frozen : tuple of str, optional
+        Parameters that were left out because they are not trained. Default: none.
+
     Examples
     --------
     >>> layout = ParameterLayout.of(nn.Linear(3, 2))
@@ -66,11 +75,11 @@ class ParameterLayout:
     {'weight': (5, 2, 3), 'bias': (5, 2)}
     """
 
-    names: tuple[str, ...]  # of each tensor, in the order in which they follow each other
+    names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
     dtypes: tuple[torch.dtype, ...]
-    tied: Mapping[str, str]  # other name -> the name under which a tied tensor is in `names`
-    frozen: tuple[str, ...] = ()  # parameters that were left out because they are not trained
+    tied: Mapping[str, str]
+    frozen: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, model: Model, include_frozen: bool = True) -> ParameterLayout:
@@ -103,6 +112,7 @@ class ParameterLayout:
             if not include_frozen and isinstance(tensor, nn.Parameter) and not tensor.requires_grad:
                 frozen.append(name)
                 continue
+            # Tied tensors share their memory: they count once, under their first name.
             owner = name_of_memory.setdefault(_memory_key(tensor), name)
             if owner == name:
                 tensors[name] = tensor
@@ -162,9 +172,8 @@ class ParameterLayout:
     def unflatten(self, vector: Tensor) -> dict[str, Tensor]:
         """Return the tensors by name, each in its dtype; of a stack (..., size), stacks ``(..., *shape)``."""
         if vector.ndim == 0 or vector.shape[-1] != self.size:
-            raise InputError(
-                "vector", f"expected {self.size} numbers on the last axis, found {tuple(vector.shape)}", code="E-SHAPE"
-            )
+            text = f"expected {self.size} numbers on the last axis, found {tuple(vector.shape)}"
+            raise InputError("vector", text, code="E-SHAPE")
         parts = zip(self.names, self.shapes, self.dtypes, pairwise(self.bounds), strict=True)
         lead = vector.shape[:-1]
         return {name: vector[..., a:b].reshape(*lead, *shape).to(dtype) for name, shape, dtype, (a, b) in parts}
@@ -200,12 +209,7 @@ class Span:
     def of(cls, models: Mapping[str, Model], include_frozen: bool = True) -> Span:
         """Return the span of networks, given by the names that errors call them; the first must be a module.
 
-        Raises
-        ------
-        InputError
-            When they differ in a name or shape, or in a frozen tensor that is left out.
-        UnsupportedError
-            When the first is no module, or another neither a module nor a mapping.
+        A name or shape in which they differ, or a frozen tensor that is left out, is an `InputError`.
         """
         (first, module), *others = models.items()
         if not isinstance(module, nn.Module):
@@ -220,12 +224,8 @@ class Span:
                 if frozen in tensors and not torch.equal(
                     first_tensors[frozen].detach().cpu(), tensors[frozen].detach().cpu()
                 ):
-                    raise InputError(
-                        name,
-                        f"frozen tensor {frozen!r} is not that of {first}",
-                        "set include_frozen=True",
-                        "E-MISMATCH",
-                    )
+                    text = f"frozen tensor {frozen!r} is not that of {first}"
+                    raise InputError(name, text, "set include_frozen=True", "E-MISMATCH")
         return cls(module, layout, torch.stack(vectors))
 
     def states(self, weights: Array) -> dict[str, Tensor]:

@@ -96,19 +96,7 @@ class LayerwiseMethod(NetworkMethod):
     def match(
         self, bundle: Mapping[str, UnitRows], ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator
     ) -> LayerMatching:
-        """Return the matching of one group.
-
-        Parameters
-        ----------
-        bundle : mapping of str to UnitRows
-            Rows of the group (first) and of the groups inside it.
-        ensemble : NetworkEnsemble
-            The models.
-        reference : int
-            Index of the model to start from.
-        rng : numpy.random.Generator
-            Source of random choices.
-        """
+        """Return the matching of one group, from rows of it (first) and of the groups inside it."""
 
     @property
     def counts_sent(self) -> bool:
@@ -122,33 +110,15 @@ class LayerwiseMethod(NetworkMethod):
     def pass_through(
         self, ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator, progress: Progress
     ) -> Alignment:
-        """Return the alignment of one pass over all groups.
-
-        Parameters
-        ----------
-        ensemble : NetworkEnsemble
-            The models.
-        reference : int
-            Index of the model to start from.
-        rng : numpy.random.Generator
-            Source of random choices.
-        progress : callable
-            Called with (groups done, groups in all).
-        """
-        symmetry = ensemble.symmetry
+        """Return the alignment of one pass over all groups, which starts from the reference model."""
         transports: list[dict[str, Transport]] = [{} for _ in ensemble.networks]  # grows group by group
         histories: dict[str, list[float]] = {}
         details: dict[str, GroupDetails] = {}
         converged = True
         # In the order of computation; heads are matched together with what lies inside them.
-        top_groups = [name for name, group in symmetry.by_name.items() if group.parent is None]
+        top_groups = [name for name, group in ensemble.symmetry.by_name.items() if group.parent is None]
         for number, top in enumerate(top_groups):
-            names = [top, *(child.name for child in symmetry.children(top))]
-            bundle = {name: self._unit_rows(ensemble, name, transports) for name in names}
-            if not any(rows.points[0].shape[1] for rows in bundle.values()):
-                matching = _identity_matching(ensemble, names)
-            else:
-                matching = self.match(bundle, ensemble, reference, rng)
+            matching = self._match_known(ensemble, top, transports, reference, rng)
             for model_transports, group_transports in zip(transports, matching.transports, strict=True):
                 model_transports.update(group_transports)
             converged = converged and matching.converged
@@ -162,6 +132,21 @@ class LayerwiseMethod(NetworkMethod):
         group_details: NetworkDetails = {"groups": details} if details else {}
         status = Status.CONVERGED if converged else Status.MAX_ITERATIONS
         return Alignment(tuple(transports), objective, history, status, group_details)
+
+    def _match_known(
+        self,
+        ensemble: NetworkEnsemble,
+        top: str,
+        transports: Sequence[Mapping[str, Transport]],
+        reference: int,
+        rng: np.random.Generator,
+    ) -> LayerMatching:
+        """Return the matching of a group and those inside it by what is known of them; the identity without any row."""
+        names = [top, *(child.name for child in ensemble.symmetry.children(top))]
+        bundle = {name: self._unit_rows(ensemble, name, transports) for name in names}
+        if not any(rows.points[0].shape[1] for rows in bundle.values()):
+            return _identity_matching(ensemble, names)
+        return self.match(bundle, ensemble, reference, rng)
 
     def _unit_rows(
         self, ensemble: NetworkEnsemble, group: str, transports: Sequence[Mapping[str, Transport]]

@@ -224,18 +224,9 @@ class RecurrentInputs:
 
     @classmethod
     def of_call(cls, module: Recurrent, values: Tensor, initial_state: Any, samples: Tensor) -> RecurrentInputs:
-        """Return the inputs of a module's first layer, for some of the samples that the module is called with.
+        """Return the inputs of a module's first layer, for some of the samples (m,) that the module is called with.
 
-        Parameters
-        ----------
-        module : RNN, LSTM or GRU
-            The module.
-        values : Tensor of shape (steps, n, d), or (n, steps, d) with `batch_first`
-            Input of the call.
-        initial_state : Tensor, tuple of tensors or None
-            Initial state of the call; zeros where it is None.
-        samples : Tensor of int of shape (m,)
-            Samples to take.
+        Values are (steps, n, d), or (n, steps, d) with `batch_first`; an initial state of None is zeros.
         """
         n_directions = 2 if module.bidirectional else 1
         values = at_least_float32(values.transpose(0, 1) if module.batch_first else values)[:, samples]

@@ -145,6 +145,7 @@ def draw_inputs(
             rows = _draw_rows(component.moments, shape, n, rng)
             low, high = described.input_range or (-np.inf, np.inf)
             blocks.append(np.clip(rows, low, high).astype(np.float32).reshape(n, *shape))
+    # Components were drawn one after the other: inputs, labels and sites are shuffled alike.
     order = rng.permutation(count)
     labels = np.repeat([component.label for component in components], n_draws)[order]
     sites = np.repeat([component.site for component in components], n_draws)[order]

@@ -137,6 +137,7 @@ def channel_targets(
     """
     norms: dict[str, Any] = {path: part for path, part in module.named_modules() if is_norm(part)}
     described = {} if description is None else dict(description.channels)
+    # Described statistics stand in where batch normalisation keeps none of its own.
     try:
         if norms:
             return _targets_of_norms(module, norms, name)
@@ -260,6 +261,7 @@ def matched_images(
     def report(done: int) -> None:
         progress(done, n_calibrations + steps)
 
+    # Where nobody describes inputs, noise is scaled until the first statistics are met best.
     if stated:
         deviation = _described_deviation(stated, shape, device)
         start = draw_inputs(stated, count, rng).inputs.to(device)

@@ -35,22 +35,10 @@ def conjugate_gradients(
     max_steps: int,
     progress: Callable[[int, int], None],
 ) -> LinearSolution:
-    """Return the solution of A x = b, from x = 0.
+    """Return the solution of A x = b (P,), float64, from x = 0.
 
-    Parameters
-    ----------
-    times : callable
-        Product of A with a vector (P,).
-    b : array of shape (P,)
-        Right-hand side, float64.
-    diagonal : array of shape (P,)
-        The preconditioner M, positive.
-    tolerance : float
-        Bound on the residual, relative to that of x = 0.
-    max_steps : int
-        Steps at most.
-    progress : callable
-        Called with (steps done, steps at most).
+    `times` is the product with A, `diagonal` the preconditioner M, positive. The tolerance is relative to the residual
+    of x = 0.
     """
     xp = array_namespace(b)
     x, r = xp.zeros_like(b), b  # r = b - A x

@@ -64,17 +64,7 @@ class KroneckerProblem:
     def of(
         cls, weights: Array, arrays: Sequence[Mapping[str, Array]], information: Sequence[FisherInformation]
     ) -> KroneckerProblem:
-        """Return the problem of some sites.
-
-        Parameters
-        ----------
-        weights : array of shape (J,)
-            Weights of the sites, which sum to one.
-        arrays : sequence of mappings of str to array
-            Parameters of every site, units aligned.
-        information : sequence of FisherInformation
-            Of every site, units aligned.
-        """
+        """Return the problem of sites of these weights, which sum to one, units aligned."""
         first, layers, rest = information[0], {}, {}
         for layer in first.layers:
             factors = [of_site.layers[layer] for of_site in information]
@@ -122,21 +112,7 @@ class KroneckerProblem:
         progress: Progress,
         start: Mapping[str, Array] | None = None,
     ) -> KroneckerMinimum:
-        """Return the minimum that is held to a start by damping.
-
-        Parameters
-        ----------
-        damping : float
-            mu over the mean eigenvalue of the information of a layer.
-        tolerance : float
-            Bound on the residual of the equations, relative to that at the start.
-        max_iterations : int
-            Steps of conjugate gradients for a layer at most.
-        progress : callable
-            Called with (layers done, layers in all).
-        start : mapping of str to array, optional
-            Parameters whose start is not the average, by name.
-        """
+        """Return the minimum that is held by damping to the average, or to what `start` has of parameters by name."""
         starts = [layer.average for layer in self.quadratics]
         if start:
             starts = self.matrices({**self.arrays(starts), **start})
@@ -154,10 +130,7 @@ class KroneckerProblem:
     def regression_mean(self, off_diagonal: float) -> dict[str, Array]:
         """Return the layers, by name of their arrays, that fit what the sites' layers answer to what they read.
 
-        Parameters
-        ----------
-        off_diagonal : float
-            Factor of second moments of different inputs.
+        Second moments of different inputs are taken times `off_diagonal`.
         """
         arrays: dict[str, Array] = {}
         for name, layer in self.layers.items():
@@ -186,28 +159,13 @@ class KroneckerMethod(InformedMethod, ABC):
 
     @abstractmethod
     def minimise(self, problem: KroneckerProblem, progress: Progress) -> KroneckerMinimum:
-        """Return the merged parameters.
-
-        Parameters
-        ----------
-        problem : KroneckerProblem
-            What is minimised.
-        progress : callable
-            Called with (steps done, steps at most).
-        """
+        """Return the merged parameters."""
 
     def refuse_information(self, sites: Sequence[FisherInformation]) -> list[Problem]:
         """Return the sites without Kronecker factors, a line each."""
-        return [
-            Problem(
-                site.name,
-                f"has no Kronecker factors, which method {self.name!r} needs",
-                "compute them with consilience.fisher(..., kind='kronecker')",
-                "E-NEEDED",
-            )
-            for site in sites
-            if not site.layers
-        ]
+        text = f"has no Kronecker factors, which method {self.name!r} needs"
+        remedy = "compute them with consilience.fisher(..., kind='kronecker')"
+        return [Problem(site.name, text, remedy, "E-NEEDED") for site in sites if not site.layers]
 
     def merge(self, sites: AlignedSites, rng: np.random.Generator, progress: Progress) -> MergedParameters:
         """Return the merged parameters."""

@@ -90,21 +90,7 @@ class LayerQuadratic:
         max_steps: int,
         progress: Callable[[int, int], None],
     ) -> LayerMinimum:
-        """Return the minimiser of Q(W) + mu / 2 |W - W_0|^2.
-
-        Parameters
-        ----------
-        start : array of shape (groups, o, d)
-            W_0.
-        damping : float
-            m.
-        tolerance : float
-            Bound on the residual, relative to that at W_0.
-        max_steps : int
-            Steps at most.
-        progress : callable
-            Called with (steps done, steps at most).
-        """
+        """Return the minimiser of Q(W) + mu / 2 |W - W_0|^2 with W_0 the start (groups, o, d), m the damping."""
         mu = damping * self.scale
         if not self.scale > 0:  # nobody informs the layer
             return LayerMinimum(start, np.zeros(0), True)
@@ -138,10 +124,7 @@ class LayerQuadratic:
     def regression_mean(self, off_diagonal: float) -> Array:
         """Return the minimiser of Q with B_j = I: W sum_j p_j A_j = sum_j p_j W_j A_j (RegMean).
 
-        Parameters
-        ----------
-        off_diagonal : float
-            Factor of the entries of A_j off its diagonal.
+        Entries of A_j off its diagonal are taken times `off_diagonal`.
         """
         size = self.inputs.shape[-1]
         inputs = self.inputs * np.where(np.eye(size) > 0, 1.0, off_diagonal)
@@ -209,25 +192,7 @@ def adam_descent(
 ) -> tuple[list[Array], Array]:
     """Return the iterate of least sum of Q over layers in steps of Adam (Kingma, Ba 2015), the start among them.
 
-    Parameters
-    ----------
-    layers : sequence of LayerQuadratic
-        Q by layer.
-    starts : sequence of array
-        Where each layer starts (groups, o, d).
-    n_steps : int
-        Steps.
-    learning_rate : float
-        Length of a step, by entry.
-    progress : callable
-        Called with (steps done, steps in all).
-
-    Returns
-    -------
-    matrices : list of array
-        The best iterate, by layer.
-    history : array of shape (n_steps + 1,)
-        The least objective so far: Adam's own may rise.
+    Beside it stands the least objective so far (n_steps + 1,): Adam's own may rise.
     """
     current = [np.array(start) for start in starts]
     first, second = ([np.zeros_like(start) for start in starts] for _ in range(2))

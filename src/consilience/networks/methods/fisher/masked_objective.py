@@ -35,20 +35,10 @@ class Mask:
 
 
 def draw_masks(size: int, masks: int, masked: int, window: int | None, rng: np.random.Generator) -> list[Mask]:
-    """Return random masks of `masked` parameters each, by which all parameters are masked equally often, up to one.
+    """Return random masks of `masked` parameters each, by which all P parameters are masked equally often, up to one.
 
-    Permutations are cut into pieces, so that each mask by itself is uniform.
-
-    Parameters
-    ----------
-    size : int
-        Number of parameters, P.
-    masks, masked : int
-        Number of masks, and of parameters in each.
-    window : int, optional
-        Number of parameters in which a mask is drawn and on which it is conditioned; None for all.
-    rng : numpy.random.Generator
-        Source of random choices.
+    Permutations are cut into pieces, so that each mask by itself is uniform. In a window of so many parameters a mask
+    is drawn and conditioned on; None is all.
     """
     pool = np.zeros(0, dtype=np.int64)  # what is left of the last permutation
     drawn = []

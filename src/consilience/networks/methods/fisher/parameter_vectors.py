@@ -45,14 +45,7 @@ def gather_sites(
 ) -> AlignedSites:
     """Return parameters and information of all sites with their units transported, in the reference's array library.
 
-    Parameters
-    ----------
-    ensemble : NetworkEnsemble
-        The networks with their information.
-    transports : sequence of mappings of str to Transport, of length n_models
-        For every model and group, the transport of its units: permutations and signs only.
-    keeps_layers : bool, optional
-        Whether Kronecker factors stay as they are. Default: they become their diagonals.
+    Transports are permutations and signs only. Kronecker factors stay as they are, or become their diagonals.
     """
     like = next(iter(ensemble.networks[ensemble.reference].working.values()))
     information = ensemble.information or ()

@@ -70,19 +70,7 @@ class LowRankPrecision:
     def of(
         cls, information: FisherInformation, layout: VectorLayout, shrinkage: float, prior: float
     ) -> LowRankPrecision:
-        """Return the precision of a site's posterior after shrinkage.
-
-        Parameters
-        ----------
-        information : FisherInformation
-            F = G^T G + diag(r) of the site.
-        layout : VectorLayout
-            Where parameters lie in a vector.
-        shrinkage : float
-            rho, 0 to 1.
-        prior : float
-            Precision alpha of the prior.
-        """
+        """Return the precision of a site's posterior after shrinkage by rho, with a prior of precision alpha."""
         rank = information.rank if shrinkage < 1.0 else 0  # at rho = 1 nothing of G is left
         xp = array_namespace(next(iter(information.residual.values())))
         factors = tuple(xp.reshape(information.factors[name], (rank, -1)) for name in layout.shapes) if rank else ()
@@ -112,9 +100,8 @@ class LowRankPrecision:
         # Factors may be in single precision, and large: the vector is rounded, not the factors widened.
         rounded = xp.astype(vector, self.factors[0].dtype)
         blocks = self.layout.blocks.values()
-        coefficients = sum(
-            factor @ rounded[block] for factor, block in zip(self.factors, blocks, strict=True)
-        )  # G v (rank,)
+        # G v (rank,)
+        coefficients = sum(factor @ rounded[block] for factor, block in zip(self.factors, blocks, strict=True))
         low_rank_product = xp.concat([coefficients @ factor for factor in self.factors])  # G^T G v (P,)
         return product + self.scale * xp.astype(low_rank_product, xp.float64)
 
@@ -152,9 +139,8 @@ class PosteriorProduct:
         total = -0.5 * self.excess * float(theta @ theta)
         for mean, precision, count in self._sites():
             step = theta - mean
-            total += (
-                0.5 * count * float(step @ precision.times(step))
-            )  # w_k / 2 (theta - theta_k)^T P_k (theta - theta_k)
+            # w_k / 2 (theta - theta_k)^T P_k (theta - theta_k)
+            total += 0.5 * count * float(step @ precision.times(step))
         return total
 
     def times(self, vector: AnyArray) -> AnyArray:

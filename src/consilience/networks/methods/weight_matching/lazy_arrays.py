@@ -44,15 +44,7 @@ class LazyArrays(Mapping[str, AnyArray]):
 
 @dataclass(eq=False)
 class LazyModel(PlacedModel):
-    """A model in the slots whose arrays are lazy.
-
-    Parameters
-    ----------
-    arrays : LazyArrays
-        Its arrays.
-    transports : mapping of str to Injection
-        By group, the slot of each of its units.
-    """
+    """A model in the slots whose arrays are lazy."""
 
     arrays: LazyArrays
 

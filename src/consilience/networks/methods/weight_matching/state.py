@@ -50,17 +50,7 @@ class PlacedModel:
     transports: Mapping[str, Injection]  # by group, the slot of each of its units
 
     def moved(self, symmetry: Symmetry, moves: Mapping[str, Injection], width: Mapping[str, int]) -> PlacedModel:
-        """Return the model with the units of some groups moved from slot to slot.
-
-        Parameters
-        ----------
-        symmetry : Symmetry
-            Which axes move together.
-        moves : mapping of str to Injection
-            By group, the new slot of what is in each slot now: permutations of K slots.
-        width : mapping of str to int
-            Number of slots of every group.
-        """
+        """Return the model with the units of some groups moved from slot to slot, by permutations of all K slots."""
         arrays = dict(self.arrays)
         for group in moves:
             # A group may stand in several segments of one axis: each (array, axis) is moved once.
@@ -113,15 +103,7 @@ class MatchingState:
         )
 
     def place(self, network: Network, transports: Mapping[str, Injection]) -> PlacedModel:
-        """Return a network placed in the slots.
-
-        Parameters
-        ----------
-        network : Network
-            The network.
-        transports : mapping of str to Injection
-            By group, the slot of each of its units.
-        """
+        """Return a network placed in the slots, by the slot of each unit of every group."""
         layouts = self.symmetry.layouts
         arrays = {
             key: move_dense(values, layouts[key], transports, network.units)
@@ -143,17 +125,6 @@ class MatchingState:
         It is half of the fall of E, divided by the weight a_i of the model that moves. With every slot full, that is
         the inner product of the unit's row with the row of the weighted sum of the other models. Otherwise squares
         count too: a unit that merges pays for its own weights and for those of its partner that were free before.
-
-        Parameters
-        ----------
-        model : PlacedModel
-            The model that moves.
-        remaining : RemainingModels
-            The models that stay.
-        group : str
-            The group.
-        places : sequence of Place
-            The places that count.
         """
         total: AssignmentGain | None = None
         for place in places:
@@ -208,13 +179,7 @@ class MatchingState:
         return np.concatenate(parts)
 
     def remaining_models(self, models: Sequence[tuple[float, PlacedModel]]) -> RemainingModels:
-        """Return models that stay, with the inner products that compare them to one that moves.
-
-        Parameters
-        ----------
-        models : sequence of (float, PlacedModel)
-            The models with their weights.
-        """
+        """Return weighted models that stay, with the inner products that compare them to one that moves."""
         target: Mapping[str, AnyArray] = {}
         if len(models) == 1 and models[0][0] == 1.0:
             target = models[0][1].arrays
@@ -226,15 +191,7 @@ class MatchingState:
         return RemainingModels(models, self.product_type(self.symmetry, self.width, target, self.sign_groups))
 
     def distance(self, first: PlacedModel, second: PlacedModel, keys: Iterable[str] | None = None) -> float:
-        """Return the squared distance of two models over all entries that touch merged units.
-
-        Parameters
-        ----------
-        first, second : PlacedModel
-            The models.
-        keys : iterable of str, optional
-            Names of the arrays that count. Default: all.
-        """
+        """Return the squared distance of two models over all entries that touch merged units, of some arrays or all."""
         total = 0.0
         for key in first.arrays if keys is None else keys:
             difference = first.arrays[key] - second.arrays[key]
@@ -260,21 +217,7 @@ class MatchingState:
     ) -> dict[str, Injection]:
         """Return the moves of greatest total gain, of a group and of the groups inside it, by linear assignment.
 
-        Parameters
-        ----------
-        gain : AssignmentGain
-            Gain (K, K) of the group itself.
-        model : PlacedModel
-            The model that moves.
-        group : str
-            The group.
-        inside : mapping of str to AssignmentGain
-            Gains (K_inside, K_inside) of the groups inside it.
-
-        Returns
-        -------
-        dict of str to Injection
-            By group, the new slot of what is in each slot now: permutations of all K slots.
+        They are permutations of all K slots: by group, the new slot of what is in each slot now.
         """
         if inside:
             assignment = assign_nested(-gain.even, {name: -values.even for name, values in inside.items()})
