@@ -59,18 +59,13 @@ def batches_of_data(data: Any, module: nn.Module) -> Iterator[Batch]:
         if len(data) != 2:
             raise InputError(name, f"expected (X, y), X or batches, found {len(data)} parts", code="E-SHAPE")
         pieces = _rows_of_arrays(data[0], data[1], name)
-    elif _is_array(data):
+    elif hasattr(data, "shape") and hasattr(data, "dtype"):  # dense or sparse
         pieces = _rows_of_arrays(data, None, name)
     elif not isinstance(data, Mapping) and (isinstance(data, Iterable) or hasattr(data, "__getitem__")):
         pieces = _batches_of_loader(data)
     else:
         raise InputError(name, f"expected (X, y), X or batches, found {type(data).__name__}", code="E-TYPE")
     yield from _checked(pieces, module, name)
-
-
-def _is_array(values: Any) -> bool:
-    """Return whether values have a shape, or are sparse."""
-    return hasattr(values, "shape") and hasattr(values, "dtype")
 
 
 def _rows_of_arrays(inputs: Any, labels: Any, name: str) -> Iterator[tuple[Any, Any, str]]:

@@ -63,9 +63,16 @@ class ChannelMoments:
         return ChannelMoments((self.mean - mean) * scale + bias, self.std * scale.abs(), self.count)
 
 
+def channel_axis(part: nn.Module) -> int:
+    """Return the axis of the channels in what a layer or a normalisation reads or gives."""
+    if isinstance(part, nn.Linear):
+        return -1
+    return -len(part.normalized_shape) if isinstance(part, nn.LayerNorm) else 1
+
+
 def channel_rows(part: nn.Module, values: Tensor) -> Tensor:
-    """Return the output of a layer or batch normalisation as rows (samples * positions, channels)."""
-    return values.movedim(-1 if isinstance(part, nn.Linear) else 1, -1).flatten(0, -2)
+    """Return what a layer or a normalisation reads or gives as rows (samples * positions, channels)."""
+    return values.movedim(channel_axis(part), -1).flatten(0, -2)
 
 
 def measure_channels(forward: PartialForward, name: str, of_inputs: bool = False) -> ChannelMoments:

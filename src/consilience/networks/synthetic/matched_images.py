@@ -36,6 +36,7 @@ from consilience.checks import Array, is_count
 from consilience.core.progress import Progress, silent
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.networks.descriptions.description import Description
+from consilience.networks.repair.channel_statistics import channel_rows
 from consilience.networks.repair.partial_forward import call_module, is_norm
 from consilience.networks.synthetic.draws import draw_inputs
 from consilience.networks.untrained_norms import never_saw_data, untrained_norms
@@ -373,12 +374,6 @@ def _total_variation(images: Tensor) -> Tensor:
     return sum((difference.mean() for difference in differences), start=images.new_zeros(()))
 
 
-def _channel_rows(part: nn.Module, values: Tensor) -> Tensor:
-    """Return what a layer reads or gives as rows (samples * positions, channels)."""
-    axis = -1 if isinstance(part, nn.Linear) else -len(part.normalized_shape) if isinstance(part, nn.LayerNorm) else 1
-    return values.movedim(axis, -1).flatten(0, -2)
-
-
 class _PassStoppedError(Exception):
     """Ends a forward pass after the last layer that was asked."""
 
@@ -455,7 +450,7 @@ class _ObservedNetwork:
         def hook_of(target: LayerTarget) -> Any:
             def hook(part: nn.Module, arguments: Any, output: Any) -> None:
                 values = arguments[0] if target.of_inputs else output
-                record(target, _channel_rows(part, values))
+                record(target, channel_rows(part, values))
 
             return hook
 

@@ -48,7 +48,6 @@ from consilience.networks.methods.weight_matching.recurrent_matching import (
     recurrent_weights,
 )
 from consilience.networks.network import to_numpy
-from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection, Spread, Transport
 
 Mode = Literal["exact", "paper", "mirror"]
@@ -153,7 +152,8 @@ class GromovFusion(WassersteinFusion):
             recurrent_weights(network.symmetry, network.working, group, network.units[group])
             for network in ensemble.networks
         ]
-        has_signs = self.mode == "exact" and self.signs is not False and has_sign_action(ensemble.symmetry, group)
+        has_signs = self.mode == "exact" and self.signs is not False
+        has_signs &= "sign" in ensemble.symmetry.by_name[group].actions
         # Without recurrent weights and signs the problem is that of WB fusion.
         if inside or not (has_signs or weights[0].flips):
             return super().match(bundle, ensemble, reference, rng)
@@ -347,11 +347,6 @@ class GromovFusion(WassersteinFusion):
             "alpha_as_printed": alpha / n_inputs,
             "alpha_as_published_code": alpha,
         }
-
-
-def has_sign_action(symmetry: Symmetry, group: str) -> bool:
-    """Return whether the units of a group may change sign."""
-    return "sign" in symmetry.by_name[group].actions
 
 
 def fan_in(ensemble: NetworkEnsemble, group: str) -> float:

@@ -39,7 +39,8 @@ def match_weights(
     lowers E by no more than the tolerance is the last. Slots are numbered so that the reference model's units come
     first; ``details["starts"]`` holds the final E of every descent.
     """
-    full_groups = {name for name, width in ensemble.target_units.items() if _has_width(ensemble.networks, name, width)}
+    widths = ensemble.target_units
+    full_groups = {name for name in widths if all(network.units[name] == widths[name] for network in ensemble.networks)}
     # Units made by the same (frozen) weights in all models are the same units; matching could only confuse them.
     fixed_groups = frozenset(full_groups & shared_groups(ensemble.networks))
     state = MatchingState(ensemble.symmetry, ensemble.target_units, ensemble.same_units, signs, fixed_groups)
@@ -56,10 +57,6 @@ def match_weights(
     status = Status.CONVERGED if best.converged else Status.MAX_ITERATIONS
     final_objectives = [float(descent.history[-1]) for descent in descents]
     return Alignment(transports, float(best.history[-1]), best.history, status, {"starts": final_objectives})
-
-
-def _has_width(networks: Sequence[Network], group: str, width: int) -> bool:
-    return all(network.units[group] == width for network in networks)
 
 
 def initial_placement(
