@@ -10,9 +10,9 @@ from torch import nn
 
 import consilience as cs
 from consilience.errors import UnsupportedError
-from consilience.networks.methods.activation_joins import ActivationJoins, join_transport, join_units
+from consilience.networks.methods.by_activations import ActivationJoins, join_transport, join_units
 from consilience.networks.repair import refit
-from consilience.networks.repair.joined_units import joined_layers
+from consilience.networks.repair.partners import joined_layers
 from consilience.networks.symmetry.transport import permutation
 from consilience.testing import check_transport
 

@@ -14,7 +14,7 @@ from consilience.networks.choice.choose import CandidateScores
 from consilience.networks.choice.criterion import Disagreement, ErrorOnLabels
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.verdict import Choice, verdict_of
-from consilience.networks.methods.activation_slots import ActivationSlots, match_to_slots
+from consilience.networks.methods.by_activations import ActivationSlots, match_to_slots
 from consilience.networks.repair import refit
 from consilience.networks.repair.partners import layer_shares, unit_shares
 

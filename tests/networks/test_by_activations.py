@@ -6,12 +6,9 @@ import torch
 from torch import nn
 
 import consilience as cs
-from consilience.networks.methods import activation_joins, activation_slots, by_activations
+from consilience.networks.methods import by_activations
 
-METHODS = {
-    "joins": (activation_joins, activation_joins.ActivationJoins()),
-    "slots": (activation_slots, activation_slots.ActivationSlots()),
-}
+METHODS = {"joins": by_activations.ActivationJoins(), "slots": by_activations.ActivationSlots()}
 
 
 def networks(n=3):
@@ -25,10 +22,9 @@ def networks(n=3):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_search_that_used_all_its_passes_has_not_converged(name, monkeypatch):
-    module, method = METHODS[name]
+    method = METHODS[name]
     inputs = torch.tensor(np.random.default_rng(1).normal(size=(40, 4)), dtype=torch.float32)
     options = {"example": inputs, "inputs": inputs}
     assert cs.fuse(networks(), method, **options).status is cs.results.Status.CONVERGED
-    for of_passes in (module, by_activations):
-        monkeypatch.setattr(of_passes, "MAX_PASSES", 1)
+    monkeypatch.setattr(by_activations, "MAX_PASSES", 1)
     assert cs.fuse(networks(), method, **options).status is cs.results.Status.MAX_ITERATIONS

@@ -999,7 +999,7 @@ def test_tokens_by_class_that_contradict_the_others_are_refused(change, message)
 
 
 def test_sums_that_do_not_tell_classes_apart_leave_the_site_whole_or_not_at_all(monkeypatch):
-    monkeypatch.setattr("consilience.networks.descriptions.input_moments.MAX_CLASS_ENTRIES", 1)
+    monkeypatch.setattr("consilience.networks.descriptions.moments.MAX_CLASS_ENTRIES", 1)
     generator = torch.Generator().manual_seed(0)
     labels = torch.tensor([0] * 150 + [1] * 120 + [2] * 3)
     inputs = torch.randn(len(labels), 4, generator=generator)

@@ -11,7 +11,7 @@ from torch import nn
 import consilience as cs
 from consilience.networks.choice.candidate import Effort
 from consilience.networks.choice.choose import CandidateScores
-from consilience.networks.methods.side_by_side import SideBySide
+from consilience.networks.methods.baselines import SideBySide
 from tests.networks.test_default_fusion import HELD, X, Y, accuracy, train
 from tests.networks.zoo import ZOO
 from tests.promises import SEEDS, lower_end

@@ -204,7 +204,7 @@ def refit_fusion(
         (``repair.partners``). Default: none, all units have the mean of the models'.
     is_joined : bool, optional
         Whether units of one model may be joined, so that layers are fitted to the outputs of the models as they are
-        (``repair.joined_units``). Default: False.
+        (``repair.partners``). Default: False.
     """
     if not_needed := _reason_for_no_refit(fusion):
         return _with_refit(fusion, f"not needed: {not_needed}")
@@ -218,7 +218,13 @@ def refit_fusion(
     weights = np.array([fusion.inputs[i].weight for i in order])
     try:
         fit_inputs = _made_up_inputs(aligned, weights, example, rng) if inputs is None else inputs
-        maps, shares = _joined_layers(fusion, order, weights) if is_joined else (None, None)
+        shares, maps = None, None
+        if is_joined:
+            from consilience.networks.repair.partners import joined_layers  # here, as below
+
+            units = [fusion.inputs[i].network.units for i in order]
+            transports = [fusion.transports[i] for i in order]
+            maps, shares = joined_layers(fusion.network.symmetry, transports, units, weights)
         if partner_inputs is not None:
             from consilience.networks.repair.partners import layer_shares  # here, since it needs torch
 

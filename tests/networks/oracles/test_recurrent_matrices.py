@@ -14,9 +14,9 @@ from consilience.matching.gromov import TransportPlan
 from consilience.networks.method import NetworkEnsemble
 from consilience.networks.methods.weight_matching.coordinate_descent import _dependent_groups
 from consilience.networks.methods.weight_matching.match import match_weights
-from consilience.networks.methods.weight_matching.recurrent_matching import permutation_transport
-from consilience.networks.methods.weight_matching.recurrent_weights import (
+from consilience.networks.methods.weight_matching.recurrent_matching import (
     ignored_recurrent_arrays,
+    permutation_transport,
     recurrent_arrays,
     recurrent_weights,
 )

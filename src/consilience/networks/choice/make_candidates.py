@@ -27,8 +27,7 @@ from consilience.networks.classes.shares import class_shares, class_skew
 from consilience.networks.distillation import Distilled, distill, has_batch_norm, part_way
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.method import NetworkMethod
-from consilience.networks.methods.activation_joins import ActivationJoins
-from consilience.networks.methods.activation_slots import ActivationSlots
+from consilience.networks.methods.by_activations import ActivationJoins, ActivationSlots
 from consilience.networks.methods.distill import LEARNING_RATE
 from consilience.networks.methods.fisher.merging import FisherMerging
 from consilience.networks.methods.optimal_transport import OTFusion

@@ -32,8 +32,7 @@ from consilience.networks.fuse_aligned import NetworkArguments, fuse_aligned, ta
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.inputs import canonical_order
 from consilience.networks.method import NetworkMethod
-from consilience.networks.methods.baselines import NetworkAverage
-from consilience.networks.methods.side_by_side import SideBySide
+from consilience.networks.methods.baselines import NetworkAverage, SideBySide
 from consilience.networks.network import Network, to_numpy
 from consilience.networks.repair_fusion import replace_module
 from consilience.networks.shared_symmetry import NetworksWithSymmetry

@@ -17,6 +17,7 @@ from consilience.errors import InputError
 from consilience.networks.descriptions.description import ChannelStatistics, Description
 from consilience.networks.descriptions.disclosure import Leaving
 from consilience.networks.descriptions.statistic import Setting, Statistic
+from consilience.networks.repair.channel_statistics import channel_axis
 from consilience.networks.repair.partial_forward import layer_order, not_finite_problem
 
 MAX_CHANNEL_SUMS = 2**23
@@ -27,13 +28,7 @@ CHANNEL_LAYERS = (_ConvNd, nn.Linear, _NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
 class ChannelStatistic(Statistic):
-    """Sums over the outputs of layers with channels, by class where memory allows.
-
-    Parameters
-    ----------
-    setting : Setting
-        The network, which is hooked into.
-    """
+    """Sums over the outputs of layers with channels, by class where memory allows."""
 
     def __init__(self, setting: Setting) -> None:
         """Start without outputs, hooked into every layer whose output has channels."""
@@ -43,7 +38,7 @@ class ChannelStatistic(Statistic):
         self._n_sums = 0
         for path, part in setting.module.named_modules():
             if isinstance(part, CHANNEL_LAYERS):
-                setting.hooks.callback(part.register_forward_hook(self._recorder(path, _channel_axis(part))).remove)
+                setting.hooks.callback(part.register_forward_hook(self._recorder(path, channel_axis(part))).remove)
 
     def begin(self, groups: Labels) -> None:
         """Learn the groups (n,) of the observations that pass next."""
@@ -123,21 +118,8 @@ def _over_positions(values: Tensor) -> tuple[Tensor, Tensor]:
     return means.to(device="cpu", dtype=torch.float64), variances.to(device="cpu", dtype=torch.float64)
 
 
-def _channel_axis(layer: nn.Module) -> int:
-    """Return the axis of the channels in the output of a layer."""
-    if isinstance(layer, nn.Linear):
-        return -1
-    return -len(layer.normalized_shape) if isinstance(layer, nn.LayerNorm) else 1
-
-
 class FeatureMeans(Statistic):
-    """Sums of what the last layer reads, by class; of networks whose last layer is linear.
-
-    Parameters
-    ----------
-    setting : Setting
-        The network, which is hooked into.
-    """
+    """Sums of what the last layer reads, by class; of networks whose last layer is linear."""
 
     def __init__(self, setting: Setting) -> None:
         """Start without observations, hooked into the last layer."""

@@ -47,12 +47,13 @@ def description_problems(descriptions: Sequence[Description], *, unites_classes:
         if site.n_observations < site.min_count
     ]
     if not unites_classes:
-        problems += _differences(descriptions, _class_order, _class_text)
+        problems += _differences(descriptions, lambda site: site.classes, _class_text)
     problems += _differences(descriptions, lambda site: site.input_kind, _kind_text)
     of_kind = [site for site in descriptions if site.input_kind == "real"]
     problems += _differences(of_kind, lambda site: site.input_shape, _shape_text)
     of_tokens = [site for site in descriptions if site.tokens is not None]
-    problems += _differences(of_tokens, lambda site: _vocabulary(site), _vocabulary_text)
+    problems += _differences(of_tokens, _vocabulary, _vocabulary_text)
+    # Scales are compared of inputs that are alike in all else.
     if not problems:
         problems += _scale_problems(of_kind)
     return problems
@@ -70,36 +71,23 @@ def _differences(descriptions: Sequence[Description], statement: Any, text: Any)
     return [text(site, other) for site, value in stated if value != usual]
 
 
-def _class_order(site: Description) -> tuple[str, ...] | None:
-    return site.classes
-
-
 def _class_text(site: Description, other: Description) -> Problem:
     """Return in what the classes of a site differ from another's."""
     own, others = site.classes or (), other.classes or ()
     if set(own) == set(others):
         place = next(number for number, (a, b) in enumerate(zip(own, others, strict=True)) if a != b)
-        text = (
-            f"has the classes of {other.name} in another order: class number {place} is {own[place]}, not "
-            f"{others[place]}"
-        )
-        return Problem(
-            site.name, text, "train it with the classes in the same order: outputs are never renumbered", "E-MISMATCH"
-        )
-    parts = []
+        text = f"has the classes of {other.name} in another order: class number {place} is {own[place]}, not"
+        remedy = "train it with the classes in the same order: outputs are never renumbered"
+        return Problem(site.name, f"{text} {others[place]}", remedy, "E-MISMATCH")
+    text = f"has other classes than {other.name}"
     if len(own) != len(others):
-        parts.append(f"has {len(own)} classes, and {other.name} {len(others)}")
-    else:
-        parts.append(f"has other classes than {other.name}")
+        text = f"has {len(own)} classes, and {other.name} {len(others)}"
+    parts = []
     if new := [name for name in own if name not in others]:
-        parts.append(f"only here {_listed(new)}")
+        parts.append(f"only here {first_names(new, MAX_NAMED)}")
     if missing := [name for name in others if name not in own]:
-        parts.append(f"only there {_listed(missing)}")
-    return Problem(site.name, ": ".join([parts[0], ", ".join(parts[1:])]), _DESCRIBE_ALIKE)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return first_names(names, MAX_NAMED)
+        parts.append(f"only there {first_names(missing, MAX_NAMED)}")
+    return Problem(site.name, f"{text}: {', '.join(parts)}", _DESCRIBE_ALIKE)
 
 
 def _kind_text(site: Description, other: Description) -> Problem:
@@ -178,8 +166,5 @@ def _out_of_scale(
 def _scale_text(site: Description, ratio: float, what: str, found: str) -> Problem:
     times = f"{ratio:.3g} times" if ratio > 1 else f"{ratio:.3g} of"
     whose = "inputs are" if what == "size" else f"{what} of the inputs is"
-    return Problem(
-        site.name,
-        f"its {whose} {times} the others' ({found})",
-        "scale the inputs in the same way at all sites, and train and describe again",
-    )
+    text = f"its {whose} {times} the others' ({found})"
+    return Problem(site.name, text, "scale the inputs in the same way at all sites, and train and describe again")

@@ -16,7 +16,7 @@ may be missing; what each is for:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -29,6 +29,8 @@ from consilience.networks.fisher.kronecker import KroneckerFactors
 
 ROUNDING = 1e-6
 """Counts agree that differ by no more than this share: float32 on disk."""
+
+_AGAIN = "describe the network again"
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +74,8 @@ class Moments:
             shapes = f"{self.mean.shape}, {self.factor.shape} and {self.residual.shape}"
             raise InputError("moments", f"expected shapes (d,), (rank, d) and (d,), found {shapes}", code="E-SHAPE")
         if not (np.isfinite(self.n_observations) and self.n_observations > 0):
-            raise InputError(
-                "moments", f"expected a positive number of observations, found {self.n_observations}", code="E-NUMBER"
-            )
+            text = f"expected a positive number of observations, found {self.n_observations}"
+            raise InputError("moments", text, code="E-NUMBER")
         if not all(np.isfinite(values).all() for values in (self.mean, self.factor, self.residual)):
             raise InputError("moments", "have NaN or infinite values", "describe the network again", "E-NUMBER")
         if (self.residual < 0).any():
@@ -241,7 +242,7 @@ class Description(Displayed):
     sha256: str | None = None
 
     def __post_init__(self) -> None:
-        if problems := self._problems():
+        if problems := [*self._problems()]:
             raise InputError(problems)
 
     def stored(self) -> Description:
@@ -279,188 +280,135 @@ class Description(Displayed):
             "own error": None if self.own_error is None else f"{self.own_error:.4g}",
         }
 
-    def _problems(self) -> list[Problem]:
-        """Return what contradicts itself, a line each."""
-        problems = []
+    def _problems(self) -> Iterator[Problem]:
+        """Yield what contradicts itself, a line each."""
         n = self.n_observations
         if not (np.isfinite(n) and n > 0):
-            problems.append(
-                Problem(self.name, f"expected a positive number of observations, found {n}", code="E-NUMBER")
-            )
+            yield Problem(self.name, f"expected a positive number of observations, found {n}", code="E-NUMBER")
         if not (np.isfinite(self.min_count) and self.min_count >= 0):
-            problems.append(
-                Problem(self.name, f"expected a least number of observations, found {self.min_count}", code="E-NUMBER")
-            )
+            text = f"expected a least number of observations, found {self.min_count}"
+            yield Problem(self.name, text, code="E-NUMBER")
         if self.input_shape is not None and min(self.input_shape, default=1) < 1:
-            problems.append(
-                Problem(self.name, f"expected the shape of an input, found {self.input_shape}", code="E-SHAPE")
-            )
-        stated = [("its inputs", self.inputs)]
+            yield Problem(self.name, f"expected the shape of an input, found {self.input_shape}", code="E-SHAPE")
+        # Moments must fit the shape of an input, and are of no more observations than there are.
+        size = None if self.input_shape is None else math.prod(self.input_shape)
+        stated = [] if self.inputs is None else [("its inputs", self.inputs)]
         stated += [(f"class {self._class_name(number)}", moments) for number, moments in self.class_moments.items()]
         for of, moments in stated:
-            if moments is None:
-                continue
-            size = None if self.input_shape is None else math.prod(self.input_shape)
             if moments.mean.size != size:
-                problems.append(
-                    Problem(
-                        self.name,
-                        f"moments of {of} have {moments.mean.size} coordinates, and an input has {size}",
-                        code="E-SHAPE",
-                    )
-                )
+                text = f"moments of {of} have {moments.mean.size} coordinates, and an input has {size}"
+                yield Problem(self.name, text, code="E-SHAPE")
             if moments.n_observations > n * (1 + ROUNDING):
                 text = f"moments of {of} are of {moments.n_observations:g} observations, and it says that it has {n:g}"
-                problems.append(Problem(self.name, text, "describe the network again"))
-        return [
-            *problems,
-            *self._channel_problems(),
-            *self._class_problems(),
-            *self._token_problems(),
-            *self._layer_problems(),
-        ]
+                yield Problem(self.name, text, _AGAIN)
+        yield from self._channel_problems()
+        yield from self._class_problems()
+        yield from [*self._token_problems()] or self._class_token_problems()
+        yield from self._layer_problems()
 
-    def _layer_problems(self) -> list[Problem]:
-        """Return what is wrong with factors of layers."""
-        problems = [p for layer, factors in self.layers.items() for p in factors.problems(self.name, layer)]
+    def _layer_problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with factors of layers."""
+        for layer, factors in self.layers.items():
+            yield from factors.problems(self.name, layer)
         n = self.layer_observations
         if self.layers and (n is None or not 0 < n <= self.n_observations * (1 + ROUNDING)):
             stated = "no number of" if n is None else f"{n:g}"
             own = f"{self.n_observations:g}"
             text = f"second moments of layers are of {stated} observations, and it says that it has {own}"
-            problems.append(Problem(self.name, text, "describe the network again"))
-        return problems
+            yield Problem(self.name, text, _AGAIN)
 
-    def _channel_problems(self) -> list[Problem]:
-        """Return what is wrong with statistics of channels and with the range of the inputs."""
-        problems = [
-            Problem(self.name, f"statistics of {layer} are no means and variances of its channels")
-            for layer, channels in self.channels.items()
-            if channels.mean.ndim != 1
-            or channels.mean.shape != channels.variance.shape
-            or not np.isfinite(channels.mean + channels.variance).all()
-            or (channels.variance < 0).any()
-        ]
-        if self.input_range is not None and not (
-            np.isfinite(self.input_range).all() and self.input_range[0] <= self.input_range[1]
-        ):
-            problems.append(
-                Problem(self.name, f"expected the range of the inputs, found {self.input_range}", code="E-NUMBER")
-            )
-        return problems
+    def _channel_problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with statistics of channels and with the range of the inputs."""
+        for layer, channels in self.channels.items():
+            if (
+                channels.mean.ndim != 1
+                or channels.mean.shape != channels.variance.shape
+                or not np.isfinite(channels.mean + channels.variance).all()
+                or (channels.variance < 0).any()
+            ):
+                yield Problem(self.name, f"statistics of {layer} are no means and variances of its channels")
+        ends = self.input_range
+        if ends is not None and not (np.isfinite(ends).all() and ends[0] <= ends[1]):
+            yield Problem(self.name, f"expected the range of the inputs, found {ends}", code="E-NUMBER")
 
-    def _token_problems(self) -> list[Problem]:
-        """Return what is wrong with counts of tokens."""
-        tables = [] if self.tokens is None else [self.tokens]
-        problems = []
-        for tokens in [*tables, *self.class_tokens.values()]:
-            counts = (tokens.unigrams, tokens.bigrams, tokens.lengths)
+    def _token_problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with counts of tokens."""
+        for tokens in [*([] if self.tokens is None else [self.tokens]), *self.class_tokens.values()]:
+            counts = (tokens.unigrams, tokens.bigrams, tokens.lengths, np.array(tokens.n_rare))
             are_counts = all(np.isfinite(values).all() and (values >= 0).all() for values in counts)
-            are_counts &= bool(np.isfinite(tokens.n_rare) and tokens.n_rare >= 0)
             if not are_counts or tokens.unigrams.ndim != 1 or tokens.bigrams.ndim != 2 or tokens.bigrams.shape[1] != 3:
-                problems.append(Problem(self.name, "has counts of tokens that are no counts", code="E-NUMBER"))
+                yield Problem(self.name, "has counts of tokens that are no counts", code="E-NUMBER")
             elif len(tokens.bigrams) and tokens.bigrams[:, :2].max() >= len(tokens.unigrams):
-                text = f"has pairs of tokens outside its vocabulary of {len(tokens.unigrams)}"
-                problems.append(Problem(self.name, text))
-        return problems or self._class_token_problems()
+                yield Problem(self.name, f"has pairs of tokens outside its vocabulary of {len(tokens.unigrams)}")
 
-    def _class_token_problems(self) -> list[Problem]:
-        """Return what is wrong with token counts by class, compared with the counts of all tokens."""
+    def _class_token_problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with token counts by class, compared with the counts of all tokens."""
         whole, counts = self.tokens, self.class_counts
         if whole is None or counts is None:
-            missing = "of all" if whole is None else "of its classes"
-            text = f"has counts of tokens by class, but no counts {missing}"
-            return [Problem(self.name, text)] if self.class_tokens else []
-        problems = []
+            if self.class_tokens:
+                missing = "of all" if whole is None else "of its classes"
+                yield Problem(self.name, f"has counts of tokens by class, but no counts {missing}")
+            return
         for number, tokens in self.class_tokens.items():
-            if not 0 <= number < len(counts):
-                text = f"has tokens of class number {number}, of {len(counts)} classes"
-                problems.append(Problem(self.name, text))
-                continue
             of_class = f"tokens of class {self._class_name(number)}"
-            if tokens.unigrams.shape != whole.unigrams.shape or tokens.padding != whole.padding:
-                problems.append(
-                    Problem(self.name, f"{of_class} are of another vocabulary than those of all", code="E-MISMATCH")
-                )
+            if not 0 <= number < len(counts):
+                yield Problem(self.name, f"has tokens of class number {number}, of {len(counts)} classes")
+            elif tokens.unigrams.shape != whole.unigrams.shape or tokens.padding != whole.padding:
+                text = f"{of_class} are of another vocabulary than those of all"
+                yield Problem(self.name, text, code="E-MISMATCH")
             elif (tokens.unigrams > whole.unigrams * (1 + ROUNDING)).any():
-                problems.append(
-                    Problem(
-                        self.name, f"{of_class} are more than those of all", "describe the network again", "E-MISMATCH"
-                    )
-                )
-            elif tokens.lengths.sum() > counts[number] * (1 + ROUNDING):
-                text = (
-                    f"{of_class} are of {tokens.lengths.sum():g} observations, and it says that there are "
-                    f"{counts[number]:g}"
-                )
-                problems.append(Problem(self.name, text, "describe the network again"))
-        return problems
+                yield Problem(self.name, f"{of_class} are more than those of all", _AGAIN, "E-MISMATCH")
+            elif (n := tokens.lengths.sum()) > counts[number] * (1 + ROUNDING):
+                text = f"{of_class} are of {n:g} observations, and it says that there are {counts[number]:g}"
+                yield Problem(self.name, text, _AGAIN)
 
-    def _class_problems(self) -> list[Problem]:
-        """Return what is wrong with the statements by class."""
-        problems = []
+    def _class_problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with the statements by class."""
         n_classes = 0 if self.classes is None else len(self.classes)
-        if self.classes is not None and len(set(self.classes)) < n_classes:
-            problems.append(Problem(self.name, "has a class twice", "give every class a name of its own", "E-TWICE"))
+        if len(set(self.classes or ())) < n_classes:
+            yield Problem(self.name, "has a class twice", "give every class a name of its own", "E-TWICE")
         if unknown := [number for number in self.class_moments if not 0 <= number < n_classes]:
-            problems.append(Problem(self.name, f"has moments of class number {unknown[0]}, of {n_classes} classes"))
-        if self.class_features is not None and (self.class_features.ndim != 2 or len(self.class_features) != n_classes):
-            shape = self.class_features.shape
-            problems.append(
-                Problem(self.name, f"has features of shape {shape} for {n_classes} classes", code="E-SHAPE")
-            )
-        if self.class_counts is None:
-            return problems
-        if len(self.class_counts) != n_classes:
-            problems.append(
-                Problem(self.name, f"has {len(self.class_counts)} counts for {n_classes} classes", code="E-SHAPE")
-            )
-        if self.own_error is not None and not 0 <= self.own_error <= 1:
-            problems.append(
-                Problem(self.name, f"expected the share of its errors, found {self.own_error}", code="E-NUMBER")
-            )
-        if not np.isfinite(self.class_counts).all() or (self.class_counts < 0).any():
-            problems.append(Problem(self.name, "has counts of classes that are no counts", code="E-NUMBER"))
-            return problems
-        # Fewer are allowed: labels may be ignored.
-        if self.class_counts.sum() > self.n_observations * (1 + ROUNDING):
-            problems.append(
-                Problem(
-                    self.name,
-                    f"its classes have {self.class_counts.sum():g} observations, and it says that it has "
-                    f"{self.n_observations:g}",
-                    "describe the network again",
-                    "E-MISMATCH",
-                )
-            )
-        problems += [
-            Problem(
-                self.name,
-                f"moments of class {self._class_name(number)} are of {moments.n_observations:g} observations, and it "
-                f"says that there are {self.class_counts[number]:g}",
-                "describe the network again",
-                "E-MISMATCH",
-            )
-            for number, moments in self.class_moments.items()
-            if 0 <= number < len(self.class_counts)
-            and abs(moments.n_observations - self.class_counts[number]) > ROUNDING * moments.n_observations
-        ]
-        return [*problems, *self._mixture_problems()]
+            yield Problem(self.name, f"has moments of class number {unknown[0]}, of {n_classes} classes")
+        features = self.class_features
+        if features is not None and (features.ndim != 2 or len(features) != n_classes):
+            text = f"has features of shape {features.shape} for {n_classes} classes"
+            yield Problem(self.name, text, code="E-SHAPE")
+        if self.class_counts is not None:
+            yield from self._count_problems(self.class_counts, n_classes)
 
-    def _mixture_problems(self) -> list[Problem]:
-        """Return what is wrong with the mixtures of classes, compared with the moments of the classes."""
-        problems = []
+    def _count_problems(self, counts: Array, n_classes: int) -> Iterator[Problem]:
+        """Yield what is wrong with counts (C,) of the classes' observations, and with what is compared with them."""
+        if len(counts) != n_classes:
+            yield Problem(self.name, f"has {len(counts)} counts for {n_classes} classes", code="E-SHAPE")
+        if self.own_error is not None and not 0 <= self.own_error <= 1:
+            yield Problem(self.name, f"expected the share of its errors, found {self.own_error}", code="E-NUMBER")
+        if not np.isfinite(counts).all() or (counts < 0).any():
+            yield Problem(self.name, "has counts of classes that are no counts", code="E-NUMBER")
+            return
+        # Fewer are allowed: labels may be ignored.
+        if counts.sum() > self.n_observations * (1 + ROUNDING):
+            text = f"its classes have {counts.sum():g} observations, and it says that it has {self.n_observations:g}"
+            yield Problem(self.name, text, _AGAIN, "E-MISMATCH")
+        for number, moments in self.class_moments.items():
+            n = moments.n_observations
+            if 0 <= number < len(counts) and abs(n - counts[number]) > ROUNDING * n:
+                text = (
+                    f"moments of class {self._class_name(number)} are of {n:g} observations, and it says that there are"
+                )
+                yield Problem(self.name, f"{text} {counts[number]:g}", _AGAIN, "E-MISMATCH")
+        yield from self._mixture_problems()
+
+    def _mixture_problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with the mixtures of classes, compared with the moments of the classes."""
         for number, parts in self.class_mixtures.items():
-            whole = self.class_moments.get(number)
+            whole, of_class = self.class_moments.get(number), f"parts of class {self._class_name(number)}"
             if whole is None or not parts or any(part.mean.shape != whole.mean.shape for part in parts):
-                text = f"parts of class {self._class_name(number)} are not those of its moments"
-                problems.append(Problem(self.name, text, "describe the network again"))
+                yield Problem(self.name, f"{of_class} are not those of its moments", _AGAIN)
                 continue
             n = sum(part.n_observations for part in parts)
             if abs(n - whole.n_observations) > ROUNDING * whole.n_observations:
-                text = f"parts of class {self._class_name(number)} have {n:g} observations, and it has"
-                problems.append(Problem(self.name, f"{text} {whole.n_observations:g}", "describe the network again"))
-        return problems
+                text = f"{of_class} have {n:g} observations, and it has {whole.n_observations:g}"
+                yield Problem(self.name, text, _AGAIN)
 
     def _class_name(self, number: int) -> str:
-        return self.classes[number] if self.classes is not None and number < len(self.classes) else str(number)
+        return self.classes[number] if self.classes is not None and 0 <= number < len(self.classes) else str(number)

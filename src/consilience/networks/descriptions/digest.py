@@ -11,12 +11,7 @@ from consilience.networks.fisher.information import parameter_digest
 def network_digest(arrays: Mapping[str, AnyArray], aliases: Mapping[str, str]) -> str:
     """Return the SHA-256 of a network's parameters and buffers, the same in memory and in its file.
 
-    Parameters
-    ----------
-    arrays : mapping of str to array
-        By name, those of tied weights under one of their names or under all.
-    aliases : mapping of str to str
-        Second names of tied arrays, to the first. In memory they may be left out of `arrays`; files have all names.
+    Arrays hold tied weights under one of their names or under all; files have all names.
     """
     named = dict(arrays)
     for alias, name in aliases.items():

@@ -80,23 +80,12 @@ class Leaving:
     """What may leave of statistics by class, once all observations were counted.
 
     Groups of observations are the classes, and at the end those without one.
-
-    Parameters
-    ----------
-    counts : array of shape (C + 1,)
-        Observations of every group.
-    are_labelled : bool
-        Whether groups are classes.
-    min_count : float
-        Statistics of fewer observations stay at the site.
-    left_out : list of str
-        What does not leave, a line each: statistics add to it.
     """
 
-    counts: Labels
-    are_labelled: bool
-    min_count: float
-    left_out: list[str] = field(default_factory=list)
+    counts: Labels  # (C + 1,): observations of every group
+    are_labelled: bool  # whether groups are classes
+    min_count: float  # statistics of fewer observations stay at the site
+    left_out: list[str] = field(default_factory=list)  # what does not leave, a line each: statistics add to it
 
     @property
     def by_class(self) -> Labels:

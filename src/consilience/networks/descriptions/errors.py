@@ -16,13 +16,7 @@ from consilience.networks.descriptions.statistic import Statistic, output_tensor
 
 
 class ErrorCounts(Statistic):
-    """Observations of every class that the network takes for another.
-
-    Parameters
-    ----------
-    n_groups : int
-        The classes, and those without one.
-    """
+    """Observations of every class that the network takes for another."""
 
     def __init__(self, n_groups: int) -> None:
         """Start without observations."""

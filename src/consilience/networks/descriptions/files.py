@@ -6,6 +6,8 @@ An ordinary safetensors file of float32 arrays, and one JSON document in the hea
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,6 +70,18 @@ class DescriptionHeader(StrictModel):
 _PLAIN = ("digest", "input_kind", "class_prior", "layer_likelihood")
 """Fields of a description that a file states as they are."""
 
+_TUPLES = ("input_shape", "input_range", "classes", "withheld", "notes")
+"""Fields that are tuples, or None; lists in a file."""
+
+_PREFIXES = {
+    "inputs": "inputs",
+    "class_moments": "classes",
+    "class_mixtures": "mixtures",
+    "tokens": "tokens",
+    "class_tokens": "class_tokens",
+}
+"""Of every field that is a part of its own, what the names of its tensors begin with."""
+
 _REAL = ("n_observations", "own_error", "layer_observations", "min_count")
 """Fields that are real numbers, or None."""
 
@@ -91,70 +105,52 @@ def write_description(path: Path, description: Description) -> None:
     InputError
         When the path cannot be written, or an array cannot be stored.
     """
-    inputs = [] if description.inputs is None else [description.inputs]
+    # Classes in the order of their numbers, so that the same statements have the same bytes.
     numbers = sorted(description.class_moments)
-    of_classes = [description.class_moments[number] for number in numbers]
     mixtures = [description.class_mixtures.get(number, ()) for number in numbers]
-    parts = [part for mixture in mixtures for part in mixture]
-    longest = 0 if description.tokens is None else len(description.tokens.lengths)
-    arrays: dict[str, Array] = {
-        **StoredMoments.arrays("inputs", inputs),
-        **StoredMoments.arrays("classes", of_classes),
-        **StoredMoments.arrays("mixtures", parts),
-        **{f"channels/{layer}": np.stack([one.mean, one.variance]) for layer, one in description.channels.items()},
-        **({} if description.class_features is None else {"class_features": description.class_features}),
-        **factor_arrays(description.layers),
-        **StoredTokens.arrays("tokens", description.tokens),
-        **StoredClassTokens.arrays("class_tokens", description.class_tokens, longest),
+    moments: dict[str, list[Moments]] = {
+        "inputs": [] if description.inputs is None else [description.inputs],
+        "class_moments": [description.class_moments[number] for number in numbers],
+        "class_mixtures": [*chain.from_iterable(mixtures)],
     }
-    stated = {
-        "inputs": StoredMoments.of(inputs),
-        "class_moments": StoredMoments.of(of_classes),
-        "class_mixtures": StoredMoments.of(parts),
-        "tokens": StoredTokens.of(description.tokens),
-        "class_tokens": StoredClassTokens.of(description.class_tokens),
-    }
+    stated: dict[str, StrictModel | None] = {name: StoredMoments.of(groups) for name, groups in moments.items()}
+    stated["tokens"] = StoredTokens.of(description.tokens)
+    stated["class_tokens"] = StoredClassTokens.of(description.class_tokens)
     fields = {
-        **{name: getattr(description, name) for name in _PLAIN},
+        **{name: getattr(description, name) for name in (*_PLAIN, *_TUPLES)},
         **{name: _real(getattr(description, name)) for name in _REAL},
         **{name: None if part is None else part.model_dump() for name, part in stated.items()},
-        "input_shape": _listed(description.input_shape),
-        "input_range": _listed(description.input_range),
-        "classes": _listed(description.classes),
         "class_counts": None if description.class_counts is None else description.class_counts.tolist(),
-        "withheld": list(description.withheld),
         "class_numbers": [int(number) for number in numbers],
-        "mixture_sizes": [len(mixture) for mixture in mixtures] if parts else [],
+        "mixture_sizes": [len(mixture) for mixture in mixtures] if any(mixtures) else [],
         "channels": list(description.channels),
         "has_class_features": description.class_features is not None,
         "layers": stated_sizes(description.layers),
-        "notes": list(description.notes),
     }
-    stored = {
-        name: values if values.dtype == np.int64 else np.asarray(values, dtype=np.float32)
-        for name, values in arrays.items()
+    DESCRIPTION_FILES.write(path, fields, storable_arrays(path, _arrays(description, moments)))
+
+
+def _arrays(description: Description, moments: Mapping[str, Sequence[Moments]]) -> dict[str, AnyArray]:
+    """Return the tensors of a description in the types of its file: whole numbers, or float32."""
+    longest = 0 if description.tokens is None else len(description.tokens.lengths)
+    arrays: dict[str, Array] = {
+        **{f"channels/{layer}": np.stack([one.mean, one.variance]) for layer, one in description.channels.items()},
+        **({} if description.class_features is None else {"class_features": description.class_features}),
+        **factor_arrays(description.layers),
+        **StoredTokens.arrays(_PREFIXES["tokens"], description.tokens),
+        **StoredClassTokens.arrays(_PREFIXES["class_tokens"], description.class_tokens, longest),
     }
-    DESCRIPTION_FILES.write(path, fields, storable_arrays(path, stored))
+    for name, groups in moments.items():
+        arrays |= StoredMoments.arrays(_PREFIXES[name], groups)
+    return {name: one if one.dtype == np.int64 else np.asarray(one, dtype=np.float32) for name, one in arrays.items()}
 
 
 def _real(number: float | None) -> float | None:
     return None if number is None else float(number)
 
 
-def _listed(values: tuple[Any, ...] | None) -> list[Any] | None:
-    return None if values is None else list(values)
-
-
 def remove_description_of_another(network: Path, digest: str) -> None:
-    """Remove the description next to a network's file where it describes the network that the file had before.
-
-    Parameters
-    ----------
-    network : Path
-        The network's file.
-    digest : str
-        Of what is in it now.
-    """
+    """Remove the description next to a network's file unless its digest is that of what is in the file now."""
     beside = description_path(network)
     if not beside.is_file():
         return
@@ -168,17 +164,11 @@ def remove_description_of_another(network: Path, digest: str) -> None:
 
 def _tensors(header: DescriptionHeader) -> dict[str, TensorSpec]:
     """Return the tensors that a document announces."""
-    parts = {
-        "inputs": header.inputs,
-        "classes": header.class_moments,
-        "mixtures": header.class_mixtures,
-        "tokens": header.tokens,
-        "class_tokens": header.class_tokens,
-    }
     expected = {f"channels/{layer}": TensorSpec((2, None), REAL) for layer in header.channels}
     if header.has_class_features:
         expected["class_features"] = TensorSpec((None, None), REAL)
-    for prefix, part in parts.items():
+    for name, prefix in _PREFIXES.items():
+        part = getattr(header, name)
         expected |= {} if part is None else part.tensors(prefix)
     return {**expected, **factor_tensors(header.layers)}
 
@@ -186,34 +176,33 @@ def _tensors(header: DescriptionHeader) -> dict[str, TensorSpec]:
 def _checked(file: SafetensorsFile, header: DescriptionHeader, tensors: TensorHeader) -> DescriptionHeader:
     """Return the document, if its statements go together."""
     del tensors
-    if header.input_range is not None and len(header.input_range) != 2:
-        raise FileFormatError(file, f"its range of inputs has {len(header.input_range)} numbers, expected 2", _REMEDY)
-    n_classes, class_tokens = len(header.class_numbers), header.class_tokens
-    if n_classes != len(header.class_moments.ranks if header.class_moments is not None else ()):
-        raise FileFormatError(file, f"its moments by class are not those of {n_classes} classes", _REMEDY)
-    n_parts = 0 if header.class_mixtures is None else len(header.class_mixtures.ranks)
-    has_sizes = len(header.mixture_sizes) in (n_classes, 0) and min(header.mixture_sizes, default=0) >= 0
-    if not has_sizes or sum(header.mixture_sizes) != n_parts:
-        raise FileFormatError(file, f"its parts of classes are not those of {n_classes} classes", _REMEDY)
-    for moments in (header.inputs, header.class_moments, header.class_mixtures):
-        if moments is not None and not 0 < len(moments.n_observations) == len(moments.ranks):
-            raise FileFormatError(file, "its moments do not have a number of observations and a rank each", _REMEDY)
-    if header.inputs is not None and len(header.inputs.ranks) != 1:
-        raise FileFormatError(file, f"its inputs have {len(header.inputs.ranks)} moments, expected 1", _REMEDY)
-    if class_tokens is not None and (header.tokens is None or len(class_tokens.n_rare) != len(class_tokens.numbers)):
-        text = f"its counts of tokens are not those of {len(class_tokens.numbers)} classes"
-        raise FileFormatError(file, text, _REMEDY)
+    stated = (header.inputs, header.class_moments, header.class_mixtures)
+    n_inputs, n_moments, n_parts = (0 if moments is None else len(moments.ranks) for moments in stated)
+    n_classes, sizes = len(header.class_numbers), header.mixture_sizes
+    has_sizes = len(sizes) in (n_classes, 0) and min(sizes, default=0) >= 0
+    are_moments = all(one is None or 0 < len(one.n_observations) == len(one.ranks) for one in stated)
+    n_ends = 2 if header.input_range is None else len(header.input_range)
+    n_rare, numbers = (
+        ((), ()) if header.class_tokens is None else (header.class_tokens.n_rare, header.class_tokens.numbers)
+    )
+    is_token_class = header.class_tokens is None or (header.tokens is not None and len(n_rare) == len(numbers))
+    faults = {
+        f"its range of inputs has {n_ends} numbers, expected 2": n_ends != 2,
+        f"its moments by class are not those of {n_classes} classes": n_classes != n_moments,
+        f"its parts of classes are not those of {n_classes} classes": not has_sizes or sum(sizes) != n_parts,
+        "its moments do not have a number of observations and a rank each": not are_moments,
+        f"its inputs have {n_inputs} moments, expected 1": n_inputs > 1,
+        f"its counts of tokens are not those of {len(numbers)} classes": not is_token_class,
+    }
+    # The first fault is told.
+    for text, is_fault in faults.items():
+        if is_fault:
+            raise FileFormatError(file, text, _REMEDY)
     return header
 
 
 def _make(file: SafetensorsFile, header: DescriptionHeader, arrays: dict[str, AnyArray]) -> tuple[Description, None]:
-    """Return the description of a file.
-
-    Raises
-    ------
-    InputError
-        When its values are not valid or contradict each other.
-    """
+    """Return the description of a file."""
     values = {
         name: np.asarray(array) if array.dtype == np.int64 else np.asarray(array, dtype=np.float64)
         for name, array in arrays.items()
@@ -226,14 +215,13 @@ def _make(file: SafetensorsFile, header: DescriptionHeader, arrays: dict[str, An
             class_tokens = header.class_tokens.read("class_tokens", values, tokens)
     except InputError as error:
         raise type(error)(Problem(file, problem.text, _REMEDY) for problem in error.problems) from error
+    # JSON has lists where a description has tuples.
+    stated = {name: getattr(header, name) for name in (*_PLAIN, *_TUPLES, *_REAL)}
+    fields: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in stated.items()}
     description = Description(
-        **{name: getattr(header, name) for name in (*_PLAIN, *_REAL)},
-        input_shape=None if header.input_shape is None else tuple(header.input_shape),
-        input_range=None if header.input_range is None else (header.input_range[0], header.input_range[1]),
+        **fields,
         inputs=inputs,
-        classes=None if header.classes is None else tuple(header.classes),
         class_counts=None if header.class_counts is None else np.array(header.class_counts, dtype=np.float64),
-        withheld=tuple(header.withheld),
         class_moments=class_moments,
         class_mixtures=class_mixtures,
         channels={layer: ChannelStatistics(*values[f"channels/{layer}"]) for layer in header.channels},
@@ -241,7 +229,6 @@ def _make(file: SafetensorsFile, header: DescriptionHeader, arrays: dict[str, An
         class_tokens=class_tokens,
         class_features=values.get("class_features"),
         layers=factors_of_arrays(header.layers, values, file.label),
-        notes=tuple(header.notes),
         name=file.label,
         sha256=file.digest,
     )
@@ -254,26 +241,27 @@ def _moments(
     """Return the moments of all inputs, of every class, and of the parts of classes."""
     numbers, sizes = header.class_numbers, header.mixture_sizes or [0] * len(header.class_numbers)
     of_parts = [number for number, size in zip(numbers, sizes, strict=True) for _ in range(size)]
-    groups = (
-        ("inputs", header.inputs, ["all inputs"]),
-        ("classes", header.class_moments, [f"class number {number}" for number in numbers]),
-        ("mixtures", header.class_mixtures, [f"a part of class number {number}" for number in of_parts]),
-    )
-    moments: dict[str, list[Moments]] = {prefix: [] for prefix, _, _ in groups}
+    called = {
+        "inputs": ["all inputs"],
+        "class_moments": [f"class number {number}" for number in numbers],
+        "class_mixtures": [f"a part of class number {number}" for number in of_parts],
+    }
+    moments: dict[str, list[Moments]] = {}
     problems: list[Problem] = []
-    for prefix, part, called in groups:
+    # All moments are read before any is refused, so that all faults are told.
+    for name, names in called.items():
+        part = getattr(header, name)
         try:
-            moments[prefix] = [] if part is None else part.read(prefix, arrays, called)
+            moments[name] = [] if part is None else part.read(_PREFIXES[name], arrays, names)
         except InputError as error:
             problems += error.problems
     if problems:
         raise InputError(problems)
     class_mixtures: dict[int, tuple[Moments, ...]] = {}
-    for number, one in zip(of_parts, moments["mixtures"], strict=True):
+    for number, one in zip(of_parts, moments["class_mixtures"], strict=True):
         class_mixtures[number] = (*class_mixtures.get(number, ()), one)
-    class_moments = dict(zip(numbers, moments["classes"], strict=True)) if moments["classes"] else {}
-    inputs = moments["inputs"][0] if moments["inputs"] else None
-    return inputs, class_moments, class_mixtures
+    class_moments = dict(zip(numbers, moments["class_moments"], strict=bool(moments["class_moments"])))
+    return next(iter(moments["inputs"]), None), class_moments, class_mixtures
 
 
 DESCRIPTION_FILES = Format(

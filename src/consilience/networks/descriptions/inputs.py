@@ -57,47 +57,54 @@ def with_descriptions(
     OptionError
         For `descriptions` that is no list, or not of one entry for each network.
     """
+    is_of = _belongs()
     given = values_in_order(descriptions, [network.name for network in networks], "descriptions")
+    described = _found_descriptions(networks, inputs, given or (), files, is_of)
+    problems = [*_of_others(networks, described, is_of)]
+    # What is said of the sites is said by the names of their networks.
+    networks = [
+        replace(network, description=None if description is None else replace(description, name=network.label))
+        for network, description in zip(networks, described, strict=True)
+    ]
+    stated = [network.description for network in networks if network.description is not None]
+    if problems := [*problems, *description_problems(stated, unites_classes=unites_classes)]:
+        raise InputError(problems)
+    return networks
+
+
+def _found_descriptions(
+    networks: Sequence[DescribedNetwork],
+    inputs: Sequence[NamedInput],
+    given: Sequence[Any],
+    files: Sequence[NamedInput],
+    is_of: Callable[[Description, DescribedNetwork], bool],
+) -> list[Description | None]:
+    """Return the description of each network that counts; raise InputError for all that cannot be read."""
     described: list[Description | None] = [network.description for network in networks]
     problems: list[Problem] = []
 
-    def read(source: Any) -> Description | None:
+    def read(source: Any, name: str = "") -> Description | None:
         try:
-            return read_description(as_file(source))
+            return _as_description(source, name)
         except InputError as error:
             problems.extend(error.problems)
             return None
 
+    # What counts more comes later, and takes the place of what was found before.
     for number, named in enumerate(inputs):
-        path = None if named.file is None else description_path(named.file.path)
-        if path is not None and path.is_file():
+        if named.file is not None and (path := description_path(named.file.path)).is_file():
             described[number] = read(path) or described[number]
     found = [description for file in files if (description := read(file.file)) is not None]
-    is_of = _belongs()
     by_network, unmatched = assign_by_digest(networks, found, is_of, "describes no network here", _REMEDY)
     problems += unmatched
     for number, description in by_network.items():
         described[number] = description
-    for number, entry in enumerate(given or ()):
-        try:
-            described[number] = (
-                described[number] if entry is None else _as_description(entry, f"descriptions[{number}]")
-            )
-        except InputError as error:
-            problems += error.problems
+    for number, entry in enumerate(given):
+        if entry is not None:
+            described[number] = read(entry, f"descriptions[{number}]")
     if problems:
         raise InputError(problems)
-    problems = [*_of_others(networks, described, is_of)]
-    # What is said of the sites is said by the names of their networks.
-    described = [
-        None if description is None else replace(description, name=network.label)
-        for network, description in zip(networks, described, strict=True)
-    ]
-    given_descriptions = [description for description in described if description is not None]
-    problems += description_problems(given_descriptions, unites_classes=unites_classes)
-    if problems:
-        raise InputError(problems)
-    return [replace(network, description=description) for network, description in zip(networks, described, strict=True)]
+    return described
 
 
 def _belongs() -> Callable[[Description, DescribedNetwork], bool]:

@@ -137,48 +137,49 @@ def people_rows(header: DescriptionHeader) -> list[Row]:
     """Return what a description tells about people, in plain words."""
     withholds = header.min_count > 0
     least = f"fewer than {header.min_count:g}"
-    rows = [(PEOPLE, "")]
-    if header.class_counts is not None:
-        withheld = f"; of classes of {least} only that they exist" if withholds else ", however few"
-        rows.append(("counts", f"how many observations of each class the site has{withheld}"))
-    elif header.n_observations:
-        rows.append(("counts", "how many observations the site has"))
-    if header.inputs is not None:
-        rows.append(("mean input", "what the site's inputs look like on average, and how they vary"))
-    if header.input_range is not None:
-        beyond = f", and {header.min_count:g} at least" if withholds else ""
-        rows.append(("range", f"how far inputs reach, but for the outermost 0.1 % of the observations{beyond}"))
-    if header.class_moments is not None:
-        few = min(header.class_moments.n_observations)
-        rows.append(
-            (
-                "mean by class",
-                f"what inputs of each class look like on average: of images, a mean image; of {few:g} at least",
-            )
-        )
-    if header.class_mixtures is not None:
-        few = min(header.class_mixtures.n_observations)
-        rows.append(
-            ("parts of classes", f"how inputs of each class fall into groups that are alike, of {few:.3g} at least")
-        )
-    if header.has_class_features:
-        rows.append(("features", "what the network's last layer reads of each class on average"))
-    if header.inputs is not None or header.class_moments is not None or header.has_class_features:
-        rows.append(
-            (
-                "membership",
-                "whoever has an input of many numbers can test whether it was among the observations of a mean",
-            )
-        )
-    if header.tokens is not None:
-        rows.append(("words", "which words, and pairs of words, the site's texts use often"))
-    if header.class_tokens is not None:
-        rows.append(("words by class", "which words the site's texts of each class use often"))
-    if header.channels:
-        rows.append(("channels", "how the network answers on average; nothing of a single input"))
-    if header.layers:
-        rows += layer_people_rows(header.layer_observations, header.min_count)
-    rows.append(("differences", "two descriptions of one site betray who was added between them: send one per model"))
+    withheld = f"; of classes of {least} only that they exist" if withholds else ", however few"
+    beyond = f", and {header.min_count:g} at least" if withholds else ""
     kept = f"statistics of {least} observations are withheld" if withholds else "no class is withheld for being small"
-    rows.append(("protection", f"{kept}; no noise is added, so no formal privacy is given"))
-    return rows
+    by_class, parts = header.class_moments, header.class_mixtures
+    fewest, fewest_of_part = (0.0 if one is None else min(one.n_observations) for one in (by_class, parts))
+    has_counts, has_means = (
+        header.class_counts is not None,
+        bool(header.inputs or by_class or header.has_class_features),
+    )
+    # Whether a row is said, what it is called, and what it tells.
+    rows: list[tuple[object, str, str]] = [
+        (True, PEOPLE, ""),
+        (has_counts, "counts", f"how many observations of each class the site has{withheld}"),
+        (not has_counts and header.n_observations, "counts", "how many observations the site has"),
+        (header.inputs, "mean input", "what the site's inputs look like on average, and how they vary"),
+        (
+            header.input_range is not None,
+            "range",
+            f"how far inputs reach, but for the outermost 0.1 % of the observations{beyond}",
+        ),
+        (
+            by_class,
+            "mean by class",
+            f"what inputs of each class look like on average: of images, a mean image; of {fewest:g} at least",
+        ),
+        (
+            parts,
+            "parts of classes",
+            f"how inputs of each class fall into groups that are alike, of {fewest_of_part:.3g} at least",
+        ),
+        (header.has_class_features, "features", "what the network's last layer reads of each class on average"),
+        (
+            has_means,
+            "membership",
+            "whoever has an input of many numbers can test whether it was among the observations of a mean",
+        ),
+        (header.tokens, "words", "which words, and pairs of words, the site's texts use often"),
+        (header.class_tokens, "words by class", "which words the site's texts of each class use often"),
+        (header.channels, "channels", "how the network answers on average; nothing of a single input"),
+    ]
+    return [
+        *((title, text) for is_said, title, text in rows if is_said),
+        *(layer_people_rows(header.layer_observations, header.min_count) if header.layers else ()),
+        ("differences", "two descriptions of one site betray who was added between them: send one per model"),
+        ("protection", f"{kept}; no noise is added, so no formal privacy is given"),
+    ]

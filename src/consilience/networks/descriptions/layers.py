@@ -53,24 +53,12 @@ MAX_SAMPLE_ENTRIES = 2**26
 
 @dataclass(frozen=True, eq=False)
 class LayerStatement:
-    """What a description says of layers.
+    """What a description says of layers."""
 
-    Parameters
-    ----------
-    layers : dict of str to KroneckerFactors
-        By path.
-    n_observations : int
-        Observations that they are means over; 0 where there are none.
-    likelihood : {"categorical", "gaussian"}
-        What the outputs were taken for.
-    notes : tuple of str
-        What was reduced or left out, a line each.
-    """
-
-    layers: dict[str, KroneckerFactors]
-    n_observations: int
-    likelihood: Likelihood
-    notes: tuple[str, ...] = ()
+    layers: dict[str, KroneckerFactors]  # by path
+    n_observations: int  # observations that they are means over; 0 where there are none
+    likelihood: Likelihood  # what the outputs were taken for
+    notes: tuple[str, ...] = ()  # what was reduced or left out, a line each
 
 
 def factor_bytes(module: nn.Module) -> int:
@@ -88,15 +76,9 @@ def factor_bytes(module: nn.Module) -> int:
 
 @dataclass(eq=False)
 class InputSample:
-    """A uniform random sample of the inputs that pass, with the group of each.
+    """A uniform random sample of the inputs that pass, with the group of each."""
 
-    Parameters
-    ----------
-    capacity : int
-        Inputs that are kept at most.
-    """
-
-    capacity: int
+    capacity: int  # inputs that are kept at most
     inputs: list[Tensor] = field(default_factory=list)
     groups: list[int] = field(default_factory=list)
     n_seen: int = 0
@@ -136,30 +118,12 @@ class InputSample:
 
 
 def sample_size(n_said: int, most: int, min_count: float) -> int:
-    """Return how many of the observations that may enter factors are computed from.
-
-    Parameters
-    ----------
-    n_said : int
-        Observations that may enter.
-    most : int
-        Bound on the sample.
-    min_count : float
-        Statistics of fewer observations stay at the site.
-    """
+    """Return how many of the n observations that may enter factors are computed from, `most` at most."""
     return n_said if n_said <= most else max(0, min(most, n_said - ceil(least_class_observations(min_count))))
 
 
 class LayerFactors(Statistic):
-    """Kronecker factors of the layers, over a random sample of the inputs.
-
-    Parameters
-    ----------
-    setting : Setting
-        The network.
-    are_asked : bool or None
-        Whether the factors are to be said. Default: where all of them take `MAX_LAYER_BYTES` at most.
-    """
+    """Kronecker factors of the layers over a random sample of the inputs; unasked, where all of them are small."""
 
     def __init__(self, setting: Setting, are_asked: bool | None) -> None:
         """Start without observations."""
@@ -202,13 +166,7 @@ class LayerFactors(Statistic):
 
 
 def _as_classifier(module: nn.Module, inputs: Tensor, likelihood: Likelihood) -> tuple[nn.Module, str]:
-    """Return a network with an output for every class, and what the names of its parameters begin with then.
-
-    Raises
-    ------
-    UnsupportedError
-        For one output of two classes that is not their log odds.
-    """
+    """Return a network with an output for every class, and what the names of its parameters begin with then."""
     with torch.no_grad():
         answer = call_module(module, inputs[:2])
     if likelihood != "categorical" or not isinstance(answer, Tensor) or (answer.ndim > 1 and answer.shape[-1] > 1):
@@ -229,22 +187,8 @@ def layer_statement(
 ) -> LayerStatement:
     """Return the factors of a network's layers over n inputs of some groups; none where they cannot be said.
 
-    Parameters
-    ----------
-    module : Module
-        The network; it is left as it is.
-    sample : InputSample
-        Inputs.
-    groups : ndarray of int
-        Groups of observations that may enter.
-    n : int
-        How many of their observations do, see `sample_size`.
-    minimum : int
-        Fewer observations say nothing.
-    min_count : float
-        Fewer observations are not told of, by a column of a factor either.
-    likelihood : {"categorical", "gaussian"}
-        What outputs stand for.
+    Fewer observations than `minimum` say nothing; fewer than `min_count` are not told of by a column of a factor
+    either.
     """
     inputs = None
     parameters = {name: values for name, values in module.named_parameters() if values.requires_grad}

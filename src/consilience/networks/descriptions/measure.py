@@ -22,9 +22,9 @@ from consilience.networks.descriptions.description import Description
 from consilience.networks.descriptions.digest import network_digest
 from consilience.networks.descriptions.disclosure import MIN_OBSERVATIONS, Leaving, least_class_observations, named
 from consilience.networks.descriptions.errors import ErrorCounts
-from consilience.networks.descriptions.input_moments import InputMomentStatistic
 from consilience.networks.descriptions.layers import LayerFactors
 from consilience.networks.descriptions.mixtures import MAX_COORDINATES, SplitClasses
+from consilience.networks.descriptions.moments import InputMomentStatistic
 from consilience.networks.descriptions.observations import (
     Batch,
     are_binary,
@@ -57,28 +57,7 @@ def measure_network(
 ) -> tuple[Description, Tensor | None]:
     """Return a network's description and its first inputs, None without data; `WithheldWarning` names what stays.
 
-    Parameters
-    ----------
-    module : Module
-        The network, as it will be sent. It is run in evaluation mode, and left as it is.
-    data : (X, y), X, path, or iterable of batches
-        The observations that it was trained on; see ``batches_of_data``. Read once. Default: only what is stated.
-    n_observations : float
-        Number of observations that it was trained on, where the data are some of them. Default: those in the data.
-    classes : int or sequence of str
-        Number or names of the classes, in the order of the outputs. Default: as many as there are outputs, named "0",
-        "1", ...; two for one output with whole numbers 0 and 1; none without labels, or where labels are real numbers.
-    example : Tensor
-        An input, which says the shape where there are no data.
-    min_count : float
-        Fewer observations are not told of; 0 withholds nothing.
-    class_prior : {"own", "removed"}
-        Whether probabilities contain the frequencies of the site's classes, or not, as after training with a
-        logit-adjusted loss.
-    layers : bool
-        Whether the Kronecker factors of the layers are said. Default: where all of them take 4 MiB at most.
-    name : str
-        Name in messages.
+    Options are as `consilience.describe` takes them; `data` are read once, and the network is left as it is.
 
     Raises
     ------
@@ -124,26 +103,14 @@ def _refuse_options(n_observations: Any, min_count: Any, class_prior: Any, layer
     if layers is not None and not isinstance(layers, bool):
         raise OptionError("layers", f"expected True, False or None, found {layers!r}")
     if n_observations is not None and not (is_number(n_observations) and n_observations > 0):
-        raise InputError(
-            "n_observations", f"expected a positive number of observations, found {n_observations!r}", code="E-NUMBER"
-        )
+        text = f"expected a positive number of observations, found {n_observations!r}"
+        raise InputError("n_observations", text, code="E-NUMBER")
 
 
 class _Measurement:
     """The statistics of a site over its observations so far, by class; the last group has those without a class.
 
-    Parameters
-    ----------
-    module : Module
-        The network, into which statistics hook themselves until `hooks` ends.
-    batch : Batch
-        The first observations, which are not added.
-    classes : int or sequence of str, optional
-        Number or names of the classes, as they were given.
-    layers : bool, optional
-        Whether the Kronecker factors of the layers are said.
-    hooks : ExitStack
-        What removes hooks.
+    They hook themselves into the network until `hooks` ends. The first batch is looked at, and not added.
     """
 
     def __init__(
@@ -202,24 +169,16 @@ class _Measurement:
             statistic.add(batch, groups, answer)
 
     def leaving(self, n_observations: float | None, min_count: float) -> Leaving:
-        """Return what may leave.
-
-        Raises
-        ------
-        InputError
-            Where nothing may.
-        """
+        """Return what may leave; raise InputError where nothing may."""
         leaving = Leaving(self._counts, self._setting.are_labelled, min_count)
         n_seen, withheld = int(self._counts.sum()), leaving.withheld
         if n_observations is not None and n_observations < n_seen:
             text = f"is {n_observations:g}, but data has {n_seen} observations"
             raise InputError("n_observations", text, "give the number of all that it was trained on", "E-FEW")
         if n_seen < min_count:
-            text, remedy = (
-                f"a description of {n_seen} observations discloses single ones",
-                f"give {min_count:g} at least",
-            )
-            raise InputError("data", text, remedy, "E-FEW")
+            text = f"a description of {n_seen} observations discloses single ones"
+            raise InputError("data", text, f"give {min_count:g} at least", "E-FEW")
+        # Of observations that are all withheld not even the number may be said.
         if int(leaving.by_class[withheld].sum()) == (n_seen if n_observations is None else n_observations):
             text = f"{n_seen} observations, of every class fewer than {min_count:g}, so that all of them are withheld"
             raise InputError("data", text, "give `n_observations=` alone, without data, or `min_count=0`")
@@ -263,6 +222,7 @@ class _Measurement:
             min_count=float(min_count),
             notes=tuple(notes),
         )
+        # In this order: some statistics read what others stated.
         for statistic in self._statistics:
             described = statistic.state(described, leaving)
         return described.stored()
@@ -279,23 +239,14 @@ def _number_of_outputs(answer: Any) -> int | None:
 def _names_of_classes(
     batch: Batch, classes: int | Sequence[str] | None, n_outputs: int | None
 ) -> tuple[str, ...] | None:
-    """Return the names of the classes; None without classes or labels.
-
-    Raises
-    ------
-    InputError
-        For labels that are names, where nobody says which there are.
-    OptionError
-        Where outputs do not tell how many classes there are.
-    """
+    """Return the names of the classes; None without classes or labels."""
     if classes is not None:
         return class_names(classes, n_outputs)
     if batch.labels is None or kind_of_labels(batch.labels) == "f":
         return None
     if kind_of_labels(batch.labels) in "UO":
-        raise InputError(
-            batch.name, "has labels that are names", "give all names as `classes=`, in their order", "E-NUMBER"
-        )
+        remedy = "give all names as classes=, in their order"
+        raise InputError(batch.name, "has labels that are names", remedy, "E-NUMBER")
     names = class_names(None, n_outputs)
     if names is None and n_outputs is None:
         text = "needed, since the outputs of this network are no vector"

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -68,18 +69,8 @@ def with_mixtures(
 ) -> Description:
     """Return a description with split classes, where that brings synthetic inputs nearer to the site's own.
 
-    Parameters
-    ----------
-    described : Description
-        With moments by class and the network's error on the site's own observations.
-    rows : array of shape (n, d)
-        Observations of the classes that it describes, or a random sample of them.
-    labels : array of shape (n,)
-        Their classes.
-    error_on : callable
-        Returns the share of drawn inputs that the network takes for another class than they were drawn from.
-    min_count : float
-        Statistics of fewer observations stay at the site.
+    The rows (n, d) are observations of the classes that it describes, or a random sample of them; `error_on` says how
+    often the network takes drawn inputs for another class than they were drawn from.
     """
     own_error = described.own_error
     if own_error is None or described.input_shape is None or prod(described.input_shape) != rows.shape[1]:
@@ -95,7 +86,6 @@ def with_mixtures(
     best, best_gap = described, gap(described)
     if best_gap <= MAX_GAP and n_dense == 1:
         return described
-    least_gap = best_gap - GOAL  # what no more than the noise of the draws would gain is not sent
     for most in NUMBERS_OF_PARTS:
         if most < n_dense:
             continue
@@ -103,27 +93,20 @@ def with_mixtures(
             label: split_class(rows[labels == label], moments.n_observations, most, least)
             for label, moments in described.class_moments.items()
         }
-        if sum(part.factor.size + 2 * part.mean.size for parts in mixtures.values() for part in parts) > MAX_ENTRIES:
+        parts = chain.from_iterable(mixtures.values())
+        if sum(part.factor.size + 2 * part.mean.size for part in parts) > MAX_ENTRIES:
             break
         candidate = _with_parts(described, mixtures)
-        if (gap_left := gap(candidate)) < min(best_gap, least_gap) or most == n_dense:
+        # What no more than the noise of the draws would gain is not sent.
+        if (gap_left := gap(candidate)) < best_gap - GOAL or most == n_dense:
             best, best_gap = candidate, gap_left
-            least_gap = gap_left - GOAL
         if best_gap <= GOAL:
             break
     return best
 
 
 class SplitClasses(Statistic):
-    """A random sample of rows, by which classes are split where one Gaussian for each says too little.
-
-    Parameters
-    ----------
-    module : Module
-        The network.
-    errors : ErrorCounts
-        How often it errs on the site's own observations.
-    """
+    """A random sample of rows, by which classes are split where one Gaussian for each says too little."""
 
     def __init__(self, module: nn.Module, errors: ErrorCounts) -> None:
         """Start without observations."""
@@ -159,12 +142,7 @@ class SplitClasses(Statistic):
 def densest_number(classes: Sequence[Array], least: float) -> int:
     """Return how many parts, of `NUMBERS_OF_PARTS` or 1, give held-out rows of all classes the largest density.
 
-    Parameters
-    ----------
-    classes : sequence of array of shape (n, d)
-        Observations of every class; those of too few for two parts in a half say nothing.
-    least : float
-        Rows of a part at least.
+    Classes (n, d) of too few rows for two parts of `least` in a half say nothing.
     """
     rng = np.random.default_rng(_SEED)
     halves = [(rows[order[::2]], rows[order[1::2]]) for rows in classes for order in [rng.permutation(len(rows))]]
@@ -197,18 +175,9 @@ def _log_density(parts: Sequence[Moments], rows: Array) -> Array:
 
 
 def split_class(rows: Array, n_observations: float, most: int, least: float) -> tuple[Moments, ...]:
-    """Return the moments of parts of a class, by k-means, none of fewer than `least` observations.
+    """Return the moments of at most so many parts of a class, by k-means, none of fewer rows than `least`.
 
-    Parameters
-    ----------
-    rows : array of shape (n, d)
-        The observations, or a random sample of them.
-    n_observations : float
-        Of the class; parts share them as they share the rows.
-    most : int
-        Parts at most.
-    least : float
-        Rows of a part at least.
+    Rows (n, d) are the observations, or a random sample of them; parts share `n_observations` as they share the rows.
     """
     from sklearn.cluster import KMeans  # here, since most descriptions need none
 

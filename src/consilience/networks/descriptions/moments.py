@@ -9,16 +9,23 @@ which is R^T R for the centred rows R and one row more. So a scatter matrix is k
 as a sketch S of few rows with S^T S close to it: rows are appended, and compressed to their leading singular directions
 when the buffer is full, a quarter more of them than asked for since directions that are cut off early may have grown
 later. Sums of squares by coordinate are exact either way.
+
+Of a site's inputs there are moments of all, and of every class.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from consilience.checks import Array
-from consilience.networks.descriptions.description import Moments
+from consilience.checks import Array, Labels
+from consilience.networks.descriptions.description import Description, Moments
+from consilience.networks.descriptions.disclosure import MAX_CLASS_RANK, MAX_RANK, Leaving, allowed_rank, named
+from consilience.networks.descriptions.observations import Batch
+from consilience.networks.descriptions.statistic import Setting, Statistic
 
 MIN_OVERSAMPLING = 32
 """Directions that a sketch keeps beyond its rank, at least; a quarter of the rank where that is more. Chosen by hand:
@@ -33,16 +40,20 @@ RESIDUAL_ROUNDING_UNITS = 100.0
 to. Chosen by hand."""
 
 
-class MomentAccumulator:
-    """Moments of rows (n, d) that arrive in blocks.
+MAX_SCATTER_ENTRIES = 2**24
+"""Entries of scatter matrices of all classes together that are kept whole (128 MiB); beyond, they are sketched. Chosen
+by hand, for memory."""
 
-    Parameters
-    ----------
-    d : int
-        Coordinates of a row.
-    sketch_rank : int, optional
-        Directions that will be asked for at most, for a sketch; None for the whole scatter matrix. Default: None.
-    """
+MAX_CLASS_ENTRIES = 2**22
+"""Numbers of the moments by class that leave at most (16 MiB in float32); beyond, their rank is reduced. Chosen by
+hand: 26 classes of 784 numbers take a ninth of it."""
+
+MIN_CLASS_RANK = 5
+"""Moments by class whose rank would have to be less than this for their size are left out. Chosen by hand."""
+
+
+class MomentAccumulator:
+    """Moments of rows (n, d) that arrive in blocks, with the whole scatter matrix or a sketch of so many directions."""
 
     def __init__(self, d: int, sketch_rank: int | None = None) -> None:
         """Start without rows."""
@@ -145,6 +156,72 @@ class MomentAccumulator:
             self._rows = np.concatenate([self._rows, rows[start : start + self._capacity]])
             if len(self._rows) > 2 * self._capacity:
                 self._rows = leading_directions(self._rows, self._capacity)
+
+
+class InputMomentStatistic(Statistic):
+    """Moments of rows of numbers, by class where they are not too large."""
+
+    def __init__(self, setting: Setting) -> None:
+        """Start without observations."""
+        d, n_classes = setting.size, setting.n_classes
+        self._d, self._names = d, setting.classes or ()
+        rank = min(MAX_CLASS_RANK, MAX_CLASS_ENTRIES // (n_classes * d) - 2) if n_classes else None
+        self.class_rank = None if rank is None or rank < min(MIN_CLASS_RANK, d) else rank
+        """Directions of the moments of a class for their size; None where there are no moments by class."""
+        n_accumulators = 1 if self.class_rank is None else n_classes
+        is_whole = n_accumulators * d**2 <= MAX_SCATTER_ENTRIES
+        self._sketch_rank = None if is_whole else MAX_RANK if self.class_rank is None else self.class_rank
+        self._without_class = setting.n_groups - 1
+        self._by_group: dict[int, MomentAccumulator] = {}
+
+    def add(self, batch: Batch, groups: Labels, answer: Any) -> None:
+        """Add the observations of a batch."""
+        del answer
+        rows = batch.rows
+        if self.class_rank is None:
+            groups = np.full_like(groups, self._without_class)
+        for group in np.unique(groups).tolist():
+            if group not in self._by_group:
+                self._by_group[group] = MomentAccumulator(self._d, self._sketch_rank)
+            self._by_group[group].add(rows[groups == group])
+
+    def state(self, described: Description, leaving: Leaving) -> Description:
+        """Return a description with the moments of all inputs, and of every class that has enough observations."""
+        inputs = None
+        if leaving.is_described and (leaving.is_all or self.class_rank is not None):
+            inputs = self._of_all(leaving)
+        if leaving.is_enough and not leaving.is_all and self.class_rank is None:
+            leaving.left_out.append(
+                "classes are too many and inputs too large to leave some out of the moments of all inputs"
+            )
+        class_moments, notes = self._of_classes(leaving)
+        return replace(described, inputs=inputs, class_moments=class_moments, notes=(*described.notes, *notes))
+
+    def _of_all(self, leaving: Leaving) -> Moments:
+        """Return the moments of the inputs of the groups that may leave together."""
+        if self.class_rank is None:
+            (whole,) = self._by_group.values()
+            return whole.moments(allowed_rank(whole.n, MAX_RANK))
+        total = MomentAccumulator(self._d, self._sketch_rank)
+        total.widen(MAX_RANK)
+        for group in sorted(self._by_group):
+            if group in leaving.said:
+                total.merge(self._by_group[group])
+        return total.moments(allowed_rank(leaving.n_said, MAX_RANK))
+
+    def _of_classes(self, leaving: Leaving) -> tuple[dict[int, Moments], list[str]]:
+        """Return the moments of every class that has enough observations, and where their rank is reduced."""
+        if not leaving.are_labelled:
+            return {}, []
+        if self.class_rank is None:
+            return {}, ["no moments by class, which would be too large"]
+        moments = {
+            int(number): self._by_group[int(number)].moments(allowed_rank(leaving.by_class[number], self.class_rank))
+            for number in leaving.described
+        }
+        most = min(MAX_CLASS_RANK, self._d)
+        reduced = [f"{self._names[n]} ({len(m.factor)})" for n, m in moments.items() if len(m.factor) < most]
+        return moments, [f"directions of the moments of classes reduced from {most}: {named(reduced)}"] * bool(reduced)
 
 
 def leading_directions(rows: Array, rank: int) -> Array:

@@ -5,6 +5,7 @@ Labels become numbers of classes, -1 where there is none. What is wrong with a b
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,21 +33,11 @@ MAX_NAMED_LABELS = 5
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Some observations.
+    """Some observations."""
 
-    Parameters
-    ----------
-    inputs : Tensor of shape (n, ...)
-        As the network takes them.
-    labels : ndarray of shape (n,) or None
-        What was given beside them: numbers or names of classes, or targets of a regression.
-    name : str
-        In messages.
-    """
-
-    inputs: Tensor
-    labels: Any
-    name: str
+    inputs: Tensor  # (n, ...): as the network takes them
+    labels: Any  # (n,): what was given beside them: numbers or names of classes, or targets of a regression
+    name: str  # in messages
 
     @cached_property
     def rows(self) -> Any:
@@ -55,22 +46,10 @@ class Batch:
 
 
 def batches_of_data(data: Any, module: nn.Module) -> Iterator[Batch]:
-    """Yield the observations of a site, batch by batch.
+    """Yield the observations of a site, batch by batch; the first rows are tried on the network.
 
-    Parameters
-    ----------
-    data : (X, y), X, path, or iterable of batches
-        Inputs (n, ...) with or without labels (n,), the path of a .npz or .npy file of them, or batches: each inputs,
-        or a tuple or list (inputs, labels).
-    module : Module
-        The network, on which the first rows are tried.
-
-    Raises
-    ------
-    InputError
-        For what is none of these, for inputs without entries, not finite or of several shapes, or of another number
-        than their labels, for labels that are not finite, for tokens outside the vocabulary, and for inputs that the
-        network does not take.
+    Data are inputs (n, ...) with or without labels (n,), the path of a .npz or .npy file of them, or batches: each
+    inputs, or a tuple or list (inputs, labels).
     """
     name = str(data) if isinstance(data, str | Path) else "data"
     if isinstance(data, str | Path):
@@ -80,18 +59,13 @@ def batches_of_data(data: Any, module: nn.Module) -> Iterator[Batch]:
         if len(data) != 2:
             raise InputError(name, f"expected (X, y), X or batches, found {len(data)} parts", code="E-SHAPE")
         pieces = _rows_of_arrays(data[0], data[1], name)
-    elif _is_array(data):
+    elif hasattr(data, "shape") and hasattr(data, "dtype"):  # dense or sparse
         pieces = _rows_of_arrays(data, None, name)
     elif not isinstance(data, Mapping) and (isinstance(data, Iterable) or hasattr(data, "__getitem__")):
         pieces = _batches_of_loader(data)
     else:
         raise InputError(name, f"expected (X, y), X or batches, found {type(data).__name__}", code="E-TYPE")
     yield from _checked(pieces, module, name)
-
-
-def _is_array(values: Any) -> bool:
-    """Return whether values have a shape, or are sparse."""
-    return hasattr(values, "shape") and hasattr(values, "dtype")
 
 
 def _rows_of_arrays(inputs: Any, labels: Any, name: str) -> Iterator[tuple[Any, Any, str]]:
@@ -121,16 +95,13 @@ def _batches_of_loader(loader: Iterable[Any]) -> Iterator[tuple[Any, Any, str]]:
         inputs, labels = (batch[0], batch[1] if len(batch) > 1 else None) if is_pair else (batch, None)
         inputs = _as_array(inputs, name)
         labels = None if labels is None else _as_array(labels, f"labels of {name}")
-        if has_labels is None:
-            has_labels = labels is not None
-        if has_labels != (labels is not None):
-            raise InputError(
-                name, f"has {'no labels' if has_labels else 'labels'}, unlike those before", code="E-MISMATCH"
-            )
+        if has_labels not in (None, labels is not None):
+            text = f"has {'no labels' if has_labels else 'labels'}, unlike those before"
+            raise InputError(name, text, code="E-MISMATCH")
+        has_labels = labels is not None
         if inputs.ndim == 0 or (labels is not None and labels.ndim == 0):
-            raise InputError(
-                name, "is a single observation, expected a batch", "wrap the data in a DataLoader", "E-SHAPE"
-            )
+            text = "is a single observation, expected a batch"
+            raise InputError(name, text, "wrap the data in a DataLoader", "E-SHAPE")
         if labels is not None and len(labels) != len(inputs):
             raise InputError(name, f"has {len(inputs)} observations and {len(labels)} labels", code="E-SHAPE")
         yield inputs, labels, name
@@ -153,15 +124,7 @@ def _checked(pieces: Iterable[tuple[Any, Any, str]], module: nn.Module, data_nam
     for inputs, labels, name in pieces:
         if not len(inputs):
             continue
-        values = inputs if isinstance(inputs, Tensor) else torch.from_numpy(np.ascontiguousarray(_native(inputs)))
-        if not values.numel():
-            raise InputError(name, f"expected inputs with entries, found shape {tuple(values.shape)}", code="E-SHAPE")
-        if values.is_floating_point():
-            if not torch.isfinite(values).all():
-                raise InputError(name, "has NaN or infinite inputs", "take them out", "E-NUMBER")
-            values = values.to(precision)
-        elif values.dtype != torch.bool:
-            values = values.to(torch.int64)
+        values = _as_tensor(inputs, precision, name)
         _refuse_not_finite_labels(labels, name)
         if shape is None:
             is_token = reads_tokens(module, values)
@@ -174,15 +137,23 @@ def _checked(pieces: Iterable[tuple[Any, Any, str]], module: nn.Module, data_nam
             refuse_unfit_in_evaluation(module, values[:2], name)
         # Sequences of tokens are filled up batch by batch.
         elif tuple(values.shape[1:]) != shape and not (is_token and values.ndim == 1 + len(shape)):
-            raise InputError(
-                name,
-                f"has inputs of shape {tuple(values.shape[1:])}, and the first ones have {shape}",
-                "give one shape",
-                "E-SHAPE",
-            )
+            text = f"has inputs of shape {tuple(values.shape[1:])}, and the first ones have {shape}"
+            raise InputError(name, text, "give one shape", "E-SHAPE")
         yield Batch(values, labels, name)
     if shape is None:
         raise InputError(data_name, "has no observations", code="E-NEEDED")
+
+
+def _as_tensor(inputs: Any, precision: torch.dtype, name: str) -> Tensor:
+    """Return finite inputs (n, ...) as a tensor: real numbers in a precision, whole ones as int64."""
+    values = inputs if isinstance(inputs, Tensor) else torch.from_numpy(np.ascontiguousarray(_native(inputs)))
+    if not values.numel():
+        raise InputError(name, f"expected inputs with entries, found shape {tuple(values.shape)}", code="E-SHAPE")
+    if not values.is_floating_point():
+        return values if values.dtype == torch.bool else values.to(torch.int64)
+    if not torch.isfinite(values).all():
+        raise InputError(name, "has NaN or infinite inputs", "take them out", "E-NUMBER")
+    return values.to(precision)
 
 
 def _refuse_not_finite_labels(labels: Any, name: str) -> None:
@@ -192,9 +163,8 @@ def _refuse_not_finite_labels(labels: Any, name: str) -> None:
     is_finite = torch.isfinite(labels).cpu().numpy() if isinstance(labels, Tensor) else np.isfinite(labels)
     n = int((~is_finite).reshape(len(is_finite), -1).any(axis=1).sum())
     if n:
-        raise InputError(
-            name, f"has NaN or infinite labels ({n} observations)", "take these observations out", "E-NUMBER"
-        )
+        text = f"has NaN or infinite labels ({n} observations)"
+        raise InputError(name, text, "take these observations out", "E-NUMBER")
 
 
 def _refuse_unknown_tokens(tokens: Tensor, module: nn.Module, name: str) -> None:
@@ -237,17 +207,7 @@ def token_table(module: nn.Module) -> nn.Embedding | nn.EmbeddingBag | None:
 def class_names(classes: int | Sequence[Any] | None, n_outputs: int | None) -> tuple[str, ...] | None:
     """Return the names of the classes, in the order of the outputs; None where there are none.
 
-    Parameters
-    ----------
-    classes : int or sequence of str, optional
-        Their number, or their names. Default: as many as there are outputs.
-    n_outputs : int or None
-        Outputs of the network; None where its outputs are no vector.
-
-    Raises
-    ------
-    InputError
-        For a number that is not that of the outputs; one output may stand for two classes.
+    Without a number or names there are as many as outputs; one output may stand for two classes.
     """
     if classes is None:
         return None if n_outputs is None or n_outputs < 2 else tuple(map(str, range(n_outputs)))
@@ -259,10 +219,9 @@ def class_names(classes: int | Sequence[Any] | None, n_outputs: int | None) -> t
         names = tuple(map(str, classes))
     if len(names) < 2:
         raise InputError("classes", f"expected at least two, found {len(names)}")
-    if len(set(names)) < len(names):
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise InputError("classes", f"{repeated!r} stands twice", "give every class a name of its own", "E-TWICE")
-    if n_outputs is not None and n_outputs != len(names) and not (n_outputs == 1 and len(names) == 2):
+    if repeated := [name for name, n in Counter(names).items() if n > 1]:
+        raise InputError("classes", f"{repeated[0]!r} stands twice", "give every class a name of its own", "E-TWICE")
+    if n_outputs not in (None, len(names)) and (n_outputs, len(names)) != (1, 2):
         raise InputError("classes", f"are {len(names)}, but the network has {n_outputs} outputs", code="E-SHAPE")
     return names
 
@@ -283,30 +242,16 @@ def could_be_classes(labels: Any, n_outputs: int) -> bool:
 def numbers_of_classes(labels: Any, classes: Sequence[str], name: str) -> Labels:
     """Return the number of the class of every observation (n,), -1 where it has none.
 
-    Parameters
-    ----------
-    labels : array or Tensor of shape (n,) or (n, 1)
-        Numbers from 0, `IGNORED_LABEL` for none, or names of classes.
-    classes : sequence of str
-        Names of the classes.
-    name : str
-        In messages.
-
-    Raises
-    ------
-    InputError
-        For labels of another shape, that are no whole numbers, or of no class.
+    Labels (n,) or (n, 1) are numbers from 0, `IGNORED_LABEL` for none, or names of classes.
     """
     values = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+    # A column of labels is one for each observation too.
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1:
-        raise InputError(
-            name,
-            f"has labels of shape {values.shape}, expected one for each observation",
-            "give numbers of classes (`y.argmax(1)` of one-hot labels), or `y.float()` where several may hold",
-            "E-SHAPE",
-        )
+        text = f"has labels of shape {values.shape}, expected one for each observation"
+        remedy = "give numbers of classes (y.argmax(1) of one-hot labels), or y.float() where several may hold"
+        raise InputError(name, text, remedy, "E-SHAPE")
     if values.dtype.kind in "UO":
         number_of = {text: number for number, text in enumerate(classes)}
         texts = [str(value) for value in values]
@@ -323,12 +268,9 @@ def numbers_of_classes(labels: Any, classes: Sequence[str], name: str) -> Labels
     outside = ~is_ignored & ((numbers < 0) | (numbers >= len(classes)))
     if outside.any():
         listed = ", ".join(map(str, np.unique(numbers[outside])[:MAX_NAMED_LABELS]))
-        raise InputError(
-            name,
-            f"has labels outside the classes 0 to {len(classes) - 1}: {listed} ({int(outside.sum())} observations)",
-            f"count classes from 0; {IGNORED_LABEL} marks an observation without a class",
-            "E-NUMBER",
-        )
+        text = f"has labels outside the classes 0 to {len(classes) - 1}: {listed} ({int(outside.sum())} observations)"
+        remedy = f"count classes from 0; {IGNORED_LABEL} marks an observation without a class"
+        raise InputError(name, text, remedy, "E-NUMBER")
     return np.where(is_ignored, -1, numbers)
 
 

@@ -59,13 +59,7 @@ class StoredMoments(StrictModel):
         return {f"{prefix}/{what}": TensorSpec((n, None), REAL, may_be_empty=True) for what, n in n_rows.items()}
 
     def read(self, prefix: str, arrays: Mapping[str, AnyArray], called: Sequence[str]) -> list[Moments]:
-        """Return the moments.
-
-        Raises
-        ------
-        InputError
-            For moments that are none, each under what it is called.
-        """
+        """Return the moments; raise InputError for moments that are none, each under what it is called."""
         factors = np.split(arrays[f"{prefix}/factor"], np.cumsum(self.ranks)[:-1])
         rows = zip(
             called, self.n_observations, arrays[f"{prefix}/mean"], factors, arrays[f"{prefix}/residual"], strict=True
@@ -161,13 +155,7 @@ class StoredClassTokens(StrictModel):
         }
 
     def read(self, prefix: str, arrays: Mapping[str, AnyArray], whole: TokenCounts) -> dict[int, TokenCounts]:
-        """Return the counts of every class, of the vocabulary and padding of all.
-
-        Raises
-        ------
-        FileFormatError
-            For counts of classes or tokens that are not there.
-        """
+        """Return the counts of every class, of the vocabulary and padding of all."""
         place, token, occurrences = arrays[f"{prefix}/unigrams"].T
         size = (len(self.numbers), len(whole.unigrams))
         if len(place) and ((place < 0) | (place >= size[0]) | (token < 0) | (token >= size[1])).any():

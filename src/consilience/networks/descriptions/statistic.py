@@ -19,33 +19,15 @@ from consilience.networks.descriptions.observations import Batch
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What is known of a network and its observations with the first batch.
+    """What is known of a network and its observations with the first batch."""
 
-    Parameters
-    ----------
-    module : Module
-        The network.
-    first : Tensor of shape (2, ...)
-        Two inputs, on the network's device.
-    n_outputs : int or None
-        Numbers of an answer; None where it is no vector.
-    classes : tuple of str or None
-        Names of the classes.
-    are_labelled : bool
-        Whether there are labels of classes.
-    is_token : bool
-        Whether inputs are tokens.
-    hooks : ExitStack
-        What removes hooks from the network in the end.
-    """
-
-    module: nn.Module
-    first: Tensor
-    n_outputs: int | None
-    classes: tuple[str, ...] | None
-    are_labelled: bool
-    is_token: bool
-    hooks: ExitStack
+    module: nn.Module  # the network
+    first: Tensor  # (2, ...): two inputs, on the network's device
+    n_outputs: int | None  # numbers of an answer; None where it is no vector
+    classes: tuple[str, ...] | None  # names of the classes
+    are_labelled: bool  # whether there are labels of classes
+    is_token: bool  # whether inputs are tokens
+    hooks: ExitStack  # what removes hooks from the network in the end
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -35,17 +35,7 @@ counted over all classes. Chosen by hand, for memory."""
 
 
 class TokenAccumulator:
-    """Counts of tokens (n, length) that arrive in batches.
-
-    Parameters
-    ----------
-    vocabulary : int
-        Number of tokens that there are.
-    padding : int, optional
-        The token that fills sequences up at their end.
-    n_groups : int, optional
-        Groups that are told apart, such as classes. Default: 1.
-    """
+    """Counts of tokens (n, length) that arrive in batches, by group; `padding` fills sequences up at their end."""
 
     def __init__(self, vocabulary: int, padding: int | None, n_groups: int = 1) -> None:
         """Start without tokens."""
@@ -107,23 +97,10 @@ class TokenAccumulator:
     def result(
         self, said: Labels, described: Labels, min_count: float
     ) -> tuple[TokenCounts | None, dict[int, TokenCounts]]:
-        """Return what may leave of the counts of some groups together, and of single ones.
+        """Return what may leave of the counts of the `said` groups together, and of the `described` ones of them alone.
 
-        Parameters
-        ----------
-        said : array of int
-            Groups that may leave together.
-        described : array of int
-            Those of them that leave by themselves too, without pairs.
-        min_count : float
-            Observations in which a token, a pair or a length must occur.
-
-        Returns
-        -------
-        TokenCounts or None
-            Of all; None where there are too few tokens.
-        dict of int to TokenCounts
-            By group.
+        Single groups have no pairs. A token, a pair or a length must occur in `min_count` observations; with too few
+        tokens of all there is nothing.
         """
         least = MIN_TOKEN_COUNT if min_count > 0 else 0
         is_single = np.isin(said, described)
@@ -172,15 +149,7 @@ class TokenAccumulator:
 
 
 class TokenStatistic(Statistic):
-    """Counts of tokens, by class where memory allows.
-
-    Parameters
-    ----------
-    setting : Setting
-        The classes.
-    table : Embedding or EmbeddingBag
-        What reads the tokens.
-    """
+    """Counts of tokens, by class where memory allows."""
 
     def __init__(self, setting: Setting, table: nn.Embedding | nn.EmbeddingBag) -> None:
         """Start without tokens."""
@@ -220,21 +189,8 @@ def _is_frequent(
 ) -> tuple[AnyArray, AnyArray]:
     """Return which counts (groups, k) a group may say by itself, and which are in those of all groups together.
 
-    Parameters
-    ----------
-    occurrences, observations : array of shape (groups, k)
-        How often, and in how many observations of each group.
-    is_single : array of shape (groups,), bool
-        Groups that say counts by themselves.
-    least, min_count : float
-        Least occurrences, and least observations.
-
-    Returns
-    -------
-    array of shape (groups, k), bool
-        What a group says by itself.
-    array of shape (groups, k), bool
-        That, and what is left of all groups together, where that is frequent too.
+    The latter are the former and what is left of all groups together, where that is frequent too: with `least`
+    occurrences in `min_count` observations.
     """
     is_own = is_single[:, None] & (occurrences >= least) & (observations >= min_count)
     others = [np.where(is_own, 0, counts).sum(axis=0) for counts in (occurrences, observations)]

@@ -27,6 +27,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -100,68 +101,43 @@ def fisher_information(
     """Return the Fisher information of a network's trained parameters; see `consilience.fisher`."""
     parameters = {name: values for name, values in module.named_parameters() if values.requires_grad}
     if not parameters:
-        raise InputError(
-            "module", "has no parameter with requires_grad, so there is nothing to inform", "set it", "E-NEEDED"
-        )
+        text = "has no parameter with requires_grad, so there is nothing to inform"
+        raise InputError("module", text, "set it", "E-NEEDED")
     inputs = as_batches(batches)
     total = sum(map(batch_length, inputs)) if isinstance(inputs, (list, Tensor)) else 0  # 0: a stream of unknown length
-    # One accumulator for what leaves: a diagonal or a low-rank sketch.
-    accumulator = _accumulator(parameters, kind == "factors", rank)
-    sums = KroneckerSums({})  # of layers whose information factorises; what has no factors keeps its diagonal
-    n_seen, is_linear = 0, False
-    n_parameters = sum(values.numel() for values in parameters.values())
+    accumulator = _LowRankAccumulator(parameters, rank) if kind == "factors" else _DiagonalAccumulator(parameters)
     generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
     with evaluation_mode(module):
         backward = PerSampleBackward(module, parameters)
-        method, step = GradientMethod.ONE_BY_ONE, 1
-        is_chosen = False
+        measured = _Measurement(backward, kind, likelihood, noise, n_draws, generator, accumulator)
         for batch in inputs:
-            if not n_seen:
-                _refuse_unfit(backward, batch)
-                is_linear = _is_linear(module, parameters, batch, generator)
-                if kind == "kronecker":
-                    sums = KroneckerSums.start(backward, batch)
-                    rest = {name: values for name, values in parameters.items() if name not in sums.parameters}
-                    accumulator = _DiagonalAccumulator(rest)
-            # One observation alone cannot show whether several interact.
-            if not is_chosen and batch_length(batch) > 1:
-                method, is_chosen = _in_single_precision(backward).choose_method(batch), True
-                step = _observations_at_once(backward, batch, method, n_parameters, kind == "factors")
-                if sums.layers:
-                    step = min(step, observations_at_once(backward, batch))
-            for start in range(0, batch_length(batch), step):
-                rows = batch_rows(batch, slice(start, start + step))
-                for way, parts in _passes(method, accumulator, sums):
-                    outputs, backward_pass = backward.forward(rows, way)
-                    _refuse_outputs(outputs, likelihood)
-                    if kind == "kronecker" and n_draws is None and outputs[0].numel() > MAX_EXACT_OUTPUTS:
-                        n_draws = 1
-                    for column in _output_gradients(outputs, likelihood, noise, n_draws, generator):
-                        gradients = backward_pass(column)
-                        for part in parts:
-                            part.add(gradients)
-                n_seen += batch_length(rows)
-                progress(n_seen, max(total, n_seen))
+            if not measured.n_seen:
+                measured.begin(batch)
+            measured.choose_method(batch)
+            for start in range(0, batch_length(batch), measured.step):
+                measured.add(batch_rows(batch, slice(start, start + measured.step)))
+                progress(measured.n_seen, max(total, measured.n_seen))
+    n_seen = measured.n_seen
     _refuse_numbers(n_seen, minimum, n_observations)
-    residual, rows_by_parameter = accumulator.result(n_seen)
-    layers, only_diagonals = sums.factors(n_seen, MIN_COUNT)
+    residual, rows_by_parameter = measured.accumulator.result(n_seen)
+    layers, only_diagonals = measured.sums.factors(n_seen, MIN_COUNT)
     if only_diagonals:
         warn_caller(few_observations_text(n_seen, only_diagonals), WithheldWarning)
     # F is a sum over observations, so that factors, whose squares are summed, scale with the root.
-    scale = 1.0 if n_observations is None else n_observations / n_seen
-    state = arrays_of_module(module)
+    observations = float(n_seen if n_observations is None else n_observations)
+    scale = observations / n_seen
     return FisherInformation(
         residual={name: _stored(values * scale, parameters[name]) for name, values in residual.items()},
         factors={name: _stored(values * scale**0.5, parameters[name]) for name, values in rows_by_parameter.items()},
         layers=layers,
-        observations=float(n_seen if n_observations is None else n_observations),
+        observations=observations,
         prior_precision=prior_precision,
         likelihood=likelihood,
         noise=noise,
         seen=n_seen,
-        samples=n_draws,
-        linear=is_linear,
-        digest=parameter_digest(state, parameters),
+        samples=measured.n_draws,
+        linear=measured.is_linear,
+        digest=parameter_digest(arrays_of_module(module), parameters),
         aliases={alias: name for alias, name in aliases_of_module(module).items() if name in parameters},
     )
 
@@ -169,28 +145,11 @@ def fisher_information(
 def _refuse_numbers(n_seen: int, minimum: int, n_observations: float | None) -> None:
     """Raise for too few observations, and for a number of all that is smaller than that of those seen."""
     if n_seen < minimum:
-        raise InputError(
-            "batches",
-            f"Fisher information over {n_seen} observations may betray single ones",
-            f"give at least {minimum}, or allow fewer with `minimum=`",
-            "E-FEW",
-        )
+        text = f"Fisher information over {n_seen} observations may betray single ones"
+        raise InputError("batches", text, f"give at least {minimum}, or allow fewer with minimum=", "E-FEW")
     if n_observations is not None and n_observations < n_seen:
         text = f"{n_observations:g} are fewer than the {n_seen} that were looked at"
         raise InputError("n_observations", text, "leave it out", "E-FEW")
-
-
-def _passes(
-    method: GradientMethod, accumulator: _FisherAccumulator, sums: KroneckerSums
-) -> list[tuple[GradientMethod, list[_FisherAccumulator | KroneckerSums]]]:
-    """Return how gradients are taken and what they are added to: one pass where one will do for all."""
-    if not sums.layers:
-        return [(method, [accumulator])]
-    if not accumulator.parameters:
-        return [(GradientMethod.CLOSED_FORMS, [sums])]
-    if method is GradientMethod.CLOSED_FORMS:
-        return [(method, [accumulator, sums])]
-    return [(method, [accumulator]), (GradientMethod.CLOSED_FORMS, [sums])]
 
 
 class _FisherAccumulator(ABC):
@@ -214,11 +173,8 @@ class _FisherAccumulator(ABC):
 
     def flat(self, gradients: PerSampleGradients) -> Tensor:
         """Return the gradients of all parameters in rows (n, P)."""
-        return torch.cat([self._rows(gradients.gradients(name)) for name in self.parameters], dim=1)
-
-    @staticmethod
-    def _rows(gradients: Tensor) -> Tensor:
-        return gradients.reshape(len(gradients), -1)
+        by_parameter = [gradients.gradients(name) for name in self.parameters]
+        return torch.cat([of_one.reshape(len(of_one), -1) for of_one in by_parameter], dim=1)
 
     def split(self, rows: Tensor) -> NamedTensors:
         """Return rows (..., P) by parameter, (..., *shape) each."""
@@ -273,21 +229,71 @@ class _LowRankAccumulator(_FisherAccumulator):
         return self.split(residual), self.split(directions)
 
 
-def _accumulator(parameters: Mapping[str, Tensor], factors: bool, rank: int | None) -> _FisherAccumulator:
-    return _LowRankAccumulator(parameters, rank) if factors else _DiagonalAccumulator(parameters)
+@dataclass(eq=False)
+class _Measurement:
+    """What is summed over the observations seen so far, and how their gradients are taken."""
 
+    backward: PerSampleBackward
+    kind: Kind
+    likelihood: Likelihood
+    noise: float
+    n_draws: int | None
+    generator: torch.Generator
+    accumulator: _FisherAccumulator  # of all parameters, or of those whose information does not factorise
+    sums: KroneckerSums = field(default_factory=lambda: KroneckerSums({}))  # of layers whose information factorises
+    method: GradientMethod = GradientMethod.ONE_BY_ONE
+    step: int = 1  # observations that go backward together
+    n_seen: int = 0
+    is_linear: bool = False
+    _is_chosen: bool = False
 
-def _output_gradients(
-    outputs: Tensor,
-    likelihood: Likelihood,
-    noise: float,
-    n_draws: int | None,
-    generator: torch.Generator,
-) -> Iterator[Tensor]:
-    """Yield the columns s_nc of all observations at once, each in the outputs' shape (n, ...)."""
-    if n_draws is None:
-        return information_square_root(outputs, likelihood, noise)
-    return sampled_scores(outputs, likelihood, noise, n_draws, generator)
+    def begin(self, batch: Any) -> None:
+        """Look at the first batch: whether the network takes it, is linear, and which layers factorise."""
+        parameters = self.backward.parameters
+        _refuse_unfit(self.backward, batch)
+        self.is_linear = _is_linear(self.backward.module, parameters, batch, self.generator)
+        if self.kind == "kronecker":
+            self.sums = KroneckerSums.start(self.backward, batch)
+            rest = {name: values for name, values in parameters.items() if name not in self.sums.parameters}
+            self.accumulator = _DiagonalAccumulator(rest)
+
+    def choose_method(self, batch: Any) -> None:
+        """Choose how gradients are taken, once there is a batch of several observations."""
+        if self._is_chosen or batch_length(batch) < 2:  # one alone cannot show whether several interact
+            return
+        self.method, self._is_chosen = _in_single_precision(self.backward).choose_method(batch), True
+        self.step = _observations_at_once(self.backward, batch, self.method, self.kind == "factors")
+        if self.sums.layers:
+            self.step = min(self.step, observations_at_once(self.backward, batch))
+
+    def add(self, rows: Any) -> None:
+        """Add the gradients of some observations."""
+        for way, parts in self._passes():
+            outputs, backward_pass = self.backward.forward(rows, way)
+            _refuse_outputs(outputs, self.likelihood)
+            if self.kind == "kronecker" and self.n_draws is None and outputs[0].numel() > MAX_EXACT_OUTPUTS:
+                self.n_draws = 1
+            for column in self._output_gradients(outputs):
+                gradients = backward_pass(column)
+                for part in parts:
+                    part.add(gradients)
+        self.n_seen += batch_length(rows)
+
+    def _passes(self) -> list[tuple[GradientMethod, list[_FisherAccumulator | KroneckerSums]]]:
+        """Return how gradients are taken and what they are added to: one pass where one will do for all."""
+        if not self.sums.layers:
+            return [(self.method, [self.accumulator])]
+        if not self.accumulator.parameters:
+            return [(GradientMethod.CLOSED_FORMS, [self.sums])]
+        if self.method is GradientMethod.CLOSED_FORMS:
+            return [(self.method, [self.accumulator, self.sums])]
+        return [(self.method, [self.accumulator]), (GradientMethod.CLOSED_FORMS, [self.sums])]
+
+    def _output_gradients(self, outputs: Tensor) -> Iterator[Tensor]:
+        """Yield the columns s_nc of all observations at once, each in the outputs' shape (n, ...)."""
+        if self.n_draws is None:
+            return information_square_root(outputs, self.likelihood, self.noise)
+        return sampled_scores(outputs, self.likelihood, self.noise, self.n_draws, self.generator)
 
 
 def _in_single_precision(backward: PerSampleBackward) -> PerSampleBackward:
@@ -299,10 +305,9 @@ def _in_single_precision(backward: PerSampleBackward) -> PerSampleBackward:
     return PerSampleBackward(module, {name: named[name] for name in backward.parameters})
 
 
-def _observations_at_once(
-    backward: PerSampleBackward, batch: Any, method: GradientMethod, n_parameters: int, factors: bool
-) -> int:
+def _observations_at_once(backward: PerSampleBackward, batch: Any, method: GradientMethod, factors: bool) -> int:
     """Return how many observations go backward together, by what is in memory of each of them."""
+    n_parameters = sum(values.numel() for values in backward.parameters.values())
     limits = [_MAX_OBSERVATIONS_AT_ONCE]
     if method is GradientMethod.CLOSED_FORMS:
         limits.append(_MAX_LAYER_ENTRIES // max(1, backward.entries_per_observation(batch)))
@@ -314,13 +319,7 @@ def _observations_at_once(
 
 
 def _refuse_unfit(backward: PerSampleBackward, batch: Any) -> None:
-    """Raise where the network does not take its inputs.
-
-    Raises
-    ------
-    InputError
-        With the first line of the network's own error.
-    """
+    """Raise where the network does not take its inputs."""
     try:
         backward.forward(batch_rows(batch, slice(0, 1)), GradientMethod.ONE_BY_ONE)
     except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, KeyError) as error:
@@ -336,12 +335,11 @@ def _stored(values: Tensor, parameter: Tensor) -> Tensor:
 
 def _refuse_outputs(outputs: Tensor, likelihood: Likelihood) -> None:
     if likelihood == "categorical" and (outputs.ndim < 2 or outputs.shape[1] < 2):
-        raise InputError(
-            "",
+        text = (
             f"the network answers shape {tuple(outputs.shape)}; a categorical likelihood needs logits of two classes "
-            "or more on the second axis (`likelihood='bernoulli'` takes a logit alone)",
-            code="E-SHAPE",
+            "or more on the second axis (likelihood='bernoulli' takes a logit alone)"
         )
+        raise InputError("", text, code="E-SHAPE")
 
 
 def _is_linear(module: nn.Module, parameters: Mapping[str, Tensor], batch: Any, generator: torch.Generator) -> bool:
@@ -374,15 +372,7 @@ hand; nobody has measured other values."""
 
 
 class GradientSketch:
-    """A low-rank sketch of rows of length P.
-
-    Parameters
-    ----------
-    n_parameters : int
-        P.
-    rank : int or None
-        Largest number of directions to return; None for all that there are.
-    """
+    """A sketch of rows of length P, of as many directions as its rank says, or all that there are."""
 
     def __init__(self, n_parameters: int, rank: int | None) -> None:
         """Start without rows."""

@@ -58,13 +58,7 @@ class FisherHeader(StrictModel):
 
 
 def write_fisher(path: Path, information: FisherInformation) -> None:
-    """Write Fisher information, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        When the path cannot be written, or an array cannot be stored.
-    """
+    """Write Fisher information, whole or not at all; raise InputError for what cannot be written."""
     arrays = {f"residual/{name}": values for name, values in information.residual.items()}
     arrays |= {f"factors/{name}": values for name, values in information.factors.items()}
     arrays |= factor_arrays(information.layers)
@@ -85,13 +79,7 @@ def _tensors(header: FisherHeader) -> dict[str, TensorSpec]:
 
 
 def _make(file: SafetensorsFile, header: FisherHeader, arrays: dict[str, AnyArray]) -> tuple[FisherInformation, None]:
-    """Return the Fisher information of a file.
-
-    Raises
-    ------
-    InputError
-        When its values are not valid, naming the parameters at fault.
-    """
+    """Return the Fisher information of a file."""
     try:
         information = FisherInformation(
             residual={name: arrays[f"residual/{name}"] for name in header.parameters},

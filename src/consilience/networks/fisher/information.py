@@ -19,7 +19,7 @@ the parameters binds them to the network that they were computed at.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, Literal, get_args
@@ -112,97 +112,72 @@ class FisherInformation(Displayed):
     sha256: str | None = None
 
     def __post_init__(self) -> None:
-        problems = (
-            [Problem(self.name, "has no parameters", code="E-NEEDED")] if not self.residual and not self.layers else []
-        )
-        arrays = [*self.residual.items(), *self.factors.items()]
+        problems = [] if self.residual or self.layers else [Problem(self.name, "has no parameters", code="E-NEEDED")]
         problems += [
-            Problem(self.name, f"{key} holds {v.dtype}, not floats", code="E-TYPE")
-            for key, v in arrays
-            if not is_floating(v)
+            Problem(self.name, f"{key} holds {values.dtype}, not floats", code="E-TYPE")
+            for key, values in (*self.residual.items(), *self.factors.items())
+            if not is_floating(values)
         ]
         if not problems:
-            problems += non_finite_problems(
-                {f"residual of {key}": values for key, values in self.residual.items()}, self.name
-            )
-            problems += non_finite_problems(
-                {f"factors of {key}": values for key, values in self.factors.items()}, self.name
-            )
-        if not problems:
-            problems += [
-                Problem(
-                    self.name,
-                    f"parameter {key} has negative information, smallest {float(_minimum(values)):.3g}; "
-                    "a Fisher diagonal is a sum of squares: compute it anew with consilience.fisher",
-                    code="E-NUMBER",
+            for what, arrays in (("residual", self.residual), ("factors", self.factors)):
+                problems += non_finite_problems(
+                    {f"{what} of {key}": values for key, values in arrays.items()}, self.name
                 )
-                for key, values in self.residual.items()
-                if _minimum(values) < 0
-            ]
-            problems += self._factor_problems() + self._layer_problems()
+        if not problems:
+            problems += [*self._negative_problems(), *self._factor_problems(), *self._layer_problems()]
         problems += self._statement_problems()
         # Information of zero everywhere would give the network no weight in any parameter.
         if not problems and not self._is_informative():
-            problems.append(
-                Problem(
-                    self.name,
-                    "has information that is zero for every parameter, so the network says nothing of its data",
-                    "look at its outputs (saturated, or constant) or leave it out",
-                    "E-NUMBER",
-                )
-            )
+            text = "has information that is zero for every parameter, so the network says nothing of its data"
+            remedy = "look at its outputs (saturated, or constant) or leave it out"
+            problems.append(Problem(self.name, text, remedy, "E-NUMBER"))
         if problems:
             raise InputError(problems)
 
-    def _statement_problems(self) -> list[Problem]:
-        """Return the problems with the numbers and the likelihood that it states, a line each."""
-        problems = [
-            Problem(self.name, f"{name} must be a positive number, found {value!r}", code="E-NUMBER")
-            for name, value in (("observations", self.observations), ("noise", self.noise))
-            if value is not None and not (isfinite(value) and value > 0)
-        ]
+    def _negative_problems(self) -> Iterator[Problem]:
+        """Yield the parameters whose diagonal, a sum of squares, is negative."""
+        for key, values in self.residual.items():
+            if _minimum(values) < 0:
+                text = f"parameter {key} has negative information, smallest {float(_minimum(values)):.3g}; a Fisher"
+                text += " diagonal is a sum of squares: compute it anew with consilience.fisher"
+                yield Problem(self.name, text, code="E-NUMBER")
+
+    def _statement_problems(self) -> Iterator[Problem]:
+        """Yield the problems with the numbers and the likelihood that it states."""
+        for name, value in (("observations", self.observations), ("noise", self.noise)):
+            if value is not None and not (isfinite(value) and value > 0):
+                yield Problem(self.name, f"{name} must be a positive number, found {value!r}", code="E-NUMBER")
         prior = self.prior_precision
         if prior is not None and not (isfinite(prior) and prior >= 0):
             text = f"prior_precision must be a number, not negative, found {prior!r}"
-            problems.append(Problem(self.name, text, code="E-NUMBER"))
+            yield Problem(self.name, text, code="E-NUMBER")
         if self.likelihood is not None and self.likelihood not in LIKELIHOODS:
             text = f"likelihood must be one of {', '.join(LIKELIHOODS)}, found {self.likelihood!r}"
-            problems.append(Problem(self.name, text))
-        return problems
+            yield Problem(self.name, text)
 
-    def _factor_problems(self) -> list[Problem]:
-        """Return the problems with names and shapes of factors, a line each."""
-        if not self.factors:
-            return []
+    def _factor_problems(self) -> Iterator[Problem]:
+        """Yield the problems with names and shapes of factors."""
         if any(values.ndim == 0 or not values.shape[0] for values in self.factors.values()):
-            return [Problem(self.name, "factors of rank 0", "leave them out")]
-        if set(self.factors) != set(self.residual):
-            unpaired = sorted(set(self.factors) ^ set(self.residual))
-            return [
-                Problem(self.name, f"{_shorten(unpaired)}: both a residual and factors are needed", code="E-NEEDED")
-            ]
-        return [
-            Problem(
-                self.name,
-                f"factors of {key} have shape {tuple(values.shape)}, expected {(self.rank, *self.residual[key].shape)}",
-                code="E-SHAPE",
-            )
-            for key, values in self.factors.items()
-            if tuple(values.shape) != (self.rank, *self.residual[key].shape)
-        ]
+            yield Problem(self.name, "factors of rank 0", "leave them out")
+        elif self.factors and set(self.factors) != set(self.residual):
+            unpaired = _shorten(sorted(set(self.factors) ^ set(self.residual)))
+            yield Problem(self.name, f"{unpaired}: both a residual and factors are needed", code="E-NEEDED")
+        else:
+            for key, values in self.factors.items():
+                expected = (self.rank, *self.residual[key].shape)
+                if tuple(values.shape) != expected:
+                    text = f"factors of {key} have shape {tuple(values.shape)}, expected {expected}"
+                    yield Problem(self.name, text, code="E-SHAPE")
 
-    def _layer_problems(self) -> list[Problem]:
-        """Return the problems with Kronecker factors, a line each."""
-        problems = [p for layer, factors in self.layers.items() for p in factors.problems(self.name, layer)]
+    def _layer_problems(self) -> Iterator[Problem]:
+        """Yield the problems with Kronecker factors."""
+        for layer, factors in self.layers.items():
+            yield from factors.problems(self.name, layer)
         if self.layers and self.factors:
-            problems.append(Problem(self.name, "has factors of all parameters and of layers", "give one of them"))
+            yield Problem(self.name, "has factors of all parameters and of layers", "give one of them")
         if twice := [name for name in informed_names(self.layers) if name in self.residual]:
-            problems.append(
-                Problem(
-                    self.name, f"{_shorten(twice)}: has a residual and Kronecker factors of its layer", code="E-TWICE"
-                )
-            )
-        return problems
+            text = f"{_shorten(twice)}: has a residual and Kronecker factors of its layer"
+            yield Problem(self.name, text, code="E-TWICE")
 
     def _is_informative(self) -> bool:
         """Return whether any entry is not zero."""
@@ -253,15 +228,8 @@ class FisherInformation(Displayed):
         """
         # diag(G^T G + diag(r)) = r + sum over factors of their squares
         diagonals = {key: values + _squares(self.factors.get(key)) for key, values in self.residual.items()}
-        return {
-            **diagonals,
-            **{key: self._scale * values for key, values in diagonal_by_parameter(self.layers).items()},
-        }
-
-    @property
-    def _scale(self) -> float:
-        """Number of observations that means over observations are multiplied by; 1 where it is unknown."""
-        return 1.0 if self.observations is None else self.observations
+        scale = 1.0 if self.observations is None else self.observations  # of means over observations
+        return diagonals | {key: scale * values for key, values in diagonal_by_parameter(self.layers).items()}
 
     def as_diagonal(self, shapes: Mapping[str, tuple[int, ...]]) -> FisherInformation:
         """Return the same with the diagonal alone of its Kronecker factors, for methods that read no factors."""
@@ -290,53 +258,31 @@ class FisherInformation(Displayed):
     def unfit(self, network: Network) -> list[Problem]:
         """Return the reasons why this is not the information of a network, a line each; empty when it may be."""
         names = {key: self._name(key, network.symmetry) for key in self.residual}
+        problems = [*self._misfits(names, network)]
+        if problems or self.digest is None:
+            return problems
         names |= {key: key for key in informed_names(self.layers)}
-        residual = {names[key]: values for key, values in self.residual.items()}
-        problems: list[Problem] = []
-        if missing := [key for key in names.values() if key not in network.arrays]:
-            problems.append(
-                Problem(
-                    self.name,
-                    f"{_shorten(missing)}: not in {network.name}",
-                    "give the information of this network",
-                    "E-MISMATCH",
-                )
-            )
-        problems += [
-            Problem(
-                self.name,
-                f"{key} has shape {tuple(values.shape)}, but {tuple(network.arrays[key].shape)} in {network.name}",
-                "give the information of this network",
-                "E-SHAPE",
-            )
-            for key, values in residual.items()
-            if key in network.arrays and tuple(values.shape) != tuple(network.arrays[key].shape)
-        ]
-        problems += [
-            Problem(
-                self.name,
-                f"factors of {layer or 'the network'} are those of another layer than that of {network.name}",
-                "give the information of this network",
-                "E-MISMATCH",
-            )
-            for layer, factors in self.layers.items()
-            if not missing and not factors.fit(layer, network.arrays)
-        ]
-        if (
-            not problems
-            and self.digest is not None
-            and self.digest != parameter_digest({key: network.arrays[name] for key, name in names.items()}, names)
-        ):
-            problems.append(
-                Problem(
-                    self.name,
-                    f"was computed at other parameters than those of {network.name} (another network, other "
-                    "order of units, or another precision)",
-                    "compute it for the network as it is sent",
-                    "E-MISMATCH",
-                )
-            )
-        return problems
+        if self.digest == parameter_digest({key: network.arrays[name] for key, name in names.items()}, names):
+            return []
+        text = f"was computed at other parameters than those of {network.name}"
+        text += " (another network, other order of units, or another precision)"
+        return [Problem(self.name, text, "compute it for the network as it is sent", "E-MISMATCH")]
+
+    def _misfits(self, names: Mapping[str, str], network: Network) -> Iterator[Problem]:
+        """Yield the parameters and layers that a network does not have, or not in this size."""
+        remedy = "give the information of this network"
+        shapes = {names[key]: tuple(values.shape) for key, values in self.residual.items()}
+        missing = [key for key in (*names.values(), *informed_names(self.layers)) if key not in network.arrays]
+        if missing:
+            yield Problem(self.name, f"{_shorten(missing)}: not in {network.name}", remedy, "E-MISMATCH")
+        for key, shape in shapes.items():
+            if key in network.arrays and shape != tuple(network.arrays[key].shape):
+                text = f"{key} has shape {shape}, but {tuple(network.arrays[key].shape)} in {network.name}"
+                yield Problem(self.name, text, remedy, "E-SHAPE")
+        for layer, factors in self.layers.items():
+            if not missing and not factors.fit(layer, network.arrays):
+                text = f"factors of {layer or 'the network'} are those of another layer than that of {network.name}"
+                yield Problem(self.name, text, remedy, "E-MISMATCH")
 
     def moved(self, network: Network, transports: Mapping[str, Transport]) -> FisherInformation:
         """Return the information of a network whose units were renumbered, or changed their sign.
@@ -357,20 +303,7 @@ class FisherInformation(Displayed):
 
 
 def as_information(information: Any, name: str) -> FisherInformation:
-    """Return what a user gave as a `FisherInformation`.
-
-    Parameters
-    ----------
-    information : FisherInformation or mapping of str to array
-        Information computed by `consilience.fisher`, or a diagonal by parameter.
-    name : str
-        Name in messages, for information that has none.
-
-    Raises
-    ------
-    InputError
-        For anything else.
-    """
+    """Return what a user gave as a `FisherInformation`, which a diagonal by parameter becomes under a name."""
     if isinstance(information, FisherInformation):
         return replace(information, name=name) if information.name == "Fisher information" else information
     if isinstance(information, Mapping) and all(isinstance(key, str) for key in information):
@@ -411,18 +344,9 @@ def _squares(factors: AnyArray | None) -> Any:
 
 
 def _take_entries(values: AnyArray, entries: Any, signs: Any, lead: int) -> AnyArray:
-    """Return an array of the same shape whose entries are others of it, times signs.
+    """Return an array (*leading, *shape) whose entries are others of it, times signs (size,), after `lead` axes.
 
-    Parameters
-    ----------
-    values : array of shape (*leading, *shape)
-        An array with `lead` axes before those of its parameter.
-    entries : array of int of shape (size,) or None
-        For every entry of the result the flat index of the entry that moves there; None where nothing moves.
-    signs : array of shape (size,) or None
-        Factors of 1 and -1; None for all 1.
-    lead : int
-        Number of leading axes.
+    The entries (size,) are flat indices of what moves there; None for either where nothing does.
     """
     if entries is None:
         return values

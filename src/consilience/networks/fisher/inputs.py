@@ -40,20 +40,15 @@ def gather_information(
         return _read(fishers)
     if not files:
         return None
+    # Files come in any order: the digest of the parameters says which network each is of.
     problems: list[Problem] = []
     with_digest: list[FisherInformation] = []
     for information in _read([named.file for named in files]):
         if isinstance(information.digest, str):
             with_digest.append(information)
             continue
-        problems.append(
-            Problem(
-                information.name,
-                "does not say which network it is of",
-                "give `fishers=` in the networks' order",
-                "E-NEEDED",
-            )
-        )
+        text, remedy = "does not say which network it is of", "give fishers= in the networks' order"
+        problems.append(Problem(information.name, text, remedy, "E-NEEDED"))
     by_network, unmatched = assign_by_digest(
         networks,
         with_digest,
@@ -63,12 +58,9 @@ def gather_information(
     )
     problems += unmatched
     if not problems:
+        text = "no file of Fisher information among the models is of this network"
         problems += [
-            Problem(
-                network.label,
-                "no file of Fisher information among the models is of this network",
-                "compute it with consilience.fisher",
-            )
+            Problem(network.label, text, "compute it with consilience.fisher")
             for number, network in enumerate(networks)
             if number not in by_network
         ]

@@ -107,9 +107,8 @@ class KroneckerFactors:
                 if smallest is not None:
                     faults.append((of, f"have a negative eigenvalue ({smallest:.3g}), which no second moment has"))
         if not faults and len(self.inputs) != len(self.outputs):
-            faults.append(
-                ("factors", f"are of {len(self.inputs)} groups of inputs, and {len(self.outputs)} of outputs")
-            )
+            text = f"are of {len(self.inputs)} groups of inputs, and {len(self.outputs)} of outputs"
+            faults.append(("factors", text))
         return faults
 
     def fit(self, layer: str, arrays: Mapping[str, AnyArray]) -> bool:
@@ -191,22 +190,7 @@ def moved_factors(
     """Return the factors of the network whose units were renumbered, or changed their sign.
 
     The permutation of a weight's entries is that of its rows and its columns: A moves as the columns, B as the rows.
-
-    Parameters
-    ----------
-    layers : mapping of str to KroneckerFactors
-        By path.
-    layouts : mapping of str to Layout
-        Of the arrays of the network.
-    transports : mapping of str to Transport
-        By group, a permutation of its units, with signs or without.
-    units : mapping of str to int
-        Number of units of every group.
-
-    Raises
-    ------
-    InputError
-        For a layer whose groups of channels are mixed, which no renumbering of a grouped convolution does.
+    Groups of channels that are mixed, which no renumbering of a grouped convolution does, are an `InputError`.
     """
     return {layer: _moved(layer, factors, layouts, transports, units) for layer, factors in layers.items()}
 
@@ -329,16 +313,7 @@ def factor_tensors(layers: Iterable[str]) -> dict[str, TensorSpec]:
 def factors_of_arrays(
     sizes: Mapping[str, list[int]], arrays: Mapping[str, AnyArray], name: str
 ) -> dict[str, KroneckerFactors]:
-    """Return the factors in the tensors of a file.
-
-    Parameters
-    ----------
-    sizes : mapping of str to list of int
-        By path: number of groups, o, d, and 1 where d counts a bias.
-    arrays : mapping of str to array
-        The file's tensors.
-    name : str
-        Name of the file in messages.
+    """Return the factors in the tensors of a file, of sizes (groups, o, d, and 1 where d counts a bias) by path.
 
     Raises
     ------
@@ -355,7 +330,7 @@ def factors_of_arrays(
         if matrices is None or matrices[0] is None or matrices[1] is None:
             shapes = " and ".join(str(list(one.shape)) for one in values)
             text = f"factors of {layer} have shapes {shapes}, which are not those of sizes {stated}"
-            problems.append(Problem(name, text, "compute them again"))
+            problems.append(Problem(name, text, _REMEDY))
             continue
         layers[layer] = KroneckerFactors(matrices[0], matrices[1], bool(stated[3]))
     if problems:

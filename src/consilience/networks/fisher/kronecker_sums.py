@@ -55,14 +55,9 @@ class _Deviations:
     """Counts of the observations in which a column of what a layer reads, or answers, is not what it mostly is.
 
     That is zero; of inputs also their median over the first pass, which is the other value of a scaled indicator.
-
-    Parameters
-    ----------
-    has_median : bool
-        Whether the median counts too.
     """
 
-    has_median: bool
+    has_median: bool  # whether the median counts too
     _usual: list[Tensor] = field(default_factory=list)  # (groups, 1, k) each
     _counts: list[Tensor] = field(default_factory=list)  # (groups, k) each
     _in_pass: list[Tensor] = field(default_factory=list)  # (n, groups, k) each: of the observations of this pass
@@ -92,15 +87,9 @@ class _Deviations:
 
 @dataclass(frozen=True, eq=False)
 class KroneckerSums:
-    """Sums over the observations seen so far.
+    """Sums over the observations seen so far."""
 
-    Parameters
-    ----------
-    layers : dict of str to bool
-        Path of every layer that has factors, and whether its bias counts among what it reads.
-    """
-
-    layers: dict[str, bool]
+    layers: dict[str, bool]  # path of every layer that has factors, and whether its bias counts among what it reads
     _inputs: dict[str, Tensor] = field(default_factory=dict)
     _outputs: dict[str, Tensor] = field(default_factory=dict)
     _n_rows: dict[str, int] = field(default_factory=dict)  # observations times positions
@@ -219,18 +208,8 @@ def kronecker_factors(
 ) -> tuple[dict[str, KroneckerFactors], list[str]]:
     """Return the factors of a network's layers over some inputs, and the layers of which only diagonals leave.
 
-    Parameters
-    ----------
-    backward : PerSampleBackward
-        The network, in evaluation mode.
-    inputs : Tensor of shape (n, ...)
-        Inputs, two or more.
-    likelihood, noise
-        What outputs stand for; see ``likelihoods``.
-    generator : torch.Generator
-        Source of outcomes, where they are drawn.
-    min_count : float
-        Observations that make a column of a factor non-zero, at least, for more than its diagonal.
+    Inputs (n, ...) are two or more. A column of a factor that fewer than `min_count` observations make non-zero leaves
+    as its diagonal.
     """
     sums = KroneckerSums.start(backward, inputs)
     if not sums.layers:

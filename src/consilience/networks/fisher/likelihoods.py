@@ -23,17 +23,10 @@ from consilience.networks.fisher.information import Likelihood
 
 
 def information_square_root(outputs: Tensor, likelihood: Likelihood, noise: float) -> Iterator[Tensor]:
-    """Yield the columns of S for every observation, each of the outputs' shape.
+    """Yield the columns of S for every observation, each of the outputs' shape (n, ...).
 
-    Parameters
-    ----------
-    outputs : Tensor of shape (n, ...)
-        Outputs of n observations. Classes are the second axis of a categorical likelihood's outputs, as in torch;
-        further axes are positions, whose outcomes are independent given the input.
-    likelihood : {"categorical", "bernoulli", "gaussian"}
-        Distribution of outcomes given the outputs.
-    noise : float
-        Standard deviation sigma of a gaussian likelihood.
+    Classes are the second axis of a categorical likelihood's outputs, as in torch; further axes are positions, whose
+    outcomes are independent given the input. The deviation sigma of a gaussian likelihood is `noise`.
     """
     if likelihood == "categorical":
         probabilities = outputs.softmax(dim=1)  # (n, classes, *positions)

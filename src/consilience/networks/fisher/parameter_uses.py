@@ -33,21 +33,11 @@ traffic then costs more than the calls. Chosen by hand; nobody has measured othe
 
 @dataclass(frozen=True, eq=False)
 class ParameterUse(ABC):
-    """One use of one parameter in the forward pass of a batch.
+    """One use of one parameter in the forward pass of a batch."""
 
-    Parameters
-    ----------
-    parameter : str
-        Name of the parameter.
-    shape : tuple of int
-        Shape of the parameter.
-    output : Tensor
-        The tensor z that the parameter contributes to; its gradient is g.
-    """
-
-    parameter: str
-    shape: tuple[int, ...]
-    output: Tensor
+    parameter: str  # its name
+    shape: tuple[int, ...]  # and its shape
+    output: Tensor  # the tensor z that the parameter contributes to; its gradient is g
 
     @abstractmethod
     def gradients(self, g: Tensor, rows: slice) -> Tensor:
@@ -69,17 +59,10 @@ def sum_of_squares(gradients: Callable[[slice], Tensor], shape: tuple[int, ...],
 
 @dataclass(frozen=True, eq=False)
 class LinearUse(ParameterUse):
-    """A weight that multiplies inputs: linear layers, convolutions, the weights of a recurrent cell.
+    """A weight that multiplies inputs: linear layers, convolutions, the weights of a recurrent cell."""
 
-    Parameters
-    ----------
-    inputs : Tensor of shape (n, groups, positions, d_in)
-        What the weight multiplies; one group but for grouped convolutions.
-    output_gradients : callable
-        From the gradient g of the output to that of the product, (n, groups, positions, d_out).
-    """
-
-    inputs: Tensor
+    inputs: Tensor  # (n, groups, positions, d_in): what the weight multiplies; one group but for grouped convolutions
+    # from the gradient g of the output to that of the product, (n, groups, positions, d_out)
     output_gradients: Callable[[Tensor], Tensor]
 
     def gradients(self, g: Tensor, rows: slice) -> Tensor:
@@ -110,18 +93,10 @@ class LinearUse(ParameterUse):
 
 @dataclass(frozen=True, eq=False)
 class ElementwiseUse(ParameterUse):
-    """A bias or a gain: the sum over positions of what multiplies it.
+    """A bias or a gain: the sum over positions of what multiplies it."""
 
-    Parameters
-    ----------
-    factor : Tensor or None
-        What the gain multiplies, in the output's shape; None for a bias.
-    by_position : callable
-        From a tensor in the output's shape to (n, positions, *shape).
-    """
-
-    factor: Tensor | None
-    by_position: Callable[[Tensor], Tensor]
+    factor: Tensor | None  # what the gain multiplies, in the output's shape; None for a bias
+    by_position: Callable[[Tensor], Tensor]  # from a tensor in the output's shape to (n, positions, *shape)
 
     def gradients(self, g: Tensor, rows: slice) -> Tensor:
         """Return sum_t g_t x_t."""
@@ -130,18 +105,10 @@ class ElementwiseUse(ParameterUse):
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingUse(ParameterUse):
-    """Rows of an embedding.
+    """Rows of an embedding."""
 
-    Parameters
-    ----------
-    indices : Tensor of shape (n, positions)
-        Rows that were looked up.
-    padding_index : int
-        The row that is not trained (padding_idx); -1 for none.
-    """
-
-    indices: Tensor
-    padding_index: int
+    indices: Tensor  # (n, positions): rows that were looked up
+    padding_index: int  # the row that is not trained (padding_idx); -1 for none
 
     def gradients(self, g: Tensor, rows: slice) -> Tensor:
         """Return gradients that are zero but for the rows that were looked up."""

@@ -33,17 +33,7 @@ from consilience.networks.repair.recurrent_layers import (
 def record_recurrent_uses(
     module: Recurrent, trained_name: Callable[[nn.Module, str], str | None], uses: list[ParameterUse]
 ) -> Iterator[None]:
-    """Run a recurrent module cell by cell for the while, and collect the uses of its weights.
-
-    Parameters
-    ----------
-    module : RNN, LSTM or GRU
-        The module; its own `forward` is back at the end.
-    trained_name : callable
-        Name of a parameter of the module, if it is trained.
-    uses : list of ParameterUse
-        The list that uses are appended to.
-    """
+    """Run a recurrent module cell by cell for the while, and append the uses of its trained weights to `uses`."""
     torch_forward: Any = module.forward
 
     def forward(inputs: Any, hx: Any = None) -> Any:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -83,21 +83,11 @@ class PerSampleGradients(ABC):
 
 @dataclass(frozen=True, eq=False)
 class ClosedFormGradients(PerSampleGradients):
-    """From one ordinary backward pass for all observations.
+    """From one ordinary backward pass for all observations."""
 
-    Parameters
-    ----------
-    n_observations : int
-        Observations of the batch.
-    uses : mapping of str to sequence of ParameterUse
-        By parameter.
-    output_gradients : mapping of int to Tensor
-        By the `id` of a use's output, the gradient g of that output.
-    """
-
-    n_observations: int
-    uses: Mapping[str, Sequence[ParameterUse]]
-    output_gradients: Mapping[int, Tensor]
+    n_observations: int  # observations of the batch
+    uses: Mapping[str, Sequence[ParameterUse]]  # by parameter
+    output_gradients: Mapping[int, Tensor]  # by the `id` of a use's output, the gradient g of that output
 
     def squares(self, name: str) -> Tensor:
         """Return the sum over observations of squared gradients of a parameter, in its shape."""
@@ -139,42 +129,28 @@ Backward = Callable[[Tensor], PerSampleGradients]
 class PerSampleBackward:
     """A network in evaluation mode that is differentiated for every observation by itself.
 
-    Parameters
-    ----------
-    module : Module
-        The network.
-    parameters : mapping of str to Parameter
-        Its trained parameters by name, tied ones once.
-
     Raises
     ------
     UnsupportedError
         For a network that normalises over the batch.
     """
 
-    module: nn.Module
-    parameters: Mapping[str, nn.Parameter]
+    module: nn.Module  # the network
+    parameters: Mapping[str, nn.Parameter]  # its trained parameters by name, tied ones once
     _names: Mapping[int, str] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_names", {id(values): name for name, values in self.parameters.items()})
         for path, part in self.module.named_modules():
             if isinstance(part, _BatchNorm) and part.running_mean is None:
-                raise UnsupportedError(
-                    path or "the network",
-                    "normalises over the batch, so that no observation has a gradient of its own",
-                    "give a network with running statistics (`track_running_stats=True`)",
-                )
+                text = "normalises over the batch, so that no observation has a gradient of its own"
+                remedy = "give a network with running statistics (track_running_stats=True)"
+                raise UnsupportedError(path or "the network", text, remedy)
 
     def forward(self, batch: Any, method: GradientMethod) -> tuple[Tensor, Backward]:
         """Return the outputs for a batch (n, ...), and the function that gives the gradients of every observation.
 
-        Parameters
-        ----------
-        batch : Tensor, mapping or tuple
-            Inputs.
-        method : GradientMethod
-            One that is right for the network, which `choose_method` tells; `ONE_BY_ONE` always is.
+        The method is one that is right for the network, which `choose_method` tells; `ONE_BY_ONE` always is.
         """
         if method is GradientMethod.VECTORISED:
             return self._forward_vectorised(batch)
@@ -185,11 +161,10 @@ class PerSampleBackward:
     def choose_method(self, batch: Any) -> GradientMethod:
         """Return the fastest way that gives the gradient of each observation, tried on the first ones."""
         trial = batch_rows(batch, slice(0, _N_TRIAL_OBSERVATIONS))
-        outputs, backward = self._forward_one_by_one(trial)
-        # A random gradient of the outputs: a difference in any of them shows.
-        column = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(0)).to(outputs)
-        expected = backward(column)
-        if self._has_closed_forms(trial) and self._agrees(GradientMethod.CLOSED_FORMS, trial, column, expected):
+        column, expected = self._alone(trial)
+        # Closed forms need layers of known kinds that use all trained parameters.
+        has_closed_forms = {use.parameter for use in self.recorded(trial)} == set(self.parameters)
+        if has_closed_forms and self._agrees(GradientMethod.CLOSED_FORMS, trial, column, expected):
             return GradientMethod.CLOSED_FORMS
         if self._agrees(GradientMethod.VECTORISED, trial, column, expected):
             return GradientMethod.VECTORISED
@@ -198,24 +173,14 @@ class PerSampleBackward:
     def closed_form_parameters(self, batch: Any) -> set[str]:
         """Return the parameters whose gradients the closed forms of their layers give, tried on the first rows."""
         trial = batch_rows(batch, slice(0, _N_TRIAL_OBSERVATIONS))
+        used = {use.parameter for use in self.recorded(trial)}
+        return self._right_parameters(used, GradientMethod.CLOSED_FORMS, trial, *self._alone(trial))
+
+    def _alone(self, trial: Any) -> tuple[Tensor, PerSampleGradients]:
+        """Return a random gradient of the outputs, where a difference in any shows, and the gradients taken alone."""
         outputs, backward = self._forward_one_by_one(trial)
         column = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(0)).to(outputs)
-        expected = backward(column)
-        largest = max(_largest(expected.gradients(name)) for name in self.parameters)
-        together, backward_together = self.forward(trial, GradientMethod.CLOSED_FORMS)
-        if together.shape != outputs.shape:
-            return set()
-        per_sample = backward_together(column)
-        return {
-            use.parameter
-            for use in self.recorded(trial)
-            if _are_close(
-                per_sample.gradients(use.parameter),
-                expected.gradients(use.parameter),
-                largest,
-                torch.finfo(self.parameters[use.parameter].dtype).eps,
-            )
-        }
+        return column, backward(column)
 
     def recorded(self, batch: Any) -> list[ParameterUse]:
         """Return the uses of trained parameters by layers of known kinds, for the first rows of a batch."""
@@ -223,22 +188,27 @@ class PerSampleBackward:
             _outputs(self.module, batch_rows(batch, slice(0, _N_TRIAL_OBSERVATIONS)))
         return uses
 
-    def _has_closed_forms(self, trial: Any) -> bool:
-        """Return whether layers of known kinds use all trained parameters."""
-        return {use.parameter for use in self.recorded(trial)} == set(self.parameters)
+    def _right_parameters(
+        self, names: Collection[str], method: GradientMethod, trial: Any, column: Tensor, expected: PerSampleGradients
+    ) -> set[str]:
+        """Return those of some parameters of which a way gives the gradients of each observation taken alone."""
+        outputs, backward = self.forward(trial, method)
+        if outputs.shape != column.shape:
+            return set()
+        per_sample = backward(column)
+        largest = max(_largest(expected.gradients(name)) for name in self.parameters)
+        eps = {name: torch.finfo(self.parameters[name].dtype).eps for name in names}
+        return {
+            name
+            for name in names
+            if _are_close(per_sample.gradients(name), expected.gradients(name), largest, eps[name])
+        }
 
     def _agrees(self, method: GradientMethod, trial: Any, column: Tensor, expected: PerSampleGradients) -> bool:
         """Return whether a way runs and gives the gradients of each observation taken alone."""
+        names = set(self.parameters)
         try:
-            outputs, backward = self.forward(trial, method)
-            if outputs.shape != column.shape:
-                return False
-            per_sample = backward(column)
-            largest = max(_largest(expected.gradients(name)) for name in self.parameters)
-            return all(
-                _are_close(per_sample.gradients(name), expected.gradients(name), largest, torch.finfo(values.dtype).eps)
-                for name, values in self.parameters.items()
-            )
+            return self._right_parameters(names, method, trial, column, expected) == names
         except (RuntimeError, IndexError, TypeError, ValueError):
             # A layer has another shape than its kind, or torch.func has no rule for an operation.
             return False
@@ -263,6 +233,7 @@ class PerSampleBackward:
         def outputs_of_all(parameters: dict[str, Tensor]) -> Tensor:
             return vmap(outputs_of_one, in_dims=(0, axes))(parameters, inputs)
 
+        # theta_n = theta for every observation n, so that the pullback to theta_n is the gradient of observation n.
         n = batch_length(batch)
         copies = {name: values.detach().expand(n, *values.shape) for name, values in self.parameters.items()}
         with _without_vectorisation_warnings():
@@ -337,15 +308,7 @@ class PerSampleBackward:
 
 
 class ModuleWithParameters(nn.Module):
-    """A network with other values for its parameters.
-
-    Parameters
-    ----------
-    module : Module
-        The network.
-    parameters : mapping of str to Tensor
-        Values by name, in the shapes of the parameters.
-    """
+    """A network with other values, by name, for its parameters."""
 
     def __init__(self, module: nn.Module, parameters: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -365,13 +328,7 @@ def _without_vectorisation_warnings() -> Iterator[None]:
 
 
 def _outputs(module: nn.Module, batch: Any) -> Tensor:
-    """Return the outputs of a network for a batch, (n, ...) with at least two axes.
-
-    Raises
-    ------
-    InputError
-        When they are no tensor, do not count observations on their first axis, or are not finite.
-    """
+    """Return the outputs of a network for a batch, (n, ...) with at least two axes."""
     with torch.enable_grad():
         outputs = call_module(module, batch)
     return _all_finite(_with_two_axes(outputs, batch_length(batch)))
@@ -380,27 +337,21 @@ def _outputs(module: nn.Module, batch: Any) -> Tensor:
 def _with_two_axes(outputs: Any, n_observations: int) -> Tensor:
     """Return outputs (n, ...) with at least two axes."""
     if not isinstance(outputs, Tensor):
-        raise InputError(
-            "", f"the network answers a {type(outputs).__name__}; wrap it so that it answers a tensor", code="E-TYPE"
-        )
+        text = f"the network answers a {type(outputs).__name__}; wrap it so that it answers a tensor"
+        raise InputError("", text, code="E-TYPE")
     if outputs.ndim == 1:
         outputs = outputs.unsqueeze(1)
     if outputs.ndim == 0 or len(outputs) != n_observations:
-        raise InputError(
-            "",
-            f"the network answers shape {tuple(outputs.shape)} for {n_observations} observations; the first axis "
-            "of what goes in and of what comes out must count them",
-            code="E-SHAPE",
-        )
+        text = f"the network answers shape {tuple(outputs.shape)} for {n_observations} observations; the first axis"
+        raise InputError("", f"{text} of what goes in and of what comes out must count them", code="E-SHAPE")
     return outputs
 
 
 def _all_finite(outputs: Tensor) -> Tensor:
     """Return outputs that are all finite."""
     if not bool(torch.isfinite(outputs).all()):
-        raise InputError(
-            "", "the network answers NaN or infinite values on these inputs; look at both", code="E-NUMBER"
-        )
+        text = "the network answers NaN or infinite values on these inputs; look at both"
+        raise InputError("", text, code="E-NUMBER")
     return outputs
 
 
@@ -433,16 +384,9 @@ def _as_batch(observation: Any, axes: Any) -> Any:
 
 
 def _are_close(together: Tensor, alone: Tensor, largest: float, eps: float) -> bool:
-    """Return whether gradients from two ways of computing them agree but for rounding.
+    """Return whether gradients (n, *shape) from two ways of computing them agree but for rounding.
 
-    Parameters
-    ----------
-    together, alone : Tensor of shape (n, *shape)
-        Gradients of one parameter.
-    largest : float
-        Largest entry of the gradients of all parameters.
-    eps : float
-        Rounding unit of the parameter's type.
+    Rounding is in units of `eps` of their own largest entry, or of the `largest` entry of all parameters.
     """
     if together.shape != alone.shape:
         return False
@@ -462,19 +406,7 @@ TrainedName = Callable[[nn.Module, str], str | None]
 def layer_uses(
     layer: nn.Module, arguments: tuple[Any, ...], output: Any, trained_name: TrainedName
 ) -> list[ParameterUse]:
-    """Return the uses of a layer's parameters in one call; none for a layer of an unknown kind.
-
-    Parameters
-    ----------
-    layer : Module
-        The layer that was called.
-    arguments : tuple
-        Positional arguments of the call.
-    output : Tensor
-        What the layer returned.
-    trained_name : callable
-        Name of a parameter of the layer, if it is trained.
-    """
+    """Return the uses of a layer's parameters in one call; none for a layer of an unknown kind."""
     if len(arguments) != 1 or not isinstance(arguments[0], Tensor) or not isinstance(output, Tensor):
         return []
     inputs = at_least_float32(arguments[0].detach()) if arguments[0].is_floating_point() else arguments[0]
@@ -489,20 +421,23 @@ def layer_uses(
         indices = inputs.reshape(len(inputs), -1)
         return [EmbeddingUse(weight, tuple(layer.weight.shape), output, indices, padding_index)]
     normalised = _normalised_inputs(layer, inputs)
-    if normalised is None:
-        return []
+    return [] if normalised is None else _norm_uses(layer, normalised, output, weight, bias)
+
+
+def _norm_uses(
+    layer: Any, normalised: Tensor, output: Tensor, weight: str | None, bias: str | None
+) -> list[ParameterUse]:
+    """Return the uses of gain and bias of a normalisation."""
     of_last_axes = isinstance(layer, (nn.LayerNorm, nn.RMSNorm))
-    shape: Any = layer.normalized_shape if of_last_axes else normalised.shape[1:2]
+    shape = tuple(layer.normalized_shape if of_last_axes else normalised.shape[1:2])
 
     def by_position(g: Tensor) -> Tensor:  # (n, positions, *shape)
         if of_last_axes:
-            return g.reshape(len(inputs), -1, *shape)
+            return g.reshape(len(normalised), -1, *shape)
         return g.reshape(*g.shape[:2], -1).transpose(1, 2)
 
     factors = [(weight, normalised), (bias, None)]
-    return [
-        ElementwiseUse(key, tuple(shape), output, factor, by_position) for key, factor in factors if key is not None
-    ]
+    return [ElementwiseUse(key, shape, output, factor, by_position) for key, factor in factors if key is not None]
 
 
 def _affine_uses(

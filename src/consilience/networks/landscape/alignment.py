@@ -14,9 +14,9 @@ means that nothing collapsed. A layer that is constant in both networks has no r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -170,15 +170,16 @@ def _mean_deviations(module: nn.Module, inputs: Tensor, batch_size: int) -> dict
     reference_tensor = next(tensor for tensor in named_tensors(module).values() if tensor.is_floating_point())
     moments_of_layer: dict[str, _Moments] = {}
 
-    def make_hook(name: str, channel: int) -> Callable[[nn.Module, Any, Tensor], None]:
-        def hook(_layer: nn.Module, _inputs: Any, output: Tensor) -> None:
-            # Every sample and every position is one row: (rows, channels).
-            moments = _Moments.of(output.movedim(channel, -1).flatten(0, -2).to(torch.float64))
-            moments_of_layer[name] = moments_of_layer[name].merged(moments) if name in moments_of_layer else moments
+    def record(name: str, channel: int, _layer: nn.Module, _inputs: Any, output: Tensor) -> None:
+        # Every sample and every position is one row: (rows, channels).
+        moments = _Moments.of(output.movedim(channel, -1).flatten(0, -2).to(torch.float64))
+        moments_of_layer[name] = moments_of_layer[name].merged(moments) if name in moments_of_layer else moments
 
-        return hook
-
-    with _layer_hooks(module, make_hook), evaluation_mode(module), torch.no_grad():
+    with ExitStack() as stack, evaluation_mode(module), torch.no_grad():
+        for name, layer in module.named_modules():
+            if isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
+                channel = -1 if isinstance(layer, nn.Linear) else 1
+                stack.callback(layer.register_forward_hook(partial(record, name, channel)).remove)
         for start in range(0, len(inputs), batch_size):
             rows = inputs[start : start + batch_size].to(reference_tensor.device)
             module(rows.to(reference_tensor.dtype) if rows.is_floating_point() else rows)
@@ -186,21 +187,3 @@ def _mean_deviations(module: nn.Module, inputs: Tensor, batch_size: int) -> dict
     return {
         name: float((moments_of_layer[name].scatter / moments_of_layer[name].count).sqrt().mean()) for name in names
     }
-
-
-@contextmanager
-def _layer_hooks(
-    module: nn.Module, make_hook: Callable[[str, int], Callable[[nn.Module, Any, Tensor], None]]
-) -> Iterator[None]:
-    """Attach ``make_hook(name, channel axis)`` to every linear and conv layer, and take the hooks off at the end."""
-    handles = []
-    for name, layer in module.named_modules():
-        if isinstance(layer, nn.Linear):
-            handles.append(layer.register_forward_hook(make_hook(name, -1)))
-        elif isinstance(layer, CONVOLUTIONS):
-            handles.append(layer.register_forward_hook(make_hook(name, 1)))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -161,13 +161,7 @@ class Barrier(Displayed, Plotted, Tabular):
 
     @classmethod
     def load(cls, path: str | Path) -> Barrier:
-        """Return what `save` wrote.
-
-        Raises
-        ------
-        FileFormatError
-            When the file is none of these.
-        """
+        """Return what `save` wrote; FileFormatError for other files."""
         return BARRIER_FILES.load(path)
 
     @classmethod

@@ -159,9 +159,8 @@ def _unit_order(permutation: ArrayLike | None, units: int) -> Labels:
     # A coupling of mass one has entries 1/h where a permutation has ones.
     order = matrix.argmax(axis=1) if matrix.shape == (units, units) else matrix
     if order.shape != (units,) or not np.array_equal(np.sort(order), np.arange(units)):
-        raise InputError(
-            "permutation", f"expected the numbers 0 to {units - 1} in some order, or a coupling that is one"
-        )
+        text = f"expected the numbers 0 to {units - 1} in some order, or a coupling that is one"
+        raise InputError("permutation", text)
     if matrix.ndim == 2 and np.abs(units * matrix - np.eye(units)[order]).max() > _PERMUTATION_TOLERANCE:
         raise InputError("permutation", "the coupling splits units, which the theorem does not cover", "use exact OT")
     return order.astype(np.int64)

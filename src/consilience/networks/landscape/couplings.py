@@ -97,11 +97,8 @@ def coupling_diagnostics(coupling: ArrayLike) -> CouplingDiagnostics:
     """
     matrix = np.asarray(coupling, dtype=np.float64)
     if matrix.ndim != 2 or not np.all(np.isfinite(matrix)) or np.any(matrix < 0) or not np.any(matrix > 0):
-        raise InputError(
-            "coupling",
-            f"expected a matrix of finite numbers, not negative and not all zero, found shape {matrix.shape}",
-            code="E-NUMBER",
-        )
+        text = f"expected a matrix of finite numbers, not negative and not all zero, found shape {matrix.shape}"
+        raise InputError("coupling", text, code="E-NUMBER")
     row_sums, column_sums = matrix.sum(axis=1), matrix.sum(axis=0)
     row_shares = matrix / np.where(row_sums > 0, row_sums, np.nan)[:, None]  # p (k, k_i), NaN in rows without mass
     permutation, distance, off_permutation = None, float("nan"), float("nan")

@@ -132,20 +132,7 @@ class Classification:
         return 1 if any(isinstance(part, unvectorised) for part in module.modules()) else self.models_at_once
 
     def many(self, module: nn.Module, states: Mapping[str, Tensor]) -> dict[str, Array]:
-        """Return the losses and errors (n,) of the networks that `module` is with each of n states.
-
-        Parameters
-        ----------
-        module : Module
-            The architecture, and the source of every tensor that `states` does not have.
-        states : mapping of str to Tensor of shape (n, ...)
-            Stack of each parameter or buffer, a row for every network.
-
-        Returns
-        -------
-        dict of str to ndarray of shape (n,)
-            "loss" and "error".
-        """
+        """Return "loss" and "error" (n,) of the networks that `module` is with each of n states, stacks of tensors."""
         n_networks, step = len(next(iter(states.values()))), self.at_once(module)
         if step == 1:
             return self._evaluate_one_by_one(module, states)
@@ -201,44 +188,19 @@ class Classification:
         """Return the number of classes, or raise when the network's output does not fit the labels."""
         if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[1] != n_samples:
             output_form = tuple(logits.shape[1:]) if isinstance(logits, Tensor) else type(logits).__name__
-            raise InputError(
-                "",
-                f"the network's output: expected logits of shape ({n_samples}, classes), found {output_form}",
-                code="E-SHAPE",
-            )
+            text = f"the network's output: expected logits of shape ({n_samples}, classes), found {output_form}"
+            raise InputError("", text, code="E-SHAPE")
         if int(self.labels.max()) >= logits.shape[2]:
-            raise InputError(
-                "labels",
-                f"found {int(self.labels.max())}, but the network has {logits.shape[2]} classes",
-                code="E-SHAPE",
-            )
+            text = f"found {int(self.labels.max())}, but the network has {logits.shape[2]} classes"
+            raise InputError("labels", text, code="E-SHAPE")
         return int(logits.shape[2])
 
 
 def evaluate_points(span: Span, weights: Array, evaluate: Evaluate, refresh: Refresh | None = None) -> dict[str, Array]:
     """Return arrays (n,) of what `evaluate` says of the combinations with `weights` (n, m); non-finite values are inf.
 
-    Parameters
-    ----------
-    span : Span
-        The m networks.
-    weights : ndarray of shape (n, m)
-        One combination a row, each of sum one.
-    evaluate : callable
-        A function of a module in evaluation mode, or a `BatchedEvaluation`.
-    refresh : callable, optional
-        Called with each combined module before it is evaluated, to set its normalisation statistics in place; then
-        networks are evaluated one by one. Default: none.
-
-    Returns
-    -------
-    dict of str to ndarray of shape (n,)
-        Value of every combination, by name.
-
-    Raises
-    ------
-    InputError
-        When `evaluate` does not return numbers by name, the same names everywhere.
+    To evaluate is a function of a module in evaluation mode, or a `BatchedEvaluation`. To refresh is called with each
+    combined module before, to set its normalisation statistics in place; then networks are evaluated one by one.
     """
     if refresh is None and isinstance(evaluate, BatchedEvaluation):
         step = evaluate.at_once(span.module)
@@ -264,7 +226,6 @@ def _evaluate_module(module: nn.Module, evaluate: Evaluate, refresh: Refresh | N
     except (AttributeError, TypeError, ValueError):
         numbers = {}
     if not numbers:
-        raise InputError(
-            "evaluate", f"expected numbers by name, such as {{'loss': 0.3}}, found {values!r:.80}", code="E-TYPE"
-        )
+        text = f"expected numbers by name, such as {{'loss': 0.3}}, found {values!r:.80}"
+        raise InputError("evaluate", text, code="E-TYPE")
     return numbers

@@ -29,14 +29,9 @@ class NamesHeader(StrictModel):
 
 
 def format_of_arrays(kind: str, build: Callable[[Arrays, Names], T]) -> Format[NamesHeader, T]:
-    """Return the format of files whose content `build` makes of arrays and lists of names.
+    """Return the format of files of some kind, whose content `build` makes of arrays and lists of names.
 
-    Parameters
-    ----------
-    kind : str
-        What such a file holds, such as ``barrier``; part of the format's name.
-    build : callable
-        Function of the arrays and the names; it may find an array or name missing or of another shape.
+    It may find an array or name missing or of another shape.
     """
     tag = f"consilience-{kind}"
 

@@ -112,6 +112,7 @@ class ParameterLayout:
             if not include_frozen and isinstance(tensor, nn.Parameter) and not tensor.requires_grad:
                 frozen.append(name)
                 continue
+            # Tied tensors share their memory: they count once, under their first name.
             owner = name_of_memory.setdefault(_memory_key(tensor), name)
             if owner == name:
                 tensors[name] = tensor
@@ -171,9 +172,8 @@ class ParameterLayout:
     def unflatten(self, vector: Tensor) -> dict[str, Tensor]:
         """Return the tensors by name, each in its dtype; of a stack (..., size), stacks ``(..., *shape)``."""
         if vector.ndim == 0 or vector.shape[-1] != self.size:
-            raise InputError(
-                "vector", f"expected {self.size} numbers on the last axis, found {tuple(vector.shape)}", code="E-SHAPE"
-            )
+            text = f"expected {self.size} numbers on the last axis, found {tuple(vector.shape)}"
+            raise InputError("vector", text, code="E-SHAPE")
         parts = zip(self.names, self.shapes, self.dtypes, pairwise(self.bounds), strict=True)
         lead = vector.shape[:-1]
         return {name: vector[..., a:b].reshape(*lead, *shape).to(dtype) for name, shape, dtype, (a, b) in parts}
@@ -199,32 +199,17 @@ def write_tensors(module: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Span:
-    """Networks of one architecture, and everything that affine combinations of them reach.
+    """Networks of one architecture, and everything that affine combinations of them reach."""
 
-    Parameters
-    ----------
-    module : Module
-        The first network, which everything that is not interpolated is taken from. It is never changed.
-    layout : ParameterLayout
-        Where its tensors lie in a vector.
-    vectors : Tensor of shape (m, P)
-        The networks as vectors, float64, on the device of the first.
-    """
-
-    module: nn.Module
-    layout: ParameterLayout
-    vectors: Tensor
+    module: nn.Module  # the first network, which everything that is not interpolated is taken from; it is never changed
+    layout: ParameterLayout  # where its tensors lie in a vector
+    vectors: Tensor  # (m, P): the networks as vectors, float64, on the device of the first
 
     @classmethod
     def of(cls, models: Mapping[str, Model], include_frozen: bool = True) -> Span:
         """Return the span of networks, given by the names that errors call them; the first must be a module.
 
-        Raises
-        ------
-        InputError
-            When they differ in a name or shape, or in a frozen tensor that is left out.
-        UnsupportedError
-            When the first is no module, or another neither a module nor a mapping.
+        A name or shape in which they differ, or a frozen tensor that is left out, is an `InputError`.
         """
         (first, module), *others = models.items()
         if not isinstance(module, nn.Module):
@@ -239,12 +224,8 @@ class Span:
                 if frozen in tensors and not torch.equal(
                     first_tensors[frozen].detach().cpu(), tensors[frozen].detach().cpu()
                 ):
-                    raise InputError(
-                        name,
-                        f"frozen tensor {frozen!r} is not that of {first}",
-                        "set `include_frozen=True`",
-                        "E-MISMATCH",
-                    )
+                    text = f"frozen tensor {frozen!r} is not that of {first}"
+                    raise InputError(name, text, "set include_frozen=True", "E-MISMATCH")
         return cls(module, layout, torch.stack(vectors))
 
     def states(self, weights: Array) -> dict[str, Tensor]:

@@ -64,13 +64,7 @@ class PlaneAxes:
 
     @classmethod
     def through(cls, w0: Tensor, w1: Tensor, w2: Tensor) -> PlaneAxes:
-        """Return the frame in which w0 is at (0, 0), w2 at (1, 0) and w1 at (skew, 1).
-
-        Raises
-        ------
-        InputError
-            When two of them are the same, or all are on one line.
-        """
+        """Return the frame in which w0 is at (0, 0), w2 at (1, 0), w1 at (skew, 1); InputError where there is none."""
         w0_to_w2, w0_to_w1 = w2 - w0, w1 - w0
         dx = float(w0_to_w2.norm())
         if dx == 0.0:
@@ -188,13 +182,7 @@ class Plane(Displayed, Plotted):
 
     @classmethod
     def load(cls, path: str | Path) -> Plane:
-        """Return what `save` wrote.
-
-        Raises
-        ------
-        FileFormatError
-            When the file is none of these.
-        """
+        """Return what `save` wrote; FileFormatError for other files."""
         return PLANE_FILES.load(path)
 
     @classmethod
@@ -292,9 +280,8 @@ def plane(
         raise OptionError("margin", f"expected a finite number that is not negative, found {margin!r}")
     labels = [*names, *(marked or {})]
     if len(labels) != 3 + len(marked or {}) or len(set(labels)) != len(labels):
-        raise OptionError(
-            "names", f"expected three names that are different from each other and marked, found {labels}"
-        )
+        text = f"expected three names that are different from each other and marked, found {labels}"
+        raise OptionError("names", text)
     models = {"net_a": net_a, "net_b": net_b, "net_c": net_c}
     span = Span.of({**models, **{f"marked[{key!r}]": model for key, model in (marked or {}).items()}}, include_frozen)
     axes = PlaneAxes.through(*span.vectors[:3])

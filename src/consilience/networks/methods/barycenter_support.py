@@ -27,28 +27,11 @@ hand; nobody has measured other values."""
 def initial_support(
     start: Start, bundle: Mapping[str, UnitRows], reference: int, rng: np.random.Generator, has_signs: bool = False
 ) -> tuple[dict[str, AnyArray], bool]:
-    """Return rows to start from for every group, and whether they are those of the reference model.
+    """Return rows (K, F) to start from for every group, and whether they are the reference model's in their order.
 
-    Parameters
-    ----------
-    start : {"reference", "units", "random"}
-        The reference model's units; these and further units of all models, sampled far from those before, where more
-        are needed ("units", which "reference" becomes where widths differ); or random rows.
-    bundle : mapping of str to UnitRows
-        Rows of a group and of the groups inside it.
-    reference : int
-        Index of the reference model.
-    rng : numpy.random.Generator
-        Source of random choices.
-    has_signs : bool
-        Whether units may change sign, so that a unit and its mirror image are duplicates. Default: False.
-
-    Returns
-    -------
-    support : dict of str to array of shape (K, F)
-        Rows of every group.
-    is_reference : bool
-        Whether the rows are the reference model's units in their order.
+    They are the reference model's units; these and further units of all models, sampled far from those before, where
+    more are needed ("units", which "reference" becomes where widths differ); or random rows. Where units may change
+    sign, a unit and its mirror image are duplicates.
     """
     if start == "random":
         return {name: _as_array_of(rows, _random_rows(rows, rng)) for name, rows in bundle.items()}, False

@@ -1,8 +1,18 @@
-"""Baselines for networks: federated averaging in one round, and the prediction ensemble."""
+"""Baselines for networks: federated averaging in one round, the prediction ensemble, and networks side by side.
+
+Networks side by side in one wider network compute the mean of their outputs: every unit has a place of its own. Weights
+between units of different networks are zero, and layers that make what all networks answer average over them
+(``networks.method``), so nothing is fitted and nothing matched: J networks of equal widths in one of J times these are
+their ensemble by means of logits. Networks of weight zero have no place.
+
+Groups that layers mix, such as layer normalisation, can have no other width, and so no room for two networks. Arrays
+that are no unit's, such as one slope of all units or a normalisation of the answers, are averaged, and then the answer
+is not the mean: who uses it has to compare.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -11,10 +21,11 @@ import numpy as np
 from consilience.checks import Array
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
-from consilience.errors import InputError
+from consilience.errors import InputError, UnsupportedError
 from consilience.networks.classes.shares import as_class_counts
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.networks.network import identity_transports
+from consilience.networks.symmetry.transport import Injection, Transport
 
 if TYPE_CHECKING:
     from consilience.networks.descriptions.description import Description
@@ -93,20 +104,13 @@ class NetworkEnsembleMethod(NetworkMethod):
         return replace(self, class_counts=said) if said and len(said) == len(counts) and not is_asked else self
 
     def site_class_counts(self, n_models: int, weights: Array | None) -> Array | None:
-        """Return the observations of every class at every site (J, C); with weights (J,), rows that sum to them.
-
-        Raises
-        ------
-        InputError
-            For what are no counts, and where they are not one row for each model.
-        """
+        """Return the observations of every class at every site (J, C); with weights (J,), rows that sum to them."""
         if self.class_counts is None:
             return None
         counts = as_class_counts(self.class_counts)
         if len(counts) != n_models:
-            raise InputError(
-                "class_counts", f"expected a row for each of {n_models} models, found {len(counts)}", code="E-SHAPE"
-            )
+            text = f"expected a row for each of {n_models} models, found {len(counts)}"
+            raise InputError("class_counts", text, code="E-SHAPE")
         if weights is None:
             return counts
         totals = counts.sum(axis=1, keepdims=True)
@@ -116,3 +120,37 @@ class NetworkEnsembleMethod(NetworkMethod):
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return identity transports; nothing is averaged."""
         return Alignment(tuple(identity_transports(network.units) for network in ensemble.networks))
+
+
+@dataclass(frozen=True)
+class SideBySide(NetworkMethod):
+    """Put the networks that have a weight side by side in one wider network.
+
+    The default fusion makes candidates by it; it has no name among the methods.
+    """
+
+    name: ClassVar[str] = "side_by_side"
+    summary: ClassVar[str] = "put networks side by side in a wider one, which computes the mean of their outputs"
+    needs: ClassVar[str] = "networks of one architecture, and as many units as those of all that have a weight"
+    gives: ClassVar[str] = "one network"
+    paper: ClassVar[str] = "none"
+    widths: ClassVar[bool] = True
+
+    def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
+        """Return transports to places of their own; those of networks of weight zero share the first ones.
+
+        Fewer places than units are an `UnsupportedError`.
+        """
+        placed = dict.fromkeys(ensemble.target_units, 0)  # units so far
+        transports: list[Mapping[str, Transport]] = []
+        for network, weight in zip(ensemble.networks, ensemble.weights.tolist(), strict=True):
+            moves: dict[str, Transport] = {}
+            for group, width in ensemble.target_units.items():
+                n_units = network.units[group]
+                first = placed[group] if weight > 0 else 0
+                if first + n_units > width:
+                    raise UnsupportedError(f"group {group} has no room for the units of {network.name} next to others'")
+                moves[group] = Injection(np.arange(first, first + n_units), width)
+                placed[group] += n_units if weight > 0 else 0
+            transports.append(moves)
+        return Alignment(tuple(transports))

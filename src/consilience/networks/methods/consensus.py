@@ -86,19 +86,7 @@ class Consensus(NetworkMethod):
 
     def refuse(self, ensemble: NetworkEnsemble) -> list[Problem]:
         """Return the problems of fusing these networks, a line each: widths below those of a model."""
-        return [
-            Problem(
-                network.name,
-                f"group {group} has {network.units[group]} units, but the fused network only {units}; "
-                "method 'consensus' needs room for the widest model (methods 'ot' and 'wb' do not)",
-                "give `method='distill'` for networks that are described: it trains a narrower one on inputs like "
-                "theirs",
-                "E-NARROWER",
-            )
-            for network in ensemble.networks
-            for group, units in ensemble.target_units.items()
-            if network.units[group] > units
-        ]
+        return narrower_problems(ensemble, "'consensus' needs room for the widest model (methods 'ot' and 'wb' do not)")
 
     def prepare(self, ensemble: NetworkEnsemble) -> NetworkEnsemble:
         """Return the networks in balanced scales, which changes no output."""
@@ -113,3 +101,19 @@ class Consensus(NetworkMethod):
         """Return the transports into the slots of lowest objective."""
         starts = ["receiving", "identity", *["random"] * self.restarts][: self.restarts]
         return match_weights(ensemble, starts, self.max_iterations, rng, progress, MIN_RELATIVE_DECREASE, self.signs)
+
+
+def narrower_problems(ensemble: NetworkEnsemble, need: str) -> list[Problem]:
+    """Return the groups in which the fused network has fewer units than a model, and what a method needs, by line."""
+    remedy = "give method='distill' for networks that are described: it trains a narrower one on inputs like theirs"
+    return [
+        Problem(
+            network.name,
+            f"group {group} has {network.units[group]} units, but the fused network only {units}; method {need}",
+            remedy,
+            "E-NARROWER",
+        )
+        for network in ensemble.networks
+        for group, units in ensemble.target_units.items()
+        if network.units[group] > units
+    ]

@@ -35,6 +35,7 @@ from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, Gau
 from consilience.matching.site_by_site import ascend, grow
 from consilience.networks.details import GroupDetails
 from consilience.networks.method import Alignment, NetworkEnsemble, average, owned_entries
+from consilience.networks.methods.consensus import narrower_problems
 from consilience.networks.methods.layerwise import LayerMatching, LayerwiseMethod, UnitRows
 from consilience.networks.network import Network, to_numpy
 from consilience.networks.symmetry.transport import Injection, Transport, move
@@ -116,30 +117,12 @@ class FedMA(LayerwiseMethod):
 
     def refuse(self, ensemble: NetworkEnsemble) -> list[Problem]:
         """Return the problems of fusing these networks, a line each: widths, and the shape of `class_counts`."""
-        problems = [
-            Problem(
-                network.name,
-                f"group {group} has {network.units[group]} units, but the fused network only {units}; "
-                "method 'fedma' needs room for the widest model",
-                "give `method='distill'` for networks that are described: it trains a narrower one on inputs like "
-                "theirs",
-                "E-NARROWER",
-            )
-            for network in ensemble.networks
-            for group, units in ensemble.target_units.items()
-            if network.units[group] > units
-        ]
+        problems = narrower_problems(ensemble, "'fedma' needs room for the widest model")
         if self.class_counts is not None:
             counts = np.asarray(self.class_counts, dtype=np.float64)
             if counts.ndim != 2 or len(counts) != len(ensemble.networks) or not np.all(counts.sum(axis=0) > 0):
-                problems.append(
-                    Problem(
-                        "class_counts",
-                        f"expected a row for each of {len(ensemble.networks)} models and at least one "
-                        f"example of every class, found shape {counts.shape}",
-                        code="E-SHAPE",
-                    )
-                )
+                text = f"expected a row for each of {len(ensemble.networks)} models and at least one example of every"
+                problems.append(Problem("class_counts", f"{text} class, found shape {counts.shape}", code="E-SHAPE"))
         return problems
 
     def match(

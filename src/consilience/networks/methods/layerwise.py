@@ -41,30 +41,19 @@ Writers = Literal["all", "first"]
 
 @dataclass(frozen=True, eq=False)
 class UnitRows:
-    """Incoming weights of the units of one group, in every model.
+    """Incoming weights of the units of one group, in every model."""
 
-    Parameters
-    ----------
-    width : int
-        Number K of units in the fused network.
-    points : tuple of arrays of shape (k_j, F), of length n_models
-        For every model a row per unit, in the numbering of the fused network on the input side; in the networks' array
-        library and working precision.
-    squares : tuple of arrays of shape (k_j,), of length n_models
-        For every model the squared length of every row. Under couplings that are no permutations it is the mean square
-        of the weights that a row averages, not the square of their mean, so that squared distances include the
-        variance inside the coupling.
-    are_squares_exact : bool
-        Whether `squares` are, to the last bit, the sums of squares of `points` by row. Default: False.
-    sources : sequence of (tuple of int, Layout, Place)
-        What the columns come from, in their order: the shape of a dense array in the numbering of the fused network,
-        its layout, and the place in it. Default: none, where signs play no part.
-    """
-
-    width: int
+    width: int  # number K of units in the fused network
+    # each (k_j, F): for every model a row per unit, in the numbering of the fused network on the input side; in the
+    # networks' array library and working precision
     points: tuple[AnyArray, ...]
+    # each (k_j,): for every model the squared length of every row; under couplings that are no permutations it is the
+    # mean square of the weights that a row averages, not the square of their mean, so that squared distances include
+    # the variance inside the coupling
     squares: tuple[AnyArray, ...]
-    are_squares_exact: bool = False
+    are_squares_exact: bool = False  # whether `squares` are, to the last bit, the sums of squares of `points` by row
+    # what the columns come from, in their order: the shape of a dense array in the numbering of the fused network, its
+    # layout, and the place in it
     sources: Sequence[tuple[tuple[int, ...], Layout, Place]] = ()
 
     @cached_property
@@ -75,24 +64,12 @@ class UnitRows:
 
 @dataclass(frozen=True, eq=False)
 class LayerMatching:
-    """Matching of the units of one group, and of the groups inside it.
+    """Matching of the units of one group, and of the groups inside it."""
 
-    Parameters
-    ----------
-    transports : tuple of mappings of str to Transport, of length n_models
-        For every model and group, the transport of its units.
-    history : sequence of float
-        The objective after each iteration. Default: empty, for methods without one.
-    details : GroupDetails
-        Further results about this group. Default: none.
-    converged : bool
-        Whether the iteration ended before its limit. Default: True.
-    """
-
-    transports: tuple[Mapping[str, Transport], ...]
-    history: Sequence[float] = ()
-    details: GroupDetails = field(default_factory=GroupDetails)
-    converged: bool = True
+    transports: tuple[Mapping[str, Transport], ...]  # for every model and group, the transport of its units
+    history: Sequence[float] = ()  # the objective after each iteration
+    details: GroupDetails = field(default_factory=GroupDetails)  # further results about this group
+    converged: bool = True  # whether the iteration ended before its limit
 
 
 @dataclass(frozen=True)
@@ -119,19 +96,7 @@ class LayerwiseMethod(NetworkMethod):
     def match(
         self, bundle: Mapping[str, UnitRows], ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator
     ) -> LayerMatching:
-        """Return the matching of one group.
-
-        Parameters
-        ----------
-        bundle : mapping of str to UnitRows
-            Rows of the group (first) and of the groups inside it.
-        ensemble : NetworkEnsemble
-            The models.
-        reference : int
-            Index of the model to start from.
-        rng : numpy.random.Generator
-            Source of random choices.
-        """
+        """Return the matching of one group, from rows of it (first) and of the groups inside it."""
 
     @property
     def counts_sent(self) -> bool:
@@ -145,33 +110,15 @@ class LayerwiseMethod(NetworkMethod):
     def pass_through(
         self, ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator, progress: Progress
     ) -> Alignment:
-        """Return the alignment of one pass over all groups.
-
-        Parameters
-        ----------
-        ensemble : NetworkEnsemble
-            The models.
-        reference : int
-            Index of the model to start from.
-        rng : numpy.random.Generator
-            Source of random choices.
-        progress : callable
-            Called with (groups done, groups in all).
-        """
-        symmetry = ensemble.symmetry
+        """Return the alignment of one pass over all groups, which starts from the reference model."""
         transports: list[dict[str, Transport]] = [{} for _ in ensemble.networks]  # grows group by group
         histories: dict[str, list[float]] = {}
         details: dict[str, GroupDetails] = {}
         converged = True
         # In the order of computation; heads are matched together with what lies inside them.
-        top_groups = [name for name, group in symmetry.by_name.items() if group.parent is None]
+        top_groups = [name for name, group in ensemble.symmetry.by_name.items() if group.parent is None]
         for number, top in enumerate(top_groups):
-            names = [top, *(child.name for child in symmetry.children(top))]
-            bundle = {name: self._unit_rows(ensemble, name, transports) for name in names}
-            if not any(rows.points[0].shape[1] for rows in bundle.values()):
-                matching = _identity_matching(ensemble, names)
-            else:
-                matching = self.match(bundle, ensemble, reference, rng)
+            matching = self._match_known(ensemble, top, transports, reference, rng)
             for model_transports, group_transports in zip(transports, matching.transports, strict=True):
                 model_transports.update(group_transports)
             converged = converged and matching.converged
@@ -185,6 +132,21 @@ class LayerwiseMethod(NetworkMethod):
         group_details: NetworkDetails = {"groups": details} if details else {}
         status = Status.CONVERGED if converged else Status.MAX_ITERATIONS
         return Alignment(tuple(transports), objective, history, status, group_details)
+
+    def _match_known(
+        self,
+        ensemble: NetworkEnsemble,
+        top: str,
+        transports: Sequence[Mapping[str, Transport]],
+        reference: int,
+        rng: np.random.Generator,
+    ) -> LayerMatching:
+        """Return the matching of a group and those inside it by what is known of them; the identity without any row."""
+        names = [top, *(child.name for child in ensemble.symmetry.children(top))]
+        bundle = {name: self._unit_rows(ensemble, name, transports) for name in names}
+        if not any(rows.points[0].shape[1] for rows in bundle.values()):
+            return _identity_matching(ensemble, names)
+        return self.match(bundle, ensemble, reference, rng)
 
     def _unit_rows(
         self, ensemble: NetworkEnsemble, group: str, transports: Sequence[Mapping[str, Transport]]

@@ -160,13 +160,6 @@ def renumber_permutations(
     """Return transports into the same fused network with its units in the order of the reference model.
 
     Groups in which the reference's transport is no permutation keep their numbering.
-
-    Parameters
-    ----------
-    reference : int
-        Index of the reference model.
-    transports : sequence of mappings of str to Transport, of length n_models
-        For every model and group, the transport of its units.
     """
     inverses = {
         name: inverse
@@ -185,14 +178,7 @@ def renumber_permutations(
 def barycenter_rows(rows: UnitRows, weights: Array, transports: Sequence[Transport]) -> AnyArray:
     """Return the rows (K, F) of least B given the plans of all models: formula (9).
 
-    Parameters
-    ----------
-    rows : UnitRows
-        Rows of all models' units, already transported on their input side.
-    weights : ndarray of shape (n_models,)
-        Weight of each model.
-    transports : sequence of Transport, of length n_models
-        The plans as transports, whose output side averages: rows of K Pi_i sum to 1.
+    Unit rows are already transported on their input side; on the output side plans average: rows of K Pi_i sum to 1.
     """
     weighted = [
         weight * transport_rows(transport, points, rows.odd)

@@ -27,7 +27,12 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from consilience.checks import Array
-from consilience.networks.repair.channel_statistics import gain_and_bias, running_statistics, write_parameter
+from consilience.networks.repair.channel_statistics import (
+    gain_and_bias,
+    running_statistics,
+    weights_over_owners,
+    write_parameter,
+)
 from consilience.networks.repair.partial_forward import is_norm
 from consilience.networks.repair.repair import Repaired, normalised_weights
 
@@ -100,8 +105,7 @@ def _mean_affine(norms: Sequence[Any], weights: Array, maps: Sequence[Array] | N
         pairs = [(by @ gain.abs(), by @ bias) for (gain, bias), by in zip(pairs, matrices, strict=True)]
     gains, biases = (torch.stack(values) for values in zip(*pairs, strict=True))  # (models, channels)
     has_unit = (gains != 0) | (biases != 0)  # what is put in for a unit that a model has not is zero
-    a = torch.as_tensor(weights, device=gains.device)[:, None] * has_unit
-    a = a / a.sum(dim=0).clamp(min=torch.finfo(torch.float64).tiny)
+    a = weights_over_owners(weights, has_unit)
     return (a * gains.abs()).sum(dim=0), (a * biases).sum(dim=0)
 
 

@@ -34,19 +34,11 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 @dataclass(frozen=True, eq=False)
 class ChannelMoments:
-    """Statistics of channels over samples and positions.
+    """Statistics of channels over samples and positions."""
 
-    Parameters
-    ----------
-    mean, std : Tensor of shape (channels,)
-        Mean and standard deviation, float64.
-    count : int, optional
-        Number of samples times positions. Default: 0, unknown.
-    """
-
-    mean: Tensor
-    std: Tensor
-    count: int = 0
+    mean: Tensor  # (channels,), float64
+    std: Tensor  # (channels,): standard deviation, float64
+    count: int = 0  # number of samples times positions; 0: unknown
 
     @classmethod
     def of(cls, rows: Tensor) -> ChannelMoments:
@@ -71,19 +63,20 @@ class ChannelMoments:
         return ChannelMoments((self.mean - mean) * scale + bias, self.std * scale.abs(), self.count)
 
 
+def channel_axis(part: nn.Module) -> int:
+    """Return the axis of the channels in what a layer or a normalisation reads or gives."""
+    if isinstance(part, nn.Linear):
+        return -1
+    return -len(part.normalized_shape) if isinstance(part, nn.LayerNorm) else 1
+
+
 def channel_rows(part: nn.Module, values: Tensor) -> Tensor:
-    """Return the output of a layer or batch normalisation as rows (samples * positions, channels)."""
-    return values.movedim(-1 if isinstance(part, nn.Linear) else 1, -1).flatten(0, -2)
+    """Return what a layer or a normalisation reads or gives as rows (samples * positions, channels)."""
+    return values.movedim(channel_axis(part), -1).flatten(0, -2)
 
 
 def measure_channels(forward: PartialForward, name: str, of_inputs: bool = False) -> ChannelMoments:
-    """Return the statistics of the channels of one part's outputs, or (of batch normalisation) of its inputs.
-
-    Raises
-    ------
-    InputError
-        When there are no batches, or values are not finite.
-    """
+    """Return the statistics of the channels of one part's outputs, or (of batch normalisation) of its inputs."""
     part = forward.module.get_submodule(name)
     total: ChannelMoments | None = None
     for inputs_and_outputs in forward.inputs_and_outputs(name):
@@ -99,24 +92,7 @@ def channel_statistics(
 ) -> dict[str, ChannelMoments]:
     """Return means and standard deviations of the channels of layers' outputs, in one pass.
 
-    Parameters
-    ----------
-    module : Module
-        A network; it is left as it is.
-    batches : Tensor of shape (n, ...) or iterable of batches
-        Inputs: a tensor, or batches of them (tensors, keyword arguments, or inputs with labels, which are not used).
-    names : sequence of str, optional
-        Linear layers, convolutions and batch normalisations. Default: all that are called, in that order.
-
-    Returns
-    -------
-    dict of str to ChannelStatistics
-        By name of the layer.
-
-    Raises
-    ------
-    InputError
-        When there are no batches, or values are not finite.
+    Default: of all linear layers, convolutions and batch normalisations that are called, in that order.
 
     Examples
     --------
@@ -131,6 +107,7 @@ def channel_statistics(
         names = layer_order(module, next(iter(batches))).not_recurrent
     statistics: dict[str, ChannelMoments] = {}
 
+    # One hook for each layer, so that one pass measures all; statistics of batches are merged.
     def record(name: str) -> Any:
         def hook(part: nn.Module, _arguments: Any, output: Tensor) -> None:
             of_batch = ChannelMoments.of(channel_rows(part, output))
@@ -164,9 +141,17 @@ def target_statistics(statistics: Sequence[ChannelMoments], weights: Array) -> C
     """
     means, stds = (torch.stack([getattr(model, field) for model in statistics]) for field in ("mean", "std"))
     is_active = (means != 0) | (stds != 0)  # (models, channels)
-    a = torch.as_tensor(weights, device=means.device).reshape(len(means), -1) * is_active
-    a = a / a.sum(dim=0).clamp(min=torch.finfo(torch.float64).tiny)  # zero, not NaN, where no model has the unit
+    a = weights_over_owners(weights, is_active)
     return ChannelMoments((a * means).sum(dim=0), (a * stds).sum(dim=0))
+
+
+def weights_over_owners(weights: Array, has_unit: Tensor) -> Tensor:
+    """Return the models' weights over those that have a unit (models, channels); zero, not NaN, where none has it.
+
+    Weights are the models' (models,), or each channel's own (models, channels).
+    """
+    a = torch.as_tensor(weights, device=has_unit.device).reshape(len(has_unit), -1) * has_unit
+    return a / a.sum(dim=0).clamp(min=torch.finfo(torch.float64).tiny)
 
 
 def moved_statistics(statistics: ChannelMoments, by: Array) -> ChannelMoments:
@@ -178,11 +163,8 @@ def moved_statistics(statistics: ChannelMoments, by: Array) -> ChannelMoments:
 def running_statistics(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
     """Return the running mean and variance of a batch normalisation that keeps them, float64."""
     if norm.running_mean is None or norm.running_var is None:
-        raise InputError(
-            "",
-            "batch normalisation without running statistics answers by the batch: there is nothing to repair",
-            code="E-NEEDED",
-        )
+        text = "batch normalisation without running statistics answers by the batch: there is nothing to repair"
+        raise InputError("", text, code="E-NEEDED")
     return norm.running_mean.to(torch.float64), norm.running_var.to(torch.float64)
 
 
@@ -200,16 +182,9 @@ def _affine_parameters(norm: Any) -> tuple[Tensor | None, Tensor | None]:
 
 
 def set_running_statistics(norm: _BatchNorm, mean: Tensor, variance: Tensor, keep_function: bool) -> None:
-    """Set the running statistics of a batch normalisation, in place.
+    """Set the running statistics (channels,) of a batch normalisation, in place; channels without variance stay.
 
-    Parameters
-    ----------
-    norm : BatchNorm
-        The normalisation.
-    mean, variance : Tensor of shape (channels,)
-        New statistics. Channels without variance are left as they are.
-    keep_function : bool
-        Whether gamma and beta follow, so that its output stays the same.
+    To keep its function, gamma and beta follow, so that its output stays the same.
     """
     old_mean, old_variance = running_statistics(norm)
     is_active = variance > 0

@@ -59,14 +59,10 @@ def write_weight_blocks(layer: Layer, blocks: Tensor) -> None:
 def patch_chunks(layer: Layer, inputs: Tensor, output: Tensor) -> Iterator[Tensor]:
     """Yield the inputs of a layer of one group as rows (samples * positions, d), as many at once as fit into memory."""
     positions = output_positions(layer, output)
-    step = max(1, _MAX_PATCH_BYTES // (inputs.element_size() * _row_length(layer)))
+    step = max(1, _MAX_PATCH_BYTES // (inputs.element_size() * prod(layer.weight.shape[1:])))
     for start in range(0, prod(positions), step):
         rows = torch.arange(start, min(start + step, prod(positions)), device=inputs.device)
         yield patch_blocks(layer, inputs, rows, positions)
-
-
-def _row_length(layer: Layer) -> int:
-    return int(prod(layer.weight.shape[1:]))
 
 
 def output_positions(layer: Layer, output: Tensor) -> tuple[int, ...]:
@@ -77,16 +73,8 @@ def output_positions(layer: Layer, output: Tensor) -> tuple[int, ...]:
 def patch_blocks(layer: Layer, inputs: Tensor, rows: Tensor, positions: Sequence[int]) -> Tensor:
     """Return some rows ((groups,) m, d) of a layer's inputs; for a convolution, patches under its kernel.
 
-    Parameters
-    ----------
-    layer : Linear or convolution
-        The layer.
-    inputs : Tensor of shape (samples, ..., d), or (samples, channels, ...) for a convolution
-        Its input.
-    rows : Tensor of int of shape (m,)
-        Flat indices into (samples, *positions) of the layer's output.
-    positions : sequence of int
-        The shape (samples, *positions) of its output (`output_positions`).
+    Inputs are (samples, ..., d), or (samples, channels, ...) for a convolution. Rows (m,) are flat indices into the
+    positions (samples, *positions) of its output (`output_positions`).
     """
     if isinstance(layer, nn.Linear):
         return inputs.flatten(0, -2)[rows]

@@ -202,14 +202,12 @@ def layer_moments(module: nn.Module, batches: Any, minimum: int = 100) -> LayerM
     order = layer_order(module, next(iter(batches)))
     skipped = {name: why for name, why in order.skipped.items() if hasattr(module.get_submodule(name), "weight")}
     sums: dict[str, RunningMoments] = {}
-    n_samples = dict.fromkeys(order.affine, 0)
-    layers: list[str] = []
+    n_samples: dict[str, int] = {}
     for name in order.affine:
-        part = cast(Layer, module.get_submodule(name))
-        if is_grouped(part) or is_transposed(part):
-            skipped[name] = f"is a {'grouped' if is_grouped(part) else 'transposed'} convolution"
+        if kind := _special_kind(cast(Layer, module.get_submodule(name))):
+            skipped[name] = f"is a {kind} convolution"
         else:
-            layers.append(name)
+            n_samples[name] = 0
 
     def record(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
         def hook(part: nn.Module, arguments: Any, output: Tensor) -> None:
@@ -221,49 +219,39 @@ def layer_moments(module: nn.Module, batches: Any, minimum: int = 100) -> LayerM
         return hook
 
     with evaluation_without_gradients(module), ExitStack() as stack:
-        for name in layers:
+        for name in n_samples:
             stack.callback(module.get_submodule(name).register_forward_hook(record(name)).remove)
         for batch in batches:
             call_module(module, batch)
-    fewest = min((n_samples[name] for name in layers), default=minimum)
+    fewest = min(n_samples.values(), default=minimum)
     if fewest < minimum:
-        raise InputError(
-            "batches",
-            f"moments over {fewest} samples may betray single ones",
-            f"give at least {minimum}, or allow fewer with `minimum=...`",
-            "E-FEW",
-        )
+        text = f"moments over {fewest} samples may betray single ones"
+        raise InputError("batches", text, f"give at least {minimum}, or allow fewer with minimum=...", "E-FEW")
     moments = {}
-    for name in layers:
+    for name in n_samples:
         mean, covariance = sums[name].mean_and_covariance()
         moments[name] = InputMoments(mean.cpu().numpy(), covariance.cpu().numpy())
     if bad := [name for name, of_layer in moments.items() if not np.isfinite(of_layer.covariance).all()]:
-        raise InputError(
-            ", ".join(bad), "NaN or infinite values on these inputs", "look at the inputs and weights", "E-NUMBER"
-        )
+        text, remedy = "NaN or infinite values on these inputs", "look at the inputs and weights"
+        raise InputError(", ".join(bad), text, remedy, "E-NUMBER")
     return LayerMoments(moments, fewest, order.normalised, order.outputs, skipped)
+
+
+def _special_kind(layer: Layer) -> str:
+    """Return what kind of convolution has no moments that one matrix reads; "" for all other layers."""
+    if is_grouped(layer):
+        return "grouped"
+    return "transposed" if is_transposed(layer) else ""
 
 
 @dataclass(frozen=True, eq=False)
 class RunningMoments:
-    """Sums over rows of deviations from an origin, which keeps rounding small.
+    """Sums over rows of deviations from an origin, which keeps rounding small."""
 
-    Parameters
-    ----------
-    origin : Tensor of shape (..., d)
-        A first guess of the mean: that of the first rows.
-    n_rows : int
-        Number of rows.
-    sums : Tensor of shape (..., d)
-        Sums of deviations from the origin, float64.
-    products : Tensor of shape (..., d, d)
-        Sums of products of deviations, float64.
-    """
-
-    origin: Tensor
-    n_rows: int
-    sums: Tensor
-    products: Tensor
+    origin: Tensor  # (..., d): a first guess of the mean: that of the first rows
+    n_rows: int  # number of rows
+    sums: Tensor  # (..., d): sums of deviations from the origin, float64
+    products: Tensor  # (..., d, d): sums of products of deviations, float64
 
     @classmethod
     def of(cls, rows: Tensor) -> RunningMoments:
@@ -286,37 +274,21 @@ class RunningMoments:
 
 
 def mixture_moments(moments: Sequence[LayerMoments], weights: Array) -> LayerMoments:
-    """Return the moments of the mixture of several networks' inputs, each network with its weight.
+    """Return the moments of the mixture of the inputs of several networks of one architecture and width, by weights.
 
     Inputs that a network does not have (constantly zero) count only where they are present; two inputs that no network
     has together count as uncorrelated.
-
-    Parameters
-    ----------
-    moments : sequence of Moments
-        Those of each network, of one architecture and width.
-    weights : array of shape (n_models,)
-        Weights a_i, which sum to one.
-
-    Raises
-    ------
-    InputError
-        When the moments are not of networks of one architecture and width.
     """
     if len(moments) != len(weights):
-        raise InputError(
-            "moments", f"expected one for each of {len(weights)} models, found {len(moments)}", code="E-SHAPE"
-        )
+        text = f"expected one for each of {len(weights)} models, found {len(moments)}"
+        raise InputError("moments", text, code="E-SHAPE")
     first = moments[0]
     for number, other in enumerate(moments[1:], 1):  # numbers as in the message, from 0
         for name in dict.fromkeys((*first.layers, *other.layers)):
             sizes = [len(m.layers[name].mean) if name in m.layers else None for m in (first, other)]
             if sizes[0] != sizes[1]:
-                raise InputError(
-                    "",
-                    f"moments {number}: layer {name} has {sizes[1]} inputs, but {sizes[0]} in moments 0",
-                    code="E-SHAPE",
-                )
+                text = f"moments {number}: layer {name} has {sizes[1]} inputs, but {sizes[0]} in moments 0"
+                raise InputError("", text, code="E-SHAPE")
     layers = {name: _mixture_of_layer([model.layers[name] for model in moments], weights) for name in first.layers}
     return replace(first, layers=layers, samples=sum(model.samples for model in moments))
 

@@ -7,9 +7,11 @@ other one is run from its start, one pass for each layer, and a pass ends where 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeGuard
 
 import torch
@@ -56,13 +58,7 @@ def is_grouped(layer: Layer) -> bool:
 
 
 def as_batches(batches: Any) -> Iterable[Any]:
-    """Return batches that can be iterated again and again; a tensor is one batch.
-
-    Raises
-    ------
-    InputError
-        When there are none.
-    """
+    """Return batches, at least one, that can be iterated again and again; a tensor is one batch."""
     if isinstance(batches, Tensor):
         batches = [batches] if batches.ndim > 0 and len(batches) > 0 else []
     if isinstance(batches, Iterator):
@@ -99,27 +95,14 @@ def evaluation_without_gradients(*modules: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class LayerOrder:
-    """Layers of a network that can be repaired or refitted, in the order of computation.
+    """Layers of a network that can be repaired or refitted, in the order of computation."""
 
-    Parameters
-    ----------
-    names : tuple of str
-        Linear layers, convolutions, batch normalisations and recurrent layers, in the order of computation.
-    recurrent : frozenset of str
-        Those of them that are recurrent.
-    normalised : mapping of str to str
-        Name of a layer -> the batch normalisation that its output goes to.
-    outputs : frozenset of str
-        Layers whose output is the network's; the last layer, if there are none.
-    skipped : mapping of str to str
-        Name of a part -> why it is left alone.
-    """
-
+    # linear layers, convolutions, batch normalisations and recurrent layers, in the order of computation
     names: tuple[str, ...]
-    recurrent: frozenset[str]
-    normalised: Mapping[str, str]
-    outputs: frozenset[str]
-    skipped: Mapping[str, str]
+    recurrent: frozenset[str]  # those of them that are recurrent
+    normalised: Mapping[str, str]  # name of a layer -> the batch normalisation that its output goes to
+    outputs: frozenset[str]  # layers whose output is the network's; the last layer, if there are none
+    skipped: Mapping[str, str]  # name of a part -> why it is left alone
 
     @property
     def not_recurrent(self) -> tuple[str, ...]:
@@ -133,57 +116,63 @@ class LayerOrder:
         return tuple(name for name in self.not_recurrent if name not in norms)
 
 
+@dataclass(frozen=True, eq=False)
+class _RecordedCalls:
+    """The candidates that a network calls, in that order, and what hooks see of them."""
+
+    candidates: Mapping[str, nn.Module]
+    names: list[str] = field(default_factory=list)
+    layer_of_output: dict[int, str] = field(default_factory=dict)  # by the `id` of an output tensor
+    normalised: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    _outputs_alive: list[Any] = field(default_factory=list)  # so that no two outputs have one id
+
+    def record(self, name: str, part: nn.Module, arguments: Any, keywords: Any, output: Any) -> None:
+        """Record a call; a hook of the part under this name."""
+        layer_input, _ = input_and_initial_state(arguments, keywords)
+        if is_layer(part) and output.ndim < 2:
+            self.skipped[name] = "answers a single sample, no batch"
+        if is_norm(part):
+            # A normalisation belongs to a layer if its input is that layer's output itself.
+            producer = self.layer_of_output.get(id(layer_input))
+            if producer is not None and is_layer(self.candidates[producer]):
+                self.normalised[producer] = name
+        else:
+            layer_output = output if is_layer(part) else _as_list(output)[0]
+            self.layer_of_output[id(layer_output)] = name
+            self._outputs_alive.append(layer_output)
+        if reason := unsupported_reason(part, layer_input):
+            self.skipped[name] = reason
+        if any(parameter.is_complex() for parameter in part.parameters(recurse=False)):
+            self.skipped[name] = "has complex weights"
+        self.names.append(name)
+
+    def output_layers(self, network_output: Any) -> frozenset[str]:
+        """Return the layers whose very output is returned; where an activation follows, say, the last layer."""
+        values = network_output.values() if isinstance(network_output, Mapping) else _as_list(network_output)
+        returned = {id(value) for value in values}
+        last = [name for name in self.names if not is_norm(self.candidates[name])][-1:]
+        return frozenset(name for key, name in self.layer_of_output.items() if key in returned) or frozenset(last)
+
+
 def layer_order(module: nn.Module, batch: Any) -> LayerOrder:
     """Return the layers of a network that can be repaired or refitted, found by calling it once on a batch."""
     candidates = {name: part for name, part in module.named_modules() if _is_candidate(part)}
-    calls: list[str] = []
-    layer_of_output: dict[int, str] = {}  # by the `id` of an output tensor
-    outputs_alive: list[Any] = []  # so that no two outputs have one id
-    normalised: dict[str, str] = {}
-    skipped: dict[str, str] = {}
-
-    def record(name: str) -> Callable[[nn.Module, Any, Any, Any], None]:
-        def hook(part: nn.Module, arguments: Any, keywords: Any, output: Any) -> None:
-            layer_input, _ = input_and_initial_state(arguments, keywords)
-            if is_layer(part) and output.ndim < 2:
-                skipped[name] = "answers a single sample, no batch"
-            if is_norm(part):
-                # A normalisation belongs to a layer if its input is that layer's output itself.
-                producer = layer_of_output.get(id(layer_input))
-                if producer is not None and is_layer(candidates[producer]):
-                    normalised[producer] = name
-            else:
-                layer_output = output if is_layer(part) else _as_list(output)[0]
-                layer_of_output[id(layer_output)] = name
-                outputs_alive.append(layer_output)
-            if reason := unsupported_reason(part, layer_input):
-                skipped[name] = reason
-            if any(parameter.is_complex() for parameter in part.parameters(recurse=False)):
-                skipped[name] = "has complex weights"
-            calls.append(name)
-
-        return hook
-
+    calls = _RecordedCalls(candidates)
     with evaluation_without_gradients(module), ExitStack() as stack:
         for name, part in candidates.items():
-            stack.callback(part.register_forward_hook(record(name), with_kwargs=True).remove)
+            stack.callback(part.register_forward_hook(partial(calls.record, name), with_kwargs=True).remove)
         network_output = call_module(module, batch)
     # A layer that is called twice, or shares its weights, has no single output to repair.
-    skipped |= {name: "is not called as a module" for name in candidates if name not in calls}
-    skipped |= {name: f"is called {calls.count(name)} times" for name in calls if calls.count(name) > 1}
+    skipped, n_calls = calls.skipped, Counter(calls.names)
+    skipped |= {name: "is not called as a module" for name in candidates if name not in n_calls}
+    skipped |= {name: f"is called {n} times" for name, n in n_calls.items() if n > 1}
     for name in _sharing_weights(module, candidates):
         skipped.setdefault(name, "shares its weights")
-    names = tuple(name for name in calls if name not in skipped)
-    layers = [name for name in calls if not is_norm(candidates[name])]
-    values = network_output.values() if isinstance(network_output, Mapping) else _as_list(network_output)
-    returned = {id(value) for value in values}
-    # Without a layer whose very output is returned (an activation follows, say), the last layer counts as the output.
-    outputs = frozenset(name for output_id, name in layer_of_output.items() if output_id in returned) or frozenset(
-        layers[-1:]
-    )
-    pairs = {layer: norm for layer, norm in normalised.items() if layer in names and norm in names}
+    names = tuple(name for name in calls.names if name not in skipped)
+    pairs = {layer: norm for layer, norm in calls.normalised.items() if {layer, norm} <= set(names)}
     recurrent = frozenset(name for name in names if is_recurrent(candidates[name]))
-    return LayerOrder(names, recurrent, pairs, outputs, skipped)
+    return LayerOrder(names, recurrent, pairs, calls.output_layers(network_output), skipped)
 
 
 def _sharing_weights(module: nn.Module, candidates: Mapping[str, nn.Module]) -> list[str]:
@@ -216,24 +205,13 @@ class _ForwardStoppedError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class PartialForward:
-    """A network that has been run as far as one of its parts, on all batches.
+    """A network that has been run as far as one of its parts, on all batches."""
 
-    Parameters
-    ----------
-    module : Module
-        The network, in evaluation mode.
-    parts : sequence of (str, Module)
-        Its parts in the order in which they are called, by name; the network itself unless it is an ``nn.Sequential``.
-    start : int
-        Index of the part that comes next.
-    batches : iterable
-        Inputs of that part.
-    """
-
-    module: nn.Module
+    module: nn.Module  # the network, in evaluation mode
+    # its parts in the order in which they are called, by name; the network itself unless it is an ``nn.Sequential``
     parts: Sequence[tuple[str, nn.Module]]
-    start: int
-    batches: Iterable[Any]
+    start: int  # index of the part that comes next
+    batches: Iterable[Any]  # inputs of that part
 
     @classmethod
     def at_input(cls, module: nn.Module, batches: Iterable[Any]) -> PartialForward:
@@ -256,26 +234,14 @@ class PartialForward:
         return replace(self, start=index, batches=activations)
 
     def inputs_and_outputs(self, name: str) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the input and the output of a part, batch by batch.
-
-        Raises
-        ------
-        InputError
-            When the part is not reached, or has values that are not finite.
-        """
+        """Yield the input and the output of a part, batch by batch; raise InputError for values that are not finite."""
         for (inputs, _), outputs in self._calls(name, before=False):
             if not torch.isfinite(outputs.sum()):  # one NaN or infinity makes the sum one, and a sum is quick
                 raise InputError(not_finite_problem(name))
             yield inputs, outputs
 
     def inputs_and_initial_states(self, name: str) -> Iterator[tuple[Any, Any]]:
-        """Yield the input and the initial state (or None) that a part is called with, without running it.
-
-        Raises
-        ------
-        InputError
-            When the part is not reached.
-        """
+        """Yield the input and the initial state (or None) that a part is called with, without running it."""
         for inputs, _ in self._calls(name, before=True):
             yield inputs
 
@@ -283,11 +249,10 @@ class PartialForward:
         """Yield the (input, initial state) and the output of a part by batch; `before` it runs, None as output."""
         index, part = self._part_index(name), self.module.get_submodule(name)
         for batch in self.batches:
-            handle = (
-                part.register_forward_pre_hook(_stop_before, with_kwargs=True)
-                if before
-                else part.register_forward_hook(_stop_after, with_kwargs=True)
-            )
+            if before:
+                handle = part.register_forward_pre_hook(_stop_before, with_kwargs=True)
+            else:
+                handle = part.register_forward_hook(_stop_after, with_kwargs=True)
             try:
                 self._run(batch, index + 1)
             except _ForwardStoppedError as stopped:

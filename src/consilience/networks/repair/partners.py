@@ -1,21 +1,27 @@
-"""Units without a partner: which model's answers a unit of the fused network should have.
+"""Units without a partner, and joined units: which models' answers a unit of the fused network should have.
 
 A refit aims at the mean of the models' answers in every unit. Where aligned units answer alike that is what all of them
 compute; where they do not, the mean is like none of them, and what later layers read is lost. So a unit whose members'
 activations correlate by less than `MIN_CORRELATION` in the mean over pairs keeps the answers of one member, models
 taking turns by their weights; the layers after it are fitted to the mean of all models again.
+
+A model of which several units are joined in one slot has no aligned form: its layers would read means of its own units,
+and answer otherwise than it does. So a refit asks the models as they are, and the means over their joined units are its
+targets (`refit` with ``maps``), each unit counting as much as any other of its slot, by its model's weight.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from torch import nn
 
 from consilience.checks import Array
 from consilience.networks.activations import activations
+from consilience.networks.symmetry.axes import Axis
 from consilience.networks.symmetry.symmetry import Symmetry
+from consilience.networks.symmetry.transport import Transport, move_axis
 
 MIN_CORRELATION = 0.5
 """Mean correlation below which members are no partners. Two MobileNets, whose matched units correlate by 0.0 to 0.4,
@@ -28,17 +34,6 @@ def layer_shares(aligned: Sequence[nn.Module], weights: Array, symmetry: Symmetr
     """Return the weight of every model in every output channel of a layer (models, channels), by the layer's name.
 
     Layers whose units all have partners, or are not known to have none, are left out.
-
-    Parameters
-    ----------
-    aligned : sequence of Module
-        The models in the fused network's width, their units in its order.
-    weights : array of shape (n_models,)
-        Weight of each model; they sum to 1.
-    symmetry : Symmetry
-        Of the networks.
-    inputs : Tensor or batches
-        What they are asked on.
     """
     recorded = [activations(module, symmetry, inputs) for module in aligned]
     shares = {
@@ -46,11 +41,7 @@ def layer_shares(aligned: Sequence[nn.Module], weights: Array, symmetry: Symmetr
     }
     units = symmetry.units({name: tuple(values.shape) for name, values in aligned[0].state_dict().items()})
     by_layer = {}
-    for key, layout in symmetry.layouts.items():
-        path, _, name = key.rpartition(".")
-        axis = next((axis for axis in layout.axes if axis.moves and axis.side != "input"), None)
-        if name != "weight" or axis is None:
-            continue
+    for path, axis in _moving_outputs(symmetry):
         parts = [
             segment.along(shares[segment.group][model])
             if segment.group in shares
@@ -67,12 +58,7 @@ def layer_shares(aligned: Sequence[nn.Module], weights: Array, symmetry: Symmetr
 def unit_shares(points: Array, weights: Array) -> Array:
     """Return the weight of every model in every unit (models, K): all of it one model's where there is no partner.
 
-    Parameters
-    ----------
-    points : array of shape (n_models, K, m)
-        Activations of the aligned models' units; constant for units that a model does not have.
-    weights : array of shape (n_models,)
-        Weight of each model.
+    Points (n_models, K, m) are activations of the aligned models' units; constant for units that a model does not have.
 
     Examples
     --------
@@ -100,3 +86,39 @@ def unit_shares(points: Array, weights: Array) -> Array:
         shares[:, unit] = 0.0
         shares[owner, unit] = 1.0
     return shares
+
+
+def _moving_outputs(symmetry: Symmetry) -> Iterator[tuple[str, Axis]]:
+    """Yield the path of every layer whose outputs move, with their axis."""
+    for key, layout in symmetry.layouts.items():
+        path, _, name = key.rpartition(".")
+        axis = next((axis for axis in layout.axes if axis.moves and axis.side != "input"), None)
+        if name == "weight" and axis is not None:
+            yield path, axis
+
+
+def joined_layers(
+    symmetry: Symmetry,
+    transports: Sequence[Mapping[str, Transport]],
+    units: Sequence[Mapping[str, int]],
+    weights: Array,
+) -> tuple[dict[str, list[Array]], dict[str, Array]]:
+    """Return the maps of the models' outputs, and the weight of every model in every channel, by the layer's name.
+
+    For every model a map (channels, k_i) is the means over its joined outputs; weights (n_models, channels) sum to 1 in
+    every channel that any model has. Layers whose outputs do not move have no maps, and all models have their weights
+    there.
+    """
+    maps: dict[str, list[Array]] = {}
+    shares: dict[str, Array] = {}
+    for path, axis in _moving_outputs(symmetry):
+        of_layer, n_members = [], []
+        for model_transports, model_units, weight in zip(transports, units, weights.tolist(), strict=True):
+            outputs = np.eye(axis.length(model_units))  # (k_i, k_i)
+            means = move_axis(outputs, 0, axis, model_transports, model_units)  # (channels, k_i)
+            of_layer.append(means)
+            n_members.append(weight * np.count_nonzero(means, axis=1))
+        total = np.sum(n_members, axis=0)  # (channels,)
+        maps[path] = of_layer
+        shares[path] = np.stack(n_members) / np.where(total > 0, total, 1.0)
+    return maps, shares

@@ -84,20 +84,11 @@ def _gru(z: Tensor, hidden: Tensor, cell_state: Tensor) -> tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class CellKind:
-    """The gates of a kind of recurrent layer.
+    """The gates of a kind of recurrent layer."""
 
-    Parameters
-    ----------
-    n_gates : int
-        Gates that torch stacks in one array.
-    n_split_gates : int
-        How many of them, the last ones, need the summands of input and hidden state apart.
-    step : callable
-        From z (n, rows), the hidden state before (n, p) and the cell state (n, k) to y (n, k) and the new cell state.
-    """
-
-    n_gates: int
-    n_split_gates: int
+    n_gates: int  # gates that torch stacks in one array
+    n_split_gates: int  # how many of them, the last ones, need the summands of input and hidden state apart
+    # from z (n, rows), the hidden state before (n, p) and the cell state (n, k) to y (n, k) and the new cell state
     step: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
     def n_shared_rows(self, n_units: int) -> int:
@@ -115,27 +106,13 @@ _KINDS: Mapping[str, CellKind] = {
 
 @dataclass(frozen=True, eq=False)
 class RecurrentCell:
-    """One layer of a recurrent module in one direction: d inputs, k units, p hidden states.
+    """One layer of a recurrent module in one direction: d inputs, k units, p hidden states."""
 
-    Parameters
-    ----------
-    kind : CellKind
-        Its gates.
-    weight : Tensor of shape (rows, d + p)
-        W: on the input, then on the hidden state.
-    bias : Tensor of shape (rows,) or None
-        b; None for a module without biases.
-    projection : Tensor of shape (p, k) or None
-        V; None where y is the hidden state.
-    n_units : int
-        k.
-    """
-
-    kind: CellKind
-    weight: Tensor
-    bias: Tensor | None
-    projection: Tensor | None
-    n_units: int
+    kind: CellKind  # its gates
+    weight: Tensor  # (rows, d + p): W: on the input, then on the hidden state
+    bias: Tensor | None  # (rows,): b; None for a module without biases
+    projection: Tensor | None  # (p, k): V; None where y is the hidden state
+    n_units: int  # k
 
     @property
     def n_states(self) -> int:
@@ -213,21 +190,11 @@ def at_least_float32(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class CellTrajectory:
-    """What a cell computed over all steps.
+    """What a cell computed over all steps."""
 
-    Parameters
-    ----------
-    pre_activations : Tensor of shape (steps, n, rows)
-        z_t.
-    hidden_states : Tensor of shape (steps + 1, n, p)
-        h_t, from the state before the first step.
-    outputs : Tensor of shape (steps, n, k)
-        y_t, before the projection.
-    """
-
-    pre_activations: Tensor
-    hidden_states: Tensor
-    outputs: Tensor
+    pre_activations: Tensor  # (steps, n, rows): z_t
+    hidden_states: Tensor  # (steps + 1, n, p): h_t, from the state before the first step
+    outputs: Tensor  # (steps, n, k): y_t, before the projection
 
 
 def run_cell(cell: RecurrentCell, inputs: Tensor, hidden: Tensor, cell_state: Tensor) -> CellTrajectory:
@@ -249,36 +216,17 @@ def run_cell(cell: RecurrentCell, inputs: Tensor, hidden: Tensor, cell_state: Te
 
 @dataclass(frozen=True, eq=False)
 class RecurrentInputs:
-    """Inputs of a layer of a recurrent module, and initial states of all its layers.
+    """Inputs of a layer of a recurrent module, and initial states of all its layers."""
 
-    Parameters
-    ----------
-    values : Tensor of shape (steps, n, d)
-        Inputs of the layer.
-    hidden : Tensor of shape (layers * directions, n, p)
-        Initial hidden states.
-    cell_state : Tensor of shape (layers * directions, n, k)
-        Initial cell states; zeros where there are none.
-    """
-
-    values: Tensor
-    hidden: Tensor
-    cell_state: Tensor
+    values: Tensor  # (steps, n, d): inputs of the layer
+    hidden: Tensor  # (layers * directions, n, p): initial hidden states
+    cell_state: Tensor  # (layers * directions, n, k): initial cell states; zeros where there are none
 
     @classmethod
     def of_call(cls, module: Recurrent, values: Tensor, initial_state: Any, samples: Tensor) -> RecurrentInputs:
-        """Return the inputs of a module's first layer, for some of the samples that the module is called with.
+        """Return the inputs of a module's first layer, for some of the samples (m,) that the module is called with.
 
-        Parameters
-        ----------
-        module : RNN, LSTM or GRU
-            The module.
-        values : Tensor of shape (steps, n, d), or (n, steps, d) with `batch_first`
-            Input of the call.
-        initial_state : Tensor, tuple of tensors or None
-            Initial state of the call; zeros where it is None.
-        samples : Tensor of int of shape (m,)
-            Samples to take.
+        Values are (steps, n, d), or (n, steps, d) with `batch_first`; an initial state of None is zeros.
         """
         n_directions = 2 if module.bidirectional else 1
         values = at_least_float32(values.transpose(0, 1) if module.batch_first else values)[:, samples]

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from consilience.checks import Array
 from consilience.errors import InputError
+from consilience.networks.repair.channel_statistics import weights_over_owners
 from consilience.networks.repair.partial_forward import PartialForward, not_finite_problem
 from consilience.networks.repair.recurrent_layers import (
     CellTrajectory,
@@ -45,31 +46,14 @@ def fit_recurrent(
 ) -> None:
     """Fit a recurrent layer of the fused network, in place, to the mean of the models' layers.
 
-    Parameters
-    ----------
-    passes : sequence of PartialForward
-        Of the fused network and of the models, run as far as the layer.
-    name : str
-        The layer.
-    weights : array of shape (n_models,)
-        Weights a_i of the models, which sum to one.
-    max_steps : sequence of float
-        For each batch, steps of samples that are used at most; whole samples are drawn, at least one.
-    ridge : float
-        Strength of the shrinkage of weights towards the present ones.
-    rng : numpy.random.Generator
-        For the draws of samples.
-
-    Raises
-    ------
-    InputError
-        When the layer is not reached, or values are not finite.
+    The passes are of the fused network and of the models, run as far as the layer. Of each batch so many steps of
+    samples are used at most; whole samples are drawn, at least one.
     """
     modules: list[Any] = [forward.module.get_submodule(name) for forward in passes]
     fused, *models = modules
     batches = _sampled_inputs(passes, name, max_steps, rng)  # by batch: of the fused network, then of the models
     for layer in range(fused.num_layers):
-        cells = [read_cell(fused, layer, direction) for direction in range(2 if fused.bidirectional else 1)]
+        cells = [read_cell(fused, layer, direction) for direction in range(1 + fused.bidirectional)]
         # A model counts only for units that it has.
         unit_weights = [
             _UnitWeights.of([read_cell(model, layer, direction) for model in models], weights)
@@ -190,7 +174,7 @@ class _UnitWeights:
         has_projected = [cell.projection.ne(0).any(dim=1) for cell in cells if cell.projection is not None]
         has_state = torch.stack(has_projected) if has_projected else has_unit
         like = cells[0].weight
-        return cls(*((_weights_over_owners(weights, mask)).to(like) for mask in (has_unit, has_state)))
+        return cls(*(weights_over_owners(weights, mask).to(like) for mask in (has_unit, has_state)))
 
     def mean(self, trajectories: Sequence[CellTrajectory]) -> CellTrajectory:
         """Return the weighted mean of the models' trajectories."""
@@ -208,12 +192,6 @@ def _has_unit(cell: RecurrentCell) -> Tensor:
     return rows.reshape(-1, cell.n_units).any(dim=0)
 
 
-def _weights_over_owners(weights: Array, mask: Tensor) -> Tensor:
-    """Return the models' weights (models, k), zero outside the mask and normalised over it; zero where nobody is."""
-    a = torch.as_tensor(weights).to(mask.device)[:, None] * mask
-    return a / a.sum(dim=0).clamp(min=torch.finfo(torch.float64).tiny)
-
-
 def _weighted_sum(weights: Tensor, values: Sequence[Tensor]) -> Tensor:
     """Return sum_i weights[i] * values[i], in place to spare memory."""
     total = weights[0] * values[0]
@@ -227,29 +205,14 @@ class _RegressionSums:
     """Sums over rows of inputs (less a first guess of their mean) and of targets, float64.
 
     Products are taken in the rows' own precision, as `RunningMoments` does; those among the targets are not needed.
-
-    Parameters
-    ----------
-    origin : Tensor of shape (d,)
-        A first guess of the mean of inputs.
-    n_rows : int
-        Number of rows.
-    input_sums : Tensor of shape (d,)
-        Sums of deviations of inputs from the origin.
-    target_sums : Tensor of shape (k,)
-        Sums of targets.
-    input_products : Tensor of shape (d, d)
-        Sums of products of deviations.
-    cross_products : Tensor of shape (k, d)
-        Sums of products of targets and deviations.
     """
 
-    origin: Tensor
-    n_rows: int
-    input_sums: Tensor
-    target_sums: Tensor
-    input_products: Tensor
-    cross_products: Tensor
+    origin: Tensor  # (d,): a first guess of the mean of inputs
+    n_rows: int  # number of rows
+    input_sums: Tensor  # (d,): sums of deviations of inputs from the origin
+    target_sums: Tensor  # (k,): sums of targets
+    input_products: Tensor  # (d, d): sums of products of deviations
+    cross_products: Tensor  # (k, d): sums of products of targets and deviations
 
     def with_rows(self, inputs: Tensor, targets: Tensor) -> _RegressionSums:
         deviations = inputs - self.origin

@@ -38,6 +38,7 @@ from consilience.networks.repair.channel_statistics import (
     rescale_channels,
     set_running_statistics,
     target_statistics,
+    weights_over_owners,
     write_parameter,
 )
 from consilience.networks.repair.convolution_patches import (
@@ -109,7 +110,7 @@ def refit(
     maps : mapping of str to sequence of arrays of shape (channels, k_i), of length n_models, optional
         For models that are not aligned, as their units are joined: by the name of a layer or normalisation, for every
         model the means of its outputs that belong to the fused network's; rows of zeros where it has none
-        (``joined_units``). A model whose units were joined on both sides of its layers would no longer answer as it
+        (``partners``). A model whose units were joined on both sides of its layers would no longer answer as it
         does. Default: none, the models are aligned.
 
     Returns
@@ -135,65 +136,88 @@ def refit(
     >>> bool((fitted(inputs) - net(inputs)).abs().max() < 1e-4)
     True
     """
-    require_ridge(ridge)
-    for option, value in (("patches_per_layer", patches_per_layer), ("batch_size", batch_size)):
-        if not is_count(value):
-            raise OptionError(option, f"expected a positive whole number, found {value!r}")
+    _require_options(ridge, patches_per_layer=patches_per_layer, batch_size=batch_size)
     a = normalised_weights(weights, len(aligned))
     batches, rng = _split_into_batches(inputs, batch_size), np.random.default_rng(rng)
     network: Any = deepcopy(fused)
     order = layer_order(network, batches[0])
     if maps is not None and order.recurrent:
         raise UnsupportedError("recurrent layers are not fitted to models whose units are joined")
-    maps = {} if maps is None else maps
-    notes, factors = dict(order.skipped), {}
-    rescaled_names = repaired_layers(order, output=False)
+    shares, maps = shares or {}, maps or {}
+    factors: dict[str, Tensor] = {}
+    notes, rescaled_names = dict(order.skipped), repaired_layers(order, output=False)
     # Every batch gives a share of the patches by its number of samples.
-    patches_per_sample = patches_per_layer / sum(_n_samples(batch) for batch in batches)
+    n_samples = np.array([_n_samples(batch) for batch in batches])
+    patches_per_sample = patches_per_layer / int(n_samples.sum())
     with evaluation_without_gradients(network, *aligned):
         # The fused network first, then the models, all run to the same layer.
         passes = [PartialForward.at_input(module, batches) for module in (network, *aligned)]
         for name in order.names:
-            of_channels = a if shares is None else shares.get(name, a)
+            of_channels, maps_of_layer = shares.get(name, a), maps.get(name)
             passes = [forward.advance_to(name) for forward in passes]
             part: Any = network.get_submodule(name)
-            norm = order.normalised.get(name)
             if name in order.recurrent:
-                max_steps = [patches_per_sample * _n_samples(batch) for batch in batches]
-                fit_recurrent(passes, name, a, max_steps, ridge, rng)
+                fit_recurrent(passes, name, a, (patches_per_sample * n_samples).tolist(), ridge, rng)
             elif is_norm(part):
                 _remeasure_batch_norm(passes[0], name)
-            elif norm is not None and _has_gain(network.get_submodule(norm)):
-                # Layer and normalisation are one affine map in evaluation mode: it is fitted to the normalised outputs.
-                _remeasure_batch_norm(passes[0], norm)
-                moments = _regression_moments(passes, name, norm, of_channels, patches_per_sample, rng, maps.get(name))
-                _fit_with_batch_norm(part, network.get_submodule(norm), moments, ridge)
             else:
-                moments = _regression_moments(passes, name, name, of_channels, patches_per_sample, rng, maps.get(name))
-                blocks, bias = moments.solve(weight_blocks(part), part.bias is not None, ridge)
-                write_weight_blocks(part, blocks)
-                if part.bias is not None:
-                    write_parameter(part.bias, bias.flatten())
+                norm_name = order.normalised.get(name)
+                _fit_affine(passes, name, norm_name, of_channels, patches_per_sample, ridge, rng, maps_of_layer)
             # Least squares shrinks deviations: they are restored before the next layer reads these outputs.
             if rescaled and name in rescaled_names and part.weight is not None:
-                current, *of_models = (measure_channels(forward, name) for forward in passes)
-                if name in maps:
-                    of_models = [moved_statistics(one, by) for one, by in zip(of_models, maps[name], strict=True)]
-                factors[name] = rescale_channels(part, current, target_statistics(of_models, of_channels))
+                factors[name] = _rescale(passes, name, of_channels, maps_of_layer)
         if rescaled:
             # In the units of the models, not of the inputs: else training mode would scale every channel twice.
             notes.update(anchor_norms(network, aligned, a, maps)[1])
     return Repaired(network, factors, notes)
 
 
-def _split_into_batches(inputs: Any, size: int) -> list[Any]:
-    """Return inputs in memory: a tensor (n, ...) in batches of at most `size`, batches as they are.
+def _require_options(ridge: float, **counts: int) -> None:
+    """Raise OptionError for a ridge or for counts that have no such value."""
+    require_ridge(ridge)
+    for option, value in counts.items():
+        if not is_count(value):
+            raise OptionError(option, f"expected a positive whole number, found {value!r}")
 
-    Raises
-    ------
-    InputError
-        When there are none.
-    """
+
+def _fit_affine(
+    passes: Sequence[PartialForward],
+    name: str,
+    norm_name: str | None,
+    weights: Array,
+    patches_per_sample: float,
+    ridge: float,
+    rng: np.random.Generator,
+    maps: Sequence[Array] | None,
+) -> None:
+    """Fit a linear layer or convolution in place, together with the batch normalisation that follows, if any."""
+    part: Any = passes[0].module.get_submodule(name)
+    norm: Any = None if norm_name is None else passes[0].module.get_submodule(norm_name)
+    # A normalisation without gain, or without running statistics, cannot take up the scale and shift of its layer.
+    if norm_name is not None and norm.running_mean is not None and norm.weight is not None:
+        # Layer and normalisation are one affine map in evaluation mode: it is fitted to the normalised outputs.
+        _remeasure_batch_norm(passes[0], norm_name)
+        moments = _regression_moments(passes, name, norm_name, weights, patches_per_sample, rng, maps)
+        _fit_with_batch_norm(part, norm, moments, ridge)
+        return
+    moments = _regression_moments(passes, name, name, weights, patches_per_sample, rng, maps)
+    blocks, bias = moments.solve(weight_blocks(part), part.bias is not None, ridge)
+    write_weight_blocks(part, blocks)
+    if part.bias is not None:
+        write_parameter(part.bias, bias.flatten())
+
+
+def _rescale(passes: Sequence[PartialForward], name: str, weights: Array, maps: Sequence[Array] | None) -> Tensor:
+    """Give the channels of a part of the fused network the statistics of the models' (`repair`); return factors."""
+    current, *of_models = (measure_channels(forward, name) for forward in passes)
+    if maps is not None:
+        of_models = [moved_statistics(one, by) for one, by in zip(of_models, maps, strict=True)]
+    part: Any = passes[0].module.get_submodule(name)
+    return rescale_channels(part, current, target_statistics(of_models, weights))
+
+
+def _split_into_batches(inputs: Any, size: int) -> list[Any]:
+    """Return inputs in memory: a tensor (n, ...) in batches of at most `size`, batches as they are."""
     if not isinstance(inputs, Tensor):
         return list(as_batches(inputs))
     if inputs.ndim == 0 or len(inputs) == 0:
@@ -205,11 +229,6 @@ def _n_samples(batch: Any) -> int:
     """Return the number of samples in a batch."""
     values = next(iter(batch.values())) if isinstance(batch, Mapping) else batch
     return len(values[0] if isinstance(values, (tuple, list)) else values)
-
-
-def _has_gain(norm: Any) -> bool:
-    """Return whether a batch normalisation can take up the scale and shift of the layer before it."""
-    return norm.running_mean is not None and norm.weight is not None
 
 
 def _remeasure_batch_norm(forward: PartialForward, name: str) -> None:
@@ -250,22 +269,8 @@ def _regression_moments(
 ) -> ActivationMoments:
     """Return the joint moments of the inputs of the fused network's layer and the mean outputs of the models.
 
-    Parameters
-    ----------
-    passes : sequence of PartialForward
-        Of the fused network and of the models.
-    name : str
-        The layer.
-    target_name : str
-        The part whose outputs are the targets: the layer, or the batch normalisation after it.
-    weights : array of shape (n_models,) or (n_models, channels)
-        Weights of the models, which sum to one.
-    patches_per_sample : float
-        Patches that are drawn, for each input.
-    rng : numpy.random.Generator
-        For the draws.
-    maps : sequence of arrays of shape (k, k_i) or None
-        From the models' outputs to those of the fused network, where models are not aligned.
+    The target is the layer, or the batch normalisation after it. Maps (k, k_i) are from the models' outputs to those of
+    the fused network, where models are not aligned.
     """
     layer: Any = passes[0].module.get_submodule(name)
     channel_weights = _channel_weights(passes[1:], name, weights, maps)  # (models, k)
@@ -309,6 +314,4 @@ def _channel_weights(
             (torch.as_tensor(by).to(of_model.device) * of_model).ne(0).any(dim=1)
             for of_model, by in zip(has_unit, maps, strict=True)
         ]
-    by_model = torch.as_tensor(weights).to(layers[0].weight.device).reshape(len(layers), -1)  # (models, 1 or k)
-    a = by_model * torch.stack(has_unit)
-    return a / a.sum(dim=0).clamp(min=torch.finfo(torch.float64).tiny)
+    return weights_over_owners(weights, torch.stack(has_unit))

@@ -40,42 +40,18 @@ class ActivationMoments:
     """Moments of the inputs of a layer and of the outputs that it should have (its targets), float64.
 
     A leading axis, where there is one, is of the groups of a convolution, each a regression of its own.
-
-    Parameters
-    ----------
-    input_mean : Tensor of shape (..., d)
-        E[h].
-    target_mean : Tensor of shape (..., k)
-        E[y].
-    input_covariance : Tensor of shape (..., d, d)
-        cov(h).
-    cross_covariance : Tensor of shape (..., k, d)
-        cov(y, h).
     """
 
-    input_mean: Tensor
-    target_mean: Tensor
-    input_covariance: Tensor
-    cross_covariance: Tensor
+    input_mean: Tensor  # (..., d): E[h]
+    target_mean: Tensor  # (..., k): E[y]
+    input_covariance: Tensor  # (..., d, d): cov(h)
+    cross_covariance: Tensor  # (..., k, d): cov(y, h)
 
     def solve(self, initial: Tensor, has_bias: bool, ridge: float) -> tuple[Tensor, Tensor]:
-        """Return the ridge regression of targets on inputs.
+        """Return the ridge regression of targets on inputs: W (..., k, d) and b = E[y] - W E[h] (..., k).
 
-        Parameters
-        ----------
-        initial : Tensor of shape (..., k, d)
-            W_0, towards which weights are shrunk.
-        has_bias : bool
-            Whether the layer has a bias; if not, second moments about zero take the place of covariances.
-        ridge : float
-            Strength of the shrinkage, relative to the mean square of inputs.
-
-        Returns
-        -------
-        weight : Tensor of shape (..., k, d)
-            W.
-        bias : Tensor of shape (..., k)
-            b = E[y] - W E[h].
+        Weights are shrunk towards W_0 (..., k, d), `initial`. Without a bias second moments about zero take the place
+        of covariances.
         """
         covariance, cross = self.input_covariance, self.cross_covariance
         # E[h^2] of every input: the penalty is relative to their mean, with and without a bias.
@@ -86,9 +62,8 @@ class ActivationMoments:
         penalty = max(ridge, _MIN_RIDGE) * mean_squares.mean(dim=-1)
         # Where all inputs are zero any penalty leaves the weights as they are.
         penalty = torch.where(penalty > 0, penalty, 1.0)[..., None, None]
-        system = covariance + penalty * torch.eye(
-            covariance.shape[-1], dtype=covariance.dtype, device=covariance.device
-        )
+        identity = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
+        system = covariance + penalty * identity
         # Normal equations for the change D = W - W_0:  D (C + penalty I) = C_yh - W_0 C.
         # The change from the initial weights is fitted, so that what they fit already stays exactly.
         change = torch.cholesky_solve((cross - initial @ covariance).mT, torch.linalg.cholesky(system)).mT
@@ -200,12 +175,8 @@ def _model_layer(model: nn.Module, name: str, moments: LayerMoments, off_diagona
     bias = weight.new_zeros(len(weight)) if layer.bias is None else layer.bias.detach().to("cpu", torch.float64)
     inputs = moments.layers[name]
     if weight.shape[1] != len(inputs.mean):
-        raise InputError(
-            "moments",
-            f"layer {name} has {len(inputs.mean)} inputs where the model has {weight.shape[1]}; moments move "
-            "as their model does",
-            code="E-SHAPE",
-        )
+        text = f"layer {name} has {len(inputs.mean)} inputs where the model has {weight.shape[1]}; moments move"
+        raise InputError("moments", f"{text} as their model does", code="E-SHAPE")
     covariance = torch.as_tensor(inputs.covariance)
     # RegMean's regularisation: off-diagonal entries times 0.9 by default, the diagonal as it is.
     covariance = off_diagonal * covariance + (1 - off_diagonal) * torch.diag(covariance.diagonal())
@@ -219,12 +190,9 @@ def _pooled_moments(models: Sequence[_ModelLayer], weights: Tensor, rows: Tensor
     """
     # (k_rows,) each
     output_means = [model.weight[rows] @ model.mean + model.bias[rows] for model in models]
-    input_mean = sum(
-        (a * model.mean for a, model in zip(weights, models, strict=True)), torch.zeros_like(models[0].mean)
-    )
-    target_mean = sum(
-        (a * mean for a, mean in zip(weights, output_means, strict=True)), torch.zeros_like(output_means[0])
-    )
+    input_mean, target_mean = torch.zeros_like(models[0].mean), torch.zeros_like(output_means[0])
+    for a, model, output_mean in zip(weights, models, output_means, strict=True):
+        input_mean, target_mean = input_mean + a * model.mean, target_mean + a * output_mean
     covariance, cross = torch.zeros_like(models[0].covariance), torch.zeros_like(models[0].weight[rows])
     for a, model, output_mean in zip(weights, models, output_means, strict=True):
         shift = model.mean - input_mean

@@ -227,13 +227,7 @@ def repair_from_moments(
 
 
 def normalised_weights(weights: ArrayLike | None, count: int) -> Array:
-    """Return the weights of the models (count,), which sum to one.
-
-    Raises
-    ------
-    InputError
-        When there are no models.
-    """
+    """Return the weights of the models (count,), which sum to one."""
     if count == 0:
         raise InputError("aligned", "expected at least one model, found none", code="E-NEEDED")
     unnormalised = as_weights(weights, count)
@@ -241,21 +235,12 @@ def normalised_weights(weights: ArrayLike | None, count: int) -> Array:
 
 
 def pre_activations(module: nn.Module, name: str, moments: LayerMoments) -> ChannelMoments:
-    """Return means and deviations of a layer's pre-activations for inputs of these moments.
-
-    Raises
-    ------
-    InputError
-        When the moments are of another network.
-    """
+    """Return means and deviations of a layer's pre-activations for inputs of these moments."""
     layer: Any = dict(module.named_modules()).get(name)
     weight = getattr(layer, "weight", None)
     if weight is None or weight[0].numel() != len(moments.layers[name].mean):
-        raise InputError(
-            "moments",
-            f"layer {name} has {len(moments.layers[name].mean)} inputs; this network has no such layer, or of "
-            "another width (moments move as their model does)",
-        )
+        text = f"layer {name} has {len(moments.layers[name].mean)} inputs; this network has no such layer, or of"
+        raise InputError("moments", f"{text} another width (moments move as their model does)")
     rows = weight.detach().to(torch.float64).flatten(1)  # (channels, d); a patch is flattened alike
     mean, covariance = (
         torch.as_tensor(array).to(rows) for array in (moments.layers[name].mean, moments.layers[name].covariance)

@@ -130,13 +130,7 @@ def _real_inputs(
 
 
 def _shared_vocabulary(modules: Sequence[nn.Module], probe: Tensor) -> np.ndarray:
-    """Return the numbers of the words that all networks know, without padding.
-
-    Raises
-    ------
-    UnsupportedError
-        When a network has no embedding that reads the input itself.
-    """
+    """Return the numbers of the words that all networks know, without padding."""
     embeddings: list[Any] = []
     for module in modules:
         readers = [part for part, inputs in _recorded_calls(module, probe, nn.Embedding) if _is_probe(inputs, probe)]
@@ -161,13 +155,7 @@ def _has_steps_first(module: nn.Module, example: Tensor) -> bool:
 
 
 def _recorded_calls(module: nn.Module, probe: Tensor, kind: type[nn.Module]) -> list[tuple[nn.Module, Any]]:
-    """Return the parts of a kind that a network calls, in that order, with their inputs.
-
-    Raises
-    ------
-    UnsupportedError
-        When the network fails on such inputs.
-    """
+    """Return the parts of a kind that a network calls, in that order, with their inputs."""
     calls: list[tuple[nn.Module, Any]] = []
     parts = [part for part in module.modules() if isinstance(part, kind)]
     if not parts:
@@ -182,11 +170,8 @@ def _recorded_calls(module: nn.Module, probe: Tensor, kind: type[nn.Module]) -> 
         try:
             call_module(module, probe)
         except (RuntimeError, IndexError, ValueError) as error:  # what torch and Python say of shapes and numbers
-            raise UnsupportedError(
-                type(module).__name__,
-                f"fails on batches of another size, which synthetic inputs have ({error})",
-                "give inputs",
-            ) from error
+            text = f"fails on batches of another size, which synthetic inputs have ({error})"
+            raise UnsupportedError(type(module).__name__, text, "give inputs") from error
     return calls
 
 
@@ -205,11 +190,6 @@ def first_layer(module: nn.Module, probe: Tensor) -> tuple[Any, tuple[int, ...]]
 
     In place of a recurrent layer comes a linear layer through which noise has the same distribution; linear layers read
     rows.
-
-    Raises
-    ------
-    UnsupportedError
-        When there is none.
     """
     order = layer_order(module, probe)
     name = next(iter(order.names), None)
@@ -240,12 +220,8 @@ def _equivalent_linear(layer: Recurrent) -> nn.Linear:
 
 
 def _refusal(module: nn.Module) -> str:
-    return Problem(
-        type(module).__name__,
-        "synthetic inputs exist only for networks that start with a linear layer, a "
-        "convolution, a recurrent layer or an embedding which reads the input itself",
-        "give inputs",
-    )
+    text = "synthetic inputs exist only for networks that start with a linear layer, a convolution, a recurrent layer"
+    return Problem(type(module).__name__, f"{text} or an embedding which reads the input itself", "give inputs")
 
 
 def _backpropagated_noise(

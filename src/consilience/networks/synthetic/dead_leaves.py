@@ -21,17 +21,8 @@ _CHANNEL_CORRELATION = 0.9
 def dead_leaves(count: int, shape: tuple[int, ...], rng: np.random.Generator, covered: bool = False) -> np.ndarray:
     """Return images (count, channels, height, width) of ellipses that cover each other, float32.
 
-    Parameters
-    ----------
-    count : int
-        Number of images.
-    shape : tuple of int
-        (channels, height, width).
-    rng : numpy.random.Generator
-        For positions, radii, shapes and colours.
-    covered : bool, optional
-        Whether what no leaf covers, about a sixth of a square image, has a colour too, one for each image, so that
-        values have unit variance. Default: False, it is 0.
+    What no leaf covers, about a sixth of a square image, is 0; or, if `covered`, has a colour too, one for each image,
+    so that values have unit variance.
     """
     channels, height, width = shape
     side = max(height, width)

@@ -18,7 +18,7 @@ input is as likely to be of a component as under independent draws, and shares o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +29,14 @@ from consilience.checks import Array, Labels, is_count
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.networks.descriptions.description import Description, Moments, TokenCounts
 from consilience.networks.synthetic.dead_leaves import dead_leaves
+
+_NEEDED = {
+    (True, True): "counts of tokens by class",
+    (True, False): "token counts",
+    (False, True): "moments by class",
+    (False, False): "moments of the inputs",
+}
+"""What is drawn from, by whether inputs are texts and whether they are labelled."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,27 +69,13 @@ class SyntheticInputs:
 
 @dataclass(frozen=True, eq=False)
 class _Component:
-    """What inputs are drawn from.
+    """What inputs are drawn from."""
 
-    Parameters
-    ----------
-    site : int
-        Number of the description.
-    label : int
-        Number of the class; -1 without.
-    mass : float
-        Observations that it stands for.
-    moments : Moments or None
-        Of its inputs; None for texts.
-    tokens : TokenCounts or None
-        Of its texts.
-    """
-
-    site: int
-    label: int
-    mass: float
-    moments: Moments | None
-    tokens: TokenCounts | None
+    site: int  # number of the description
+    label: int  # number of the class; -1 without
+    mass: float  # observations that it stands for
+    moments: Moments | None  # of its inputs; None for texts
+    tokens: TokenCounts | None  # of its texts
 
 
 def draw_inputs(
@@ -139,11 +133,8 @@ def draw_inputs(
     else:
         components, missing_classes = _site_components(descriptions, is_text), ()
     if not components:
-        if is_text:
-            needed = "counts of tokens by class" if labelled else "token counts"
-        else:
-            needed = "moments by class" if labelled else "moments of the inputs"
-        raise UnsupportedError("descriptions", f"no site says {needed}", "describe the networks with `data=`")
+        needed = _NEEDED[is_text, labelled]
+        raise UnsupportedError("descriptions", f"no site says {needed}", "describe the networks with data=")
     n_draws = systematic_allocation(np.array([component.mass for component in components]), count, rng)
     blocks: list[np.ndarray] = []
     for component, n in zip(components, n_draws.tolist(), strict=True):
@@ -154,6 +145,7 @@ def draw_inputs(
             rows = _draw_rows(component.moments, shape, n, rng)
             low, high = described.input_range or (-np.inf, np.inf)
             blocks.append(np.clip(rows, low, high).astype(np.float32).reshape(n, *shape))
+    # Components were drawn one after the other: inputs, labels and sites are shuffled alike.
     order = rng.permutation(count)
     labels = np.repeat([component.label for component in components], n_draws)[order]
     sites = np.repeat([component.site for component in components], n_draws)[order]
@@ -212,10 +204,7 @@ def systematic_allocation(masses: Array, count: int, rng: np.random.Generator) -
 def _shape_and_kind(descriptions: Sequence[Description], labelled: bool) -> tuple[tuple[int, ...], bool]:
     """Return the shape of an input, of texts the longest, and whether inputs are texts.
 
-    Raises
-    ------
-    InputError
-        Unless all descriptions are of inputs of one shape and kind, and of the same classes.
+    All descriptions must be of inputs of one shape and kind, and labelled ones of the same classes.
     """
     if not descriptions:
         raise InputError("descriptions", "expected at least one, found none", code="E-NEEDED")
@@ -223,37 +212,37 @@ def _shape_and_kind(descriptions: Sequence[Description], labelled: bool) -> tupl
     stating = [d for d in descriptions if d.inputs is not None or d.tokens is not None or d.class_moments]
     if not stating:
         return (), descriptions[0].input_kind == "tokens"
-    first, is_text = stating[0], stating[0].input_kind == "tokens"
-    problems = []
-    for other in stating[1:]:
-        if other.input_kind != first.input_kind:
-            text = f"has inputs of kind {other.input_kind}, and {first.name} of {first.input_kind}"
-            problems.append(Problem(other.name, text, code="E-MISMATCH"))
-        elif other.input_shape != first.input_shape and not is_text:
-            text = f"has inputs of shape {other.input_shape}, and {first.name} of {first.input_shape}"
-            problems.append(Problem(other.name, text, code="E-MISMATCH"))
+    is_text = stating[0].input_kind == "tokens"
     shapes = [tuple(described.input_shape or ()) for described in stating]
-    if is_text:
-        problems += [
-            Problem(described.name, f"has texts of shape {shape}, expected one axis of tokens", code="E-SHAPE")
-            for described, shape in zip(stating, shapes, strict=True)
-            if len(shape) != 1
-        ]
-    with_classes = [described for described in descriptions if described.classes is not None]
-    if labelled and with_classes:
-        problems += [
-            Problem(
-                other.name,
-                f"has other classes, or another order of them, than {with_classes[0].name}",
-                "give all networks the same classes in the same order",
-                "E-MISMATCH",
-            )
-            for other in with_classes[1:]
-            if other.classes != with_classes[0].classes
-        ]
+    problems = [*_input_problems(stating, is_text), *(_class_problems(descriptions) if labelled else ())]
     if problems:
         raise InputError(problems)
     return max(shapes) if is_text else shapes[0], is_text
+
+
+def _input_problems(stating: Sequence[Description], is_text: bool) -> Iterator[Problem]:
+    """Yield whose inputs are not as the first ones are, and which texts have several axes."""
+    first = stating[0]
+    for other in stating[1:]:
+        if other.input_kind != first.input_kind:
+            text = f"has inputs of kind {other.input_kind}, and {first.name} of {first.input_kind}"
+            yield Problem(other.name, text, code="E-MISMATCH")
+        elif other.input_shape != first.input_shape and not is_text:
+            text = f"has inputs of shape {other.input_shape}, and {first.name} of {first.input_shape}"
+            yield Problem(other.name, text, code="E-MISMATCH")
+    for described in stating if is_text else ():
+        if len(shape := tuple(described.input_shape or ())) != 1:
+            yield Problem(described.name, f"has texts of shape {shape}, expected one axis of tokens", code="E-SHAPE")
+
+
+def _class_problems(descriptions: Sequence[Description]) -> Iterator[Problem]:
+    """Yield who has other classes than the first site that has any."""
+    first, *others = [described for described in descriptions if described.classes is not None] or descriptions[:1]
+    for other in others:
+        if other.classes != first.classes:
+            text = f"has other classes, or another order of them, than {first.name}"
+            remedy = "give all networks the same classes in the same order"
+            yield Problem(other.name, text, remedy, "E-MISMATCH")
 
 
 def _canonical_sites(descriptions: Sequence[Description]) -> list[int]:
@@ -335,19 +324,7 @@ def _parts(described: Description, label: int, mass: float) -> list[tuple[float,
 
 
 def _draw_rows(moments: Moments, shape: tuple[int, ...], count: int, rng: np.random.Generator) -> Array:
-    """Return inputs (count, d) with the moments: Gaussian, or dead leaves where an image has variances only.
-
-    Parameters
-    ----------
-    moments : Moments
-        Of the component.
-    shape : tuple of int
-        Of an input.
-    count : int
-        Number of inputs.
-    rng : numpy.random.Generator
-        For the draws.
-    """
+    """Return inputs (count, d) with the moments: Gaussian, or dead leaves where an image has variances only."""
     if len(shape) == 3 and not len(moments.factor):
         # With the mean and deviation of each pixel, not of the channel: on LeNet 79.6 after the refit against 78.5, on
         # a ResNet-8 71 against 50 (docs/synthetic_inputs.md).
@@ -360,13 +337,7 @@ def _draw_rows(moments: Moments, shape: tuple[int, ...], count: int, rng: np.ran
 
 
 def _draw_texts(name: str, tokens: TokenCounts, length: int, count: int, rng: np.random.Generator) -> Labels:
-    """Return texts (count, length): lengths of the histogram, tokens by the chain of bigrams, padding behind.
-
-    Raises
-    ------
-    InputError
-        For lengths beyond an input's, and shorter ones without padding.
-    """
+    """Return texts (count, length): lengths of the histogram, tokens by the chain of bigrams, padding behind."""
     lengths = np.array(tokens.lengths, dtype=np.float64)
     if lengths.sum() <= 0:  # all lengths were too rare to be said
         lengths = np.eye(length + 1)[length]
@@ -395,26 +366,13 @@ class _SamplingChain:
     After token a it goes by the described pairs (a, b) with probability described / expected pairs of a, and by the
     frequencies of single tokens otherwise: that is where pairs go that are too rare to be said. Of u_a occurrences of a
     token, u_a (1 - texts / tokens) are expected to have one after them.
-
-    Parameters
-    ----------
-    unigrams : array of shape (vocabulary,)
-        Probabilities of tokens.
-    followers : array of shape (k,)
-        Second tokens of the pairs, sorted by the first.
-    ends : array of shape (k,)
-        Running sums of the pairs' occurrences.
-    starts : array of shape (vocabulary + 1,)
-        Running sum before the first pair of each token.
-    follows : array of shape (vocabulary,)
-        Probability that the next token is of a described pair.
     """
 
-    unigrams: Array
-    followers: Labels
-    ends: Array
-    starts: Array
-    follows: Array
+    unigrams: Array  # (vocabulary,): probabilities of tokens
+    followers: Labels  # (k,): second tokens of the pairs, sorted by the first
+    ends: Array  # (k,): running sums of the pairs' occurrences
+    starts: Array  # (vocabulary + 1,): running sum before the first pair of each token
+    follows: Array  # (vocabulary,): probability that the next token is of a described pair
 
     @classmethod
     def of(cls, tokens: TokenCounts) -> _SamplingChain:
@@ -427,17 +385,15 @@ class _SamplingChain:
         pairs = pairs[(pairs[:, 2] > 0) & (unigrams[pairs[:, 1].astype(np.int64)] > 0)]
         pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
         first, second, occurrences = pairs[:, 0].astype(np.int64), pairs[:, 1].astype(np.int64), pairs[:, 2]
-        described = np.bincount(first, occurrences, minlength=len(unigrams)).astype(
-            np.float64
-        )  # pairs that start with each token
+        # By token, the pairs that start with it.
+        described = np.bincount(first, occurrences, minlength=len(unigrams)).astype(np.float64)
         lengths = np.asarray(tokens.lengths, dtype=np.float64)
         mean_length = lengths @ np.arange(len(lengths)) / max(lengths[1:].sum(), 1.0)
         expected = counts * (1.0 - 1.0 / max(mean_length, 1.0))
         follows = np.divide(described, expected, out=np.ones_like(described), where=expected > 0)
         starts = np.concatenate([[0.0], np.cumsum(described)])
-        return cls(
-            unigrams, second, np.cumsum(occurrences, dtype=np.float64), starts, np.clip(follows, 0, 1) * (described > 0)
-        )
+        ends = np.cumsum(occurrences, dtype=np.float64)
+        return cls(unigrams, second, ends, starts, np.clip(follows, 0, 1) * (described > 0))
 
     def step(self, current: Labels, rng: np.random.Generator) -> Labels:
         """Return the token after each (n,)."""

@@ -24,7 +24,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ from consilience.checks import Array, is_count
 from consilience.core.progress import Progress, silent
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.networks.descriptions.description import Description
-from consilience.networks.network import never_saw_data, untrained_norms
+from consilience.networks.repair.channel_statistics import channel_rows
 from consilience.networks.repair.partial_forward import call_module, is_norm
 from consilience.networks.synthetic.draws import draw_inputs
 
@@ -136,6 +137,7 @@ def channel_targets(
     """
     norms: dict[str, Any] = {path: part for path, part in module.named_modules() if is_norm(part)}
     described = {} if description is None else dict(description.channels)
+    # Described statistics stand in where batch normalisation keeps none of its own.
     try:
         if norms:
             return _targets_of_norms(module, norms, name)
@@ -143,16 +145,12 @@ def channel_targets(
         if not described:
             raise
     if not described:
-        raise UnsupportedError(
-            name,
-            "has no channel statistics to match: neither batch normalisation nor described ones",
-            "describe it with `data=`",
-        )
+        text = "has no channel statistics to match: neither batch normalisation nor described ones"
+        raise UnsupportedError(name, text, "describe it with data=")
     parts: dict[str, Any] = dict(module.named_modules())
     if unknown := sorted(set(described) - set(parts)):
-        raise InputError(
-            name, f"its description has statistics of {', '.join(unknown)}, which it does not have", code="E-MISMATCH"
-        )
+        text = f"its description has statistics of {', '.join(unknown)}, which it does not have"
+        raise InputError(name, text, code="E-MISMATCH")
     targets = []
     for path, statistics in described.items():
         mean, variance = torch.as_tensor(statistics.mean), torch.as_tensor(statistics.variance)
@@ -166,19 +164,13 @@ def _targets_of_norms(module: nn.Module, norms: Mapping[str, Any], name: str) ->
     """Return the running statistics of batch normalisation."""
     untracked = [path for path, norm in norms.items() if norm.running_mean is None or norm.running_var is None]
     if untracked:
-        raise UnsupportedError(
-            name,
-            f"batch normalisation {', '.join(untracked)} keeps no running statistics (`track_running_stats=False`)",
-            "describe the network with `data=`",
-        )
+        text = f"batch normalisation {', '.join(untracked)} keeps no running statistics (track_running_stats=False)"
+        raise UnsupportedError(name, text, "describe the network with data=")
     for path, norm in norms.items():
         _require_statistics(name, path, norm.running_mean, norm.running_var)
     if untrained := [path for path in untrained_norms(module.state_dict()) if path in norms]:
-        raise UnsupportedError(
-            name,
-            never_saw_data(untrained),
-            "describe the network with `data=`, or train it in `train()` mode",
-        )
+        remedy = "describe the network with data=, or train it in train() mode"
+        raise UnsupportedError(name, never_saw_data(untrained), remedy)
     return [
         LayerTarget(path, True, norm.running_mean.detach(), norm.running_var.detach(), float(norm.eps))
         for path, norm in norms.items()
@@ -188,16 +180,11 @@ def _targets_of_norms(module: nn.Module, norms: Mapping[str, Any], name: str) ->
 def _require_statistics(name: str, path: str, mean: Tensor, variance: Tensor) -> None:
     """Raise InputError for statistics that are not finite, or variances that are negative."""
     if not (torch.isfinite(mean).all() and torch.isfinite(variance).all()):
-        raise InputError(
-            name, f"channel statistics of {path} are NaN or infinite", "train or describe it again", "E-NUMBER"
-        )
+        text = f"channel statistics of {path} are NaN or infinite"
+        raise InputError(name, text, "train or describe it again", "E-NUMBER")
     if (variance < 0).any():
-        raise InputError(
-            name,
-            f"channel variances of {path} are negative ({float(variance.min()):.3g})",
-            "train or describe it again",
-            "E-NUMBER",
-        )
+        text = f"channel variances of {path} are negative ({float(variance.min()):.3g})"
+        raise InputError(name, text, "train or describe it again", "E-NUMBER")
 
 
 def matched_images(
@@ -262,70 +249,83 @@ def matched_images(
     shape = tuple(shape)
     said = [None] * len(modules) if descriptions is None else list(descriptions)
     labels = [f"model {number}" for number in range(len(modules))] if names is None else list(names)
-    _require_shape(said, shape)
+    stated = _describing_inputs(said, shape)
     networks = [
         _ObservedNetwork.of(module, description, name, shape)
         for module, description, name in zip(modules, said, labels, strict=True)
     ]
-    deadline = None if max_seconds is None else time.monotonic() + max_seconds
+    deadline = inf if max_seconds is None else time.monotonic() + max_seconds
     rng, device = np.random.default_rng(rng), networks[0].device
-    deviation = _described_deviation(said, shape, device)
-    n_calibrations = calibration_steps if deviation is None else 0
-    total = n_calibrations + steps
+    n_calibrations = 0 if stated else calibration_steps
 
     def report(done: int) -> None:
-        progress(done, total)
+        progress(done, n_calibrations + steps)
 
-    if deviation is None:
+    # Where nobody describes inputs, noise is scaled until the first statistics are met best.
+    if stated:
+        deviation = _described_deviation(stated, shape, device)
+        start = draw_inputs(stated, count, rng).inputs.to(device)
+    else:
         noise = torch.as_tensor(rng.standard_normal((count, *shape)), dtype=torch.float32, device=device)
         offset, deviation = _calibrate(networks, noise, calibration_steps, deadline, report)
         start = offset + deviation * noise
-    else:
-        stated = [d for d in said if d is not None and d.inputs is not None]
-        start = draw_inputs(stated, count, rng).inputs.to(device)
+    optimised, losses = _descend(
+        networks, start / deviation, deviation, steps, rng, deadline, lambda done: report(n_calibrations + done)
+    )
+    if not losses:
+        text = f"{max_seconds:g} s are too few for one step"
+        raise OptionError("max_seconds", text, "give more time, or fewer images")
+    if not np.isfinite(losses).all():
+        raise UnsupportedError(", ".join(labels), "give NaN or infinite values on synthetic inputs", "give inputs")
+    inputs = (optimised * deviation).to("cpu", torch.float32)
+    return MatchedImages(inputs, np.array(losses), is_cut=len(losses) < steps)
+
+
+def _descend(
+    networks: Sequence[_ObservedNetwork],
+    start: Tensor,
+    deviation: Tensor,
+    steps: int,
+    rng: np.random.Generator,
+    deadline: float,
+    report: Callable[[int], None],
+) -> tuple[Tensor, list[float]]:
+    """Return images in deviations of the inputs, after steps of Adam from a start, and L before each step.
+
+    In these units images in [0, 255] are as far away as others.
+    """
     losses: list[float] = []
-    # Steps and differences are measured in deviations of the inputs, so that images in [0, 255] are as far away.
-    optimised = (start / deviation).requires_grad_()
+    optimised = start.requires_grad_()
     optimiser = torch.optim.Adam([optimised], lr=_RATE, betas=_BETAS)
     for step in range(steps):
-        if deadline is not None and time.monotonic() > deadline:
+        if time.monotonic() > deadline:
             break
-        images = optimised * deviation
         asked = networks
         if len(networks) > _NETWORKS_A_STEP:
             asked = [networks[i] for i in sorted(rng.choice(len(networks), _NETWORKS_A_STEP, replace=False).tolist())]
+        images = optimised * deviation
         loss = torch.stack([network.loss(images) for network in asked]).mean()
         loss = loss + _TOTAL_VARIATION * _total_variation(optimised)
         optimised.grad = torch.autograd.grad(loss, optimised)[0]
         optimiser.step()
         losses.append(float(loss.detach()))
-        report(n_calibrations + step + 1)
-    if not losses:
-        raise OptionError(
-            "max_seconds", f"{max_seconds:g} s are too few for one step", "give more time, or fewer images"
-        )
-    if not np.isfinite(losses).all():
-        raise UnsupportedError(", ".join(labels), "give NaN or infinite values on synthetic inputs", "give inputs")
-    inputs = (optimised.detach() * deviation).to("cpu", torch.float32)
-    return MatchedImages(inputs, np.array(losses), is_cut=len(losses) < steps)
+        report(step + 1)
+    return optimised.detach(), losses
 
 
-def _require_shape(descriptions: Sequence[Description | None], shape: tuple[int, ...]) -> None:
-    """Raise InputError for descriptions of inputs of another shape."""
-    for described in descriptions:
-        if described is not None and described.inputs is not None and described.input_shape != shape:
-            raise InputError(
-                described.name, f"describes inputs of shape {described.input_shape}, expected {shape}", code="E-SHAPE"
-            )
+def _describing_inputs(descriptions: Sequence[Description | None], shape: tuple[int, ...]) -> list[Description]:
+    """Return the descriptions that say moments of inputs; raise InputError for inputs of another shape."""
+    stated = [described for described in descriptions if described is not None and described.inputs is not None]
+    for described in stated:
+        if described.input_shape != shape:
+            text = f"describes inputs of shape {described.input_shape}, expected {shape}"
+            raise InputError(described.name, text, code="E-SHAPE")
+    return stated
 
 
-def _described_deviation(
-    descriptions: Sequence[Description | None], shape: tuple[int, ...], device: torch.device
-) -> Tensor | None:
-    """Return the deviation of every input channel (1, channels, 1, ...), pooled over sites; None where none says it."""
-    moments = [(d.n_observations, d.inputs) for d in descriptions if d is not None and d.inputs is not None]
-    if not moments:
-        return None
+def _described_deviation(stated: Sequence[Description], shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return the deviation of every input channel (1, channels, 1, ...), pooled over sites."""
+    moments = [(d.n_observations, d.inputs) for d in stated if d.inputs is not None]
     weights = np.array([n for n, _ in moments]) / sum(n for n, _ in moments)  # (sites,)
     channels = shape[0]
     means = np.stack([m.mean.reshape(channels, -1) for _, m in moments])  # (sites, channels, positions)
@@ -341,7 +341,7 @@ def _calibrate(
     networks: Sequence[_ObservedNetwork],
     noise: Tensor,
     steps: int,
-    deadline: float | None,
+    deadline: float,
     report: Callable[[int], None],
 ) -> tuple[Tensor, Tensor]:
     """Return an offset and a deviation (1, channels, 1, ...) at which noise meets the first statistics best.
@@ -356,7 +356,7 @@ def _calibrate(
     )
     optimiser = torch.optim.Adam([log_deviation, offset], lr=_CALIBRATION_RATE)
     for step in range(steps):
-        if deadline is not None and time.monotonic() > deadline:
+        if time.monotonic() > deadline:
             break
         images = log_deviation.exp() * (noise + offset)
         loss = torch.stack([network.loss(images, only_first=True) for network in networks]).sum()
@@ -373,45 +373,29 @@ def _total_variation(images: Tensor) -> Tensor:
     return sum((difference.mean() for difference in differences), start=images.new_zeros(()))
 
 
-def _channel_rows(part: nn.Module, values: Tensor) -> Tensor:
-    """Return what a layer reads or gives as rows (samples * positions, channels)."""
-    axis = -1 if isinstance(part, nn.Linear) else -len(part.normalized_shape) if isinstance(part, nn.LayerNorm) else 1
-    return values.movedim(axis, -1).flatten(0, -2)
-
-
 class _PassStoppedError(Exception):
     """Ends a forward pass after the last layer that was asked."""
 
 
 @dataclass(frozen=True, eq=False)
 class _ObservedNetwork:
-    """A copy of a network, in evaluation mode and without gradients of its weights, with its targets.
+    """A copy of a network, in evaluation mode and without gradients of its weights, with its targets."""
 
-    Parameters
-    ----------
-    module : Module
-        The copy.
-    targets : sequence of LayerTarget
-        In the order in which the layers are called.
-    name : str
-        In messages.
-    """
-
-    module: nn.Module
-    targets: Sequence[LayerTarget]
-    name: str
+    module: nn.Module  # the copy
+    targets: Sequence[LayerTarget]  # in the order in which the layers are called
+    name: str  # in messages
 
     @classmethod
     def of(
         cls, module: nn.Module, description: Description | None, name: str, shape: tuple[int, ...]
     ) -> _ObservedNetwork:
         """Return a network with its targets, in the order of its calls on such inputs."""
-        targets = {target.name: target for target in channel_targets(module, description, name)}
+        targets = channel_targets(module, description, name)
         copy = deepcopy(module).eval().requires_grad_(False)
         device = next((values.device for values in copy.parameters()), torch.device("cpu"))
         moved = {
-            path: LayerTarget(path, t.of_inputs, t.mean.to(device), t.variance.to(device), t.eps)
-            for path, t in targets.items()
+            target.name: replace(target, mean=target.mean.to(device), variance=target.variance.to(device))
+            for target in targets
         }
         observed = cls(copy, list(moved.values()), name)
         calls: list[str] = []
@@ -420,12 +404,8 @@ class _ObservedNetwork:
             if target.name not in calls:
                 calls.append(target.name)
             if values.shape[-1] != len(target.mean):
-                raise InputError(
-                    name,
-                    f"has statistics of {len(target.mean)} channels of {target.name}, which has {values.shape[-1]}",
-                    "describe it again",
-                    "E-MISMATCH",
-                )
+                text = f"has statistics of {len(target.mean)} channels of {target.name}, which has {values.shape[-1]}"
+                raise InputError(name, text, "describe it again", "E-MISMATCH")
 
         # Of two inputs, since batches of one hide which axis is which.
         with torch.no_grad(), observed._observed(record):
@@ -453,9 +433,8 @@ class _ObservedNetwork:
             scale = target.variance.to(values) + target.eps
             # The square root has no slope at 0, where a channel is constant on the images.
             deviation = (variance + _ABSOLUTE_EPS * scale).sqrt()
-            terms.append(
-                ((mean - target.mean.to(values)).square() / scale + (deviation / scale.sqrt() - 1).square()).mean()
-            )
+            of_means = (mean - target.mean.to(values)).square() / scale
+            terms.append((of_means + (deviation / scale.sqrt() - 1).square()).mean())
             if only_first:
                 raise _PassStoppedError
 
@@ -470,7 +449,7 @@ class _ObservedNetwork:
         def hook_of(target: LayerTarget) -> Any:
             def hook(part: nn.Module, arguments: Any, output: Any) -> None:
                 values = arguments[0] if target.of_inputs else output
-                record(target, _channel_rows(part, values))
+                record(target, channel_rows(part, values))
 
             return hook
 

@@ -74,14 +74,9 @@ class FisherMethod(InformedMethod, ABC):
         if prior == "ignored":
             return []
         if unknown := [site.name for site in sites if site.prior_precision is None]:
-            return [
-                Problem(
-                    ", ".join(unknown),
-                    "says no prior precision, which is needed to count the prior once",
-                    "compute it with `consilience.fisher(..., prior_precision=...)`, or set `prior='ignored'`",
-                    "E-NEEDED",
-                )
-            ]
+            text = "says no prior precision, which is needed to count the prior once"
+            remedy = "compute it with consilience.fisher(..., prior_precision=...), or set prior='ignored'"
+            return [Problem(", ".join(unknown), text, remedy, "E-NEEDED")]
         precisions = [float(site.prior_precision or 0.0) for site in sites]
         if prior == "removed" and not _are_equal(precisions) and self.prior_precision is None:
             listed = ", ".join(f"{precision:g}" for precision in sorted(precisions))

@@ -18,27 +18,13 @@ from consilience.checks import AnyArray, Array
 
 @dataclass(frozen=True, eq=False)
 class LinearSolution:
-    """Solution of linear equations by conjugate gradients.
+    """Solution of linear equations by conjugate gradients."""
 
-    Parameters
-    ----------
-    x : array of shape (P,)
-        The solution, or the last iterate.
-    history : ndarray of shape (n_steps,)
-        q after each step.
-    residual : float
-        Norm of b - A x relative to that of b, in the preconditioner's norm |r|^2 = r^T M^-1 r.
-    converged : bool
-        Whether the residual is within the tolerance.
-    definite : bool
-        Whether A showed no direction of negative or no curvature. Default: True.
-    """
-
-    x: AnyArray
-    history: Array
-    residual: float
-    converged: bool
-    definite: bool = True
+    x: AnyArray  # (P,): the solution, or the last iterate
+    history: Array  # (n_steps,): q after each step
+    residual: float  # norm of b - A x relative to that of b, in the preconditioner's norm |r|^2 = r^T M^-1 r
+    converged: bool  # whether the residual is within the tolerance
+    definite: bool = True  # whether A showed no direction of negative or no curvature
 
 
 def conjugate_gradients(
@@ -49,22 +35,10 @@ def conjugate_gradients(
     max_steps: int,
     progress: Callable[[int, int], None],
 ) -> LinearSolution:
-    """Return the solution of A x = b, from x = 0.
+    """Return the solution of A x = b (P,), float64, from x = 0.
 
-    Parameters
-    ----------
-    times : callable
-        Product of A with a vector (P,).
-    b : array of shape (P,)
-        Right-hand side, float64.
-    diagonal : array of shape (P,)
-        The preconditioner M, positive.
-    tolerance : float
-        Bound on the residual, relative to that of x = 0.
-    max_steps : int
-        Steps at most.
-    progress : callable
-        Called with (steps done, steps at most).
+    `times` is the product with A, `diagonal` the preconditioner M, positive. The tolerance is relative to the residual
+    of x = 0.
     """
     xp = array_namespace(b)
     x, r = xp.zeros_like(b), b  # r = b - A x

@@ -27,16 +27,8 @@ CANCELLATION_ROUNDING = 1e-12
 def least_precision(share: float, floor: float, has_target: bool, is_target: bool) -> float:
     """Return the least precision of every entry of a model, its floor.
 
-    Parameters
-    ----------
-    share : float
-        Weight of the model relative to the largest. The floor follows the weights alone, no norms of diagonals.
-    floor : float
-        Least precision of a model with a share of 1.
-    has_target : bool
-        Whether a model is favoured. Then it alone has a floor, of at least `MIN_TARGET_PRECISION`.
-    is_target : bool
-        Whether it is this one.
+    The share is the weight of the model relative to the largest: the floor follows the weights alone, no norms of
+    diagonals. Where a model is favoured it alone has a floor, of at least `MIN_TARGET_PRECISION`.
 
     Examples
     --------
@@ -53,16 +45,7 @@ def diagonal_average(
 ) -> AnyArray:
     """Return the average (P,) of parameters weighted entry by entry; of equal models it is the model, to the last bit.
 
-    Parameters
-    ----------
-    means : sequence of arrays of shape (P,), of length n_models
-        theta_k.
-    precisions : iterable of arrays of shape (P,), of length n_models
-        p_k; they are needed one after the other.
-    weights : sequence of float, of length n_models
-        Weights of the models in the plain mean.
-    excess : float
-        e. Default: 0.
+    Precisions (P,) are needed one after the other; weights are those of the models in the plain mean.
     """
     first = means[0]
     numerator: Any = 0.0

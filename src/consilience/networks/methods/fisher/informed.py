@@ -49,15 +49,7 @@ MAX_MATCHING_PASSES = 100
 
 @dataclass(frozen=True, eq=False)
 class MergedParameters:
-    """Merged parameters of all sites, and how they were found.
-
-    Parameters
-    ----------
-    vector : array of shape (P,)
-        The parameters.
-    objective, history, status, details
-        As in Alignment.
-    """
+    """Merged parameters of all sites (P,), and how they were found, as in `Alignment`."""
 
     vector: AnyArray
     objective: float
@@ -115,43 +107,20 @@ class InformedMethod(NetworkMethod, ABC):
 
     @abstractmethod
     def merge(self, sites: AlignedSites, rng: np.random.Generator, progress: Progress) -> MergedParameters:
-        """Return the merged parameters.
-
-        Parameters
-        ----------
-        sites : AlignedSites
-            Parameters and information of all sites.
-        rng : numpy.random.Generator
-            Source of random choices.
-        progress : callable
-            Called with (steps done, steps at most).
-        """
+        """Return the merged parameters."""
 
     def refuse(self, ensemble: NetworkEnsemble) -> list[Problem]:
         """Return the problems of merging these networks with their information, a line each."""
         ensemble = in_input_order(ensemble)  # networks are sorted by content; messages follow the user's order
         reasons = super().refuse(ensemble)
         if self.aligned and not ensemble.symmetry.all_groups:
-            reasons.append(
-                Problem(
-                    self.name,
-                    "`aligned=True` needs to know which axes move together",
-                    "give `example=` or `symmetry=`",
-                    "E-NEEDED",
-                )
-            )
+            text = "aligned=True needs to know which axes move together"
+            reasons.append(Problem(self.name, text, "give example= or symmetry=", "E-NEEDED"))
         if not self.wants_information:
             return reasons
         if ensemble.information is None:
-            return [
-                *reasons,
-                Problem(
-                    self.name,
-                    "needs `fishers=`, what consilience.fisher computed at each site, one for each network "
-                    "(or their files among the models)",
-                    code="E-NEEDED",
-                ),
-            ]
+            text = "needs fishers=, what consilience.fisher computed at each site, one for each network"
+            return [*reasons, Problem(self.name, f"{text} (or their files among the models)", code="E-NEEDED")]
         for network, information in zip(ensemble.networks, ensemble.information, strict=True):
             reasons += information.unfit(network)
         return reasons or self._mismatches(ensemble) or self.refuse_information(ensemble.information)
@@ -168,36 +137,20 @@ class InformedMethod(NetworkMethod, ABC):
         first, problems = sites[0], []
         for other in sites[1:]:
             if odd := sorted(set(first.parameters) ^ set(other.parameters)):
-                problems.append(
-                    Problem(
-                        other.name,
-                        f"informs other parameters than {first.name} ({', '.join(odd[:3])})",
-                        "freeze the same ones at all sites",
-                        "E-MISMATCH",
-                    )
-                )
+                text = f"informs other parameters than {first.name} ({', '.join(odd[:3])})"
+                problems.append(Problem(other.name, text, "freeze the same ones at all sites", "E-MISMATCH"))
             elif self.reads_layers and (odd := sorted(set(first.layers) ^ set(other.layers))):
-                problems.append(
-                    Problem(
-                        other.name,
-                        f"has Kronecker factors of other layers than {first.name} ({', '.join(odd[:3])})",
-                        "compute all with `consilience.fisher(..., kind='kronecker')`",
-                        "E-MISMATCH",
-                    )
-                )
+                text = f"has Kronecker factors of other layers than {first.name} ({', '.join(odd[:3])})"
+                remedy = "compute all with consilience.fisher(..., kind='kronecker')"
+                problems.append(Problem(other.name, text, remedy, "E-MISMATCH"))
             for what, expected, actual in (
                 ("is a sum over observations", first.observations is not None, other.observations is not None),
                 ("likelihood", first.likelihood, other.likelihood),
             ):
                 if expected != actual:
-                    problems.append(
-                        Problem(
-                            other.name,
-                            f"is counted on another scale than {first.name} ({what}: {actual}, there {expected})",
-                            "compute all with consilience.fisher and the same options",
-                            "E-MISMATCH",
-                        )
-                    )
+                    text = f"is counted on another scale than {first.name} ({what}: {actual}, there {expected})"
+                    remedy = "compute all with consilience.fisher and the same options"
+                    problems.append(Problem(other.name, text, remedy, "E-MISMATCH"))
         return problems
 
     @final

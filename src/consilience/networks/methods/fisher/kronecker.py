@@ -43,62 +43,28 @@ DEFAULT_DAMPING = 0.1
 
 @dataclass(frozen=True, eq=False)
 class KroneckerMinimum:
-    """Merged parameters, and how they were found.
+    """Merged parameters, and how they were found."""
 
-    Parameters
-    ----------
-    arrays : dict of str to array
-        All informed parameters by name.
-    objective : float
-        The expected increase of the sites' losses there: the sum of Q over layers.
-    history : array of shape (n_steps,)
-        The objective that was descended, after each step.
-    is_converged : bool
-        Whether equations were solved.
-    """
-
-    arrays: dict[str, Array]
-    objective: float
-    history: Array
-    is_converged: bool
+    arrays: dict[str, Array]  # all informed parameters by name
+    objective: float  # the expected increase of the sites' losses there: the sum of Q over layers
+    history: Array  # (n_steps,): the objective that was descended, after each step
+    is_converged: bool  # whether equations were solved
 
 
 @dataclass(frozen=True, eq=False)
 class KroneckerProblem:
-    """The quadratics of all layers of a network, and of single parameters that have no Kronecker factors.
+    """The quadratics of all layers of a network, and of single parameters that have no Kronecker factors."""
 
-    Parameters
-    ----------
-    factors : mapping of str to KroneckerFactors
-        By path of a layer, those of the first site: which say sizes.
-    shapes : mapping of str to tuple of int
-        Of all parameters, by name.
-    layers : mapping of str to LayerQuadratic
-        By path of a layer.
-    rest : mapping of str to LayerQuadratic
-        By name of a parameter without factors: groups of one entry each.
-    """
-
-    factors: Mapping[str, KroneckerFactors]
-    shapes: Mapping[str, tuple[int, ...]]
-    layers: Mapping[str, LayerQuadratic]
-    rest: Mapping[str, LayerQuadratic]
+    factors: Mapping[str, KroneckerFactors]  # by path of a layer, those of the first site, which say sizes
+    shapes: Mapping[str, tuple[int, ...]]  # of all parameters, by name
+    layers: Mapping[str, LayerQuadratic]  # by path of a layer
+    rest: Mapping[str, LayerQuadratic]  # by name of a parameter without factors: groups of one entry each
 
     @classmethod
     def of(
         cls, weights: Array, arrays: Sequence[Mapping[str, Array]], information: Sequence[FisherInformation]
     ) -> KroneckerProblem:
-        """Return the problem of some sites.
-
-        Parameters
-        ----------
-        weights : array of shape (J,)
-            Weights of the sites, which sum to one.
-        arrays : sequence of mappings of str to array
-            Parameters of every site, units aligned.
-        information : sequence of FisherInformation
-            Of every site, units aligned.
-        """
+        """Return the problem of sites of these weights, which sum to one, units aligned."""
         first, layers, rest = information[0], {}, {}
         for layer in first.layers:
             factors = [of_site.layers[layer] for of_site in information]
@@ -146,21 +112,7 @@ class KroneckerProblem:
         progress: Progress,
         start: Mapping[str, Array] | None = None,
     ) -> KroneckerMinimum:
-        """Return the minimum that is held to a start by damping.
-
-        Parameters
-        ----------
-        damping : float
-            mu over the mean eigenvalue of the information of a layer.
-        tolerance : float
-            Bound on the residual of the equations, relative to that at the start.
-        max_iterations : int
-            Steps of conjugate gradients for a layer at most.
-        progress : callable
-            Called with (layers done, layers in all).
-        start : mapping of str to array, optional
-            Parameters whose start is not the average, by name.
-        """
+        """Return the minimum that is held by damping to the average, or to what `start` has of parameters by name."""
         starts = [layer.average for layer in self.quadratics]
         if start:
             starts = self.matrices({**self.arrays(starts), **start})
@@ -178,10 +130,7 @@ class KroneckerProblem:
     def regression_mean(self, off_diagonal: float) -> dict[str, Array]:
         """Return the layers, by name of their arrays, that fit what the sites' layers answer to what they read.
 
-        Parameters
-        ----------
-        off_diagonal : float
-            Factor of second moments of different inputs.
+        Second moments of different inputs are taken times `off_diagonal`.
         """
         arrays: dict[str, Array] = {}
         for name, layer in self.layers.items():
@@ -210,28 +159,13 @@ class KroneckerMethod(InformedMethod, ABC):
 
     @abstractmethod
     def minimise(self, problem: KroneckerProblem, progress: Progress) -> KroneckerMinimum:
-        """Return the merged parameters.
-
-        Parameters
-        ----------
-        problem : KroneckerProblem
-            What is minimised.
-        progress : callable
-            Called with (steps done, steps at most).
-        """
+        """Return the merged parameters."""
 
     def refuse_information(self, sites: Sequence[FisherInformation]) -> list[Problem]:
         """Return the sites without Kronecker factors, a line each."""
-        return [
-            Problem(
-                site.name,
-                f"has no Kronecker factors, which method {self.name!r} needs",
-                "compute them with `consilience.fisher(..., kind='kronecker')`",
-                "E-NEEDED",
-            )
-            for site in sites
-            if not site.layers
-        ]
+        text = f"has no Kronecker factors, which method {self.name!r} needs"
+        remedy = "compute them with consilience.fisher(..., kind='kronecker')"
+        return [Problem(site.name, text, remedy, "E-NEEDED") for site in sites if not site.layers]
 
     def merge(self, sites: AlignedSites, rng: np.random.Generator, progress: Progress) -> MergedParameters:
         """Return the merged parameters."""

@@ -34,24 +34,12 @@ that of ``repair.regression``."""
 
 @dataclass(frozen=True, eq=False)
 class LayerQuadratic:
-    """The quadratic Q of one layer, by groups of its channels (1 but for grouped convolutions).
+    """The quadratic Q of one layer, by groups of its channels (1 but for grouped convolutions)."""
 
-    Parameters
-    ----------
-    weights : array of shape (J,)
-        Weights p_j of the sites, which sum to one.
-    means : array of shape (J, groups, o, d)
-        W_j, weights and biases of the sites.
-    inputs : array of shape (J, groups, d, d)
-        A_j.
-    outputs : array of shape (J, groups, o, o)
-        B_j.
-    """
-
-    weights: Array
-    means: Array
-    inputs: Array
-    outputs: Array
+    weights: Array  # (J,): weights p_j of the sites, which sum to one
+    means: Array  # (J, groups, o, d): W_j, weights and biases of the sites
+    inputs: Array  # (J, groups, d, d): A_j
+    outputs: Array  # (J, groups, o, o): B_j
 
     @classmethod
     def of(
@@ -102,21 +90,7 @@ class LayerQuadratic:
         max_steps: int,
         progress: Callable[[int, int], None],
     ) -> LayerMinimum:
-        """Return the minimiser of Q(W) + mu / 2 |W - W_0|^2.
-
-        Parameters
-        ----------
-        start : array of shape (groups, o, d)
-            W_0.
-        damping : float
-            m.
-        tolerance : float
-            Bound on the residual, relative to that at W_0.
-        max_steps : int
-            Steps at most.
-        progress : callable
-            Called with (steps done, steps at most).
-        """
+        """Return the minimiser of Q(W) + mu / 2 |W - W_0|^2 with W_0 the start (groups, o, d), m the damping."""
         mu = damping * self.scale
         if not self.scale > 0:  # nobody informs the layer
             return LayerMinimum(start, np.zeros(0), True)
@@ -150,10 +124,7 @@ class LayerQuadratic:
     def regression_mean(self, off_diagonal: float) -> Array:
         """Return the minimiser of Q with B_j = I: W sum_j p_j A_j = sum_j p_j W_j A_j (RegMean).
 
-        Parameters
-        ----------
-        off_diagonal : float
-            Factor of the entries of A_j off its diagonal.
+        Entries of A_j off its diagonal are taken times `off_diagonal`.
         """
         size = self.inputs.shape[-1]
         inputs = self.inputs * np.where(np.eye(size) > 0, 1.0, off_diagonal)
@@ -179,21 +150,11 @@ class LayerQuadratic:
 
 @dataclass(frozen=True, eq=False)
 class LayerMinimum:
-    """The minimiser of a layer's quadratic.
+    """The minimiser of a layer's quadratic."""
 
-    Parameters
-    ----------
-    matrix : array of shape (groups, o, d)
-        W.
-    history : array of shape (n_steps,)
-        The objective after each step, less that at W_0.
-    is_converged : bool
-        Whether the residual is within the tolerance.
-    """
-
-    matrix: Array
-    history: Array
-    is_converged: bool
+    matrix: Array  # (groups, o, d): W
+    history: Array  # (n_steps,): the objective after each step, less that at W_0
+    is_converged: bool  # whether the residual is within the tolerance
 
 
 def _eigenvectors(weights: Array, matrices: Array) -> Array:
@@ -231,25 +192,7 @@ def adam_descent(
 ) -> tuple[list[Array], Array]:
     """Return the iterate of least sum of Q over layers in steps of Adam (Kingma, Ba 2015), the start among them.
 
-    Parameters
-    ----------
-    layers : sequence of LayerQuadratic
-        Q by layer.
-    starts : sequence of array
-        Where each layer starts (groups, o, d).
-    n_steps : int
-        Steps.
-    learning_rate : float
-        Length of a step, by entry.
-    progress : callable
-        Called with (steps done, steps in all).
-
-    Returns
-    -------
-    matrices : list of array
-        The best iterate, by layer.
-    history : array of shape (n_steps + 1,)
-        The least objective so far: Adam's own may rise.
+    Beside it stands the least objective so far (n_steps + 1,): Adam's own may rise.
     """
     current = [np.array(start) for start in starts]
     first, second = ([np.zeros_like(start) for start in starts] for _ in range(2))

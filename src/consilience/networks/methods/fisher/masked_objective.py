@@ -28,35 +28,17 @@ from consilience.checks import Array, Labels
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """A mask of parameters.
+    """A mask of parameters."""
 
-    Parameters
-    ----------
-    masked : ndarray of int of shape (m,)
-        The masked parameters, sorted.
-    window : ndarray of int of shape (w,), optional
-        The parameters that are predicted from, masked ones included, sorted. Default: all.
-    """
-
-    masked: Labels
-    window: Labels | None = None
+    masked: Labels  # (m,): the masked parameters, sorted
+    window: Labels | None = None  # (w,): the parameters that are predicted from, masked ones included, sorted
 
 
 def draw_masks(size: int, masks: int, masked: int, window: int | None, rng: np.random.Generator) -> list[Mask]:
-    """Return random masks of `masked` parameters each, by which all parameters are masked equally often, up to one.
+    """Return random masks of `masked` parameters each, by which all P parameters are masked equally often, up to one.
 
-    Permutations are cut into pieces, so that each mask by itself is uniform.
-
-    Parameters
-    ----------
-    size : int
-        Number of parameters, P.
-    masks, masked : int
-        Number of masks, and of parameters in each.
-    window : int, optional
-        Number of parameters in which a mask is drawn and on which it is conditioned; None for all.
-    rng : numpy.random.Generator
-        Source of random choices.
+    Permutations are cut into pieces, so that each mask by itself is uniform. In a window of so many parameters a mask
+    is drawn and conditioned on; None is all.
     """
     pool = np.zeros(0, dtype=np.int64)  # what is left of the last permutation
     drawn = []
@@ -78,24 +60,12 @@ def draw_masks(size: int, masks: int, masked: int, window: int | None, rng: np.r
 
 @dataclass(frozen=True, eq=False)
 class LowRankGaussian:
-    """A posterior N(mean, (rows rows^T + diag(d))^-1) and how often it counts.
+    """A posterior N(mean, (rows rows^T + diag(d))^-1) and how often it counts."""
 
-    Parameters
-    ----------
-    mean : ndarray of shape (P,)
-        theta_k.
-    rows : ndarray of shape (P, r)
-        Low-rank part of the precision.
-    diagonal_part : ndarray of shape (P,)
-        d, positive.
-    count : float
-        w_k.
-    """
-
-    mean: Array
-    rows: Array
-    diagonal_part: Array
-    count: float
+    mean: Array  # (P,): theta_k
+    rows: Array  # (P, r): low-rank part of the precision
+    diagonal_part: Array  # (P,): d, positive
+    count: float  # w_k
 
 
 class _MaskedPrecision:
@@ -124,21 +94,11 @@ class _MaskedPrecision:
 
 @dataclass(frozen=True, eq=False)
 class MaskedObjective:
-    """L for fixed masks, with its gradient, Hessian products and the Hessian's diagonal.
+    """L for fixed masks, with its gradient, Hessian products and the Hessian's diagonal."""
 
-    Parameters
-    ----------
-    sites : sequence of LowRankGaussian
-        The sites' posteriors.
-    masks : sequence of Mask
-        The masks, all of one size.
-    excess : float
-        Precision of the priors that the product of posteriors counts too often.
-    """
-
-    sites: Sequence[LowRankGaussian]
-    masks: Sequence[Mask]
-    excess: float
+    sites: Sequence[LowRankGaussian]  # the sites' posteriors
+    masks: Sequence[Mask]  # the masks, all of one size
+    excess: float  # precision of the priors that the product of posteriors counts too often
 
     @property
     def _scale(self) -> float:

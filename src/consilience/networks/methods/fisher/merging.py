@@ -107,14 +107,9 @@ class FisherMerging(FisherMethod):
         structures = (None, "isotropic", "diagonal", "low_rank", "full")
         yield ("structure", self.structure in structures, "'isotropic', 'diagonal', 'low_rank', 'full' or None")
         target = self.favor_target
-        yield from (
-            (
-                "favor_target",
-                target is None or (target == 0 and not isinstance(target, bool)) or is_count(target),
-                "the number of a model, or None",
-            ),
-            ("floor", is_number(self.floor) and self.floor > 0, "a positive number"),
-        )
+        is_model = target is None or (target == 0 and not isinstance(target, bool)) or is_count(target)
+        yield ("favor_target", is_model, "the number of a model, or None")
+        yield ("floor", is_number(self.floor) and self.floor > 0, "a positive number")
 
     @property
     def wants_information(self) -> bool:
@@ -129,11 +124,8 @@ class FisherMerging(FisherMethod):
         """Return further problems, a line each: a favoured model that is not there, and too large a full matrix."""
         reasons: list[Problem] = []
         if self.favor_target is not None and self.favor_target >= len(sites):
-            reasons.append(
-                Problem(
-                    "favor_target", f"there are {len(sites)} models, from 0; found {self.favor_target}", code="E-NUMBER"
-                )
-            )
+            text = f"there are {len(sites)} models, from 0; found {self.favor_target}"
+            reasons.append(Problem("favor_target", text, code="E-NUMBER"))
         if self.structure == "full":
             size = sum(prod(values.shape) for values in sites[0].diagonal.values())
             if size > MAX_DENSE_PARAMETERS:

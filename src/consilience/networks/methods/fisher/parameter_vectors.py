@@ -18,27 +18,13 @@ from consilience.networks.symmetry.transport import Transport
 
 @dataclass(frozen=True, eq=False)
 class AlignedSites:
-    """Parameters and information of all sites, with units aligned.
+    """Parameters and information of all sites, with units aligned."""
 
-    Parameters
-    ----------
-    layout : VectorLayout
-        Where the parameters that have information lie in a vector.
-    means : tuple of arrays of shape (P,), of length n_models
-        Parameters theta_k of every site, float64.
-    information : tuple of FisherInformation, of length n_models
-        Information of every site.
-    weights : ndarray of shape (n_models,)
-        Weight of each site; they sum to 1.
-    input_numbers : tuple of int, of length n_models
-        For every site its position in the list that the user passed.
-    """
-
-    layout: VectorLayout
-    means: tuple[AnyArray, ...]
-    information: tuple[FisherInformation, ...]
-    weights: Array
-    input_numbers: tuple[int, ...]
+    layout: VectorLayout  # where the parameters that have information lie in a vector
+    means: tuple[AnyArray, ...]  # each (P,): parameters theta_k of every site, float64
+    information: tuple[FisherInformation, ...]  # information of every site
+    weights: Array  # (n_models,): weight of each site; they sum to 1
+    input_numbers: tuple[int, ...]  # for every site its position in the list that the user passed
 
 
 def in_input_order(ensemble: NetworkEnsemble) -> NetworkEnsemble:
@@ -59,14 +45,7 @@ def gather_sites(
 ) -> AlignedSites:
     """Return parameters and information of all sites with their units transported, in the reference's array library.
 
-    Parameters
-    ----------
-    ensemble : NetworkEnsemble
-        The networks with their information.
-    transports : sequence of mappings of str to Transport, of length n_models
-        For every model and group, the transport of its units: permutations and signs only.
-    keeps_layers : bool, optional
-        Whether Kronecker factors stay as they are. Default: they become their diagonals.
+    Transports are permutations and signs only. Kronecker factors stay as they are, or become their diagonals.
     """
     like = next(iter(ensemble.networks[ensemble.reference].working.values()))
     information = ensemble.information or ()

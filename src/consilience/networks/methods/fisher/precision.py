@@ -29,15 +29,9 @@ from consilience.networks.methods.fisher.diagonal_average import diagonal_averag
 
 @dataclass(frozen=True, eq=False)
 class VectorLayout:
-    """Layout of named arrays in one vector (P,), one after the other.
+    """Layout of named arrays in one vector (P,), one after the other."""
 
-    Parameters
-    ----------
-    shapes : mapping of str to tuple of int
-        Shape of every array, in the order of the vector.
-    """
-
-    shapes: Mapping[str, tuple[int, ...]]
+    shapes: Mapping[str, tuple[int, ...]]  # shape of every array, in the order of the vector
 
     @cached_property
     def blocks(self) -> dict[str, slice]:
@@ -64,42 +58,19 @@ class VectorLayout:
 
 @dataclass(frozen=True, eq=False)
 class LowRankPrecision:
-    """A precision matrix s G^T G + diag(d).
+    """A precision matrix s G^T G + diag(d)."""
 
-    Parameters
-    ----------
-    layout : VectorLayout
-        Where parameters lie in a vector.
-    factors : tuple of arrays of shape (rank, entries)
-        G by parameter, in its own precision; empty for a diagonal matrix.
-    scale : float
-        Factor s of G^T G.
-    diagonal_part : array of shape (P,)
-        d, float64.
-    """
-
-    layout: VectorLayout
+    layout: VectorLayout  # where parameters lie in a vector
+    # each (rank, entries): G by parameter, in its own precision; empty for a diagonal matrix
     factors: tuple[AnyArray, ...]
-    scale: float
-    diagonal_part: AnyArray
+    scale: float  # factor s of G^T G
+    diagonal_part: AnyArray  # (P,): d, float64
 
     @classmethod
     def of(
         cls, information: FisherInformation, layout: VectorLayout, shrinkage: float, prior: float
     ) -> LowRankPrecision:
-        """Return the precision of a site's posterior after shrinkage.
-
-        Parameters
-        ----------
-        information : FisherInformation
-            F = G^T G + diag(r) of the site.
-        layout : VectorLayout
-            Where parameters lie in a vector.
-        shrinkage : float
-            rho, 0 to 1.
-        prior : float
-            Precision alpha of the prior.
-        """
+        """Return the precision of a site's posterior after shrinkage by rho, with a prior of precision alpha."""
         rank = information.rank if shrinkage < 1.0 else 0  # at rho = 1 nothing of G is left
         xp = array_namespace(next(iter(information.residual.values())))
         factors = tuple(xp.reshape(information.factors[name], (rank, -1)) for name in layout.shapes) if rank else ()
@@ -129,9 +100,8 @@ class LowRankPrecision:
         # Factors may be in single precision, and large: the vector is rounded, not the factors widened.
         rounded = xp.astype(vector, self.factors[0].dtype)
         blocks = self.layout.blocks.values()
-        coefficients = sum(
-            factor @ rounded[block] for factor, block in zip(self.factors, blocks, strict=True)
-        )  # G v (rank,)
+        # G v (rank,)
+        coefficients = sum(factor @ rounded[block] for factor, block in zip(self.factors, blocks, strict=True))
         low_rank_product = xp.concat([coefficients @ factor for factor in self.factors])  # G^T G v (P,)
         return product + self.scale * xp.astype(low_rank_product, xp.float64)
 
@@ -157,32 +127,20 @@ class PosteriorProduct:
     Minus its log density up to a constant, (5) of Recasens et al. (2023), is
 
         E(theta) = 1/2 sum_k w_k (theta - theta_k)^T P_k (theta - theta_k) - 1/2 excess |theta|^2.
-
-    Parameters
-    ----------
-    means : sequence of arrays of shape (P,), of length n_models
-        theta_k.
-    precisions : sequence of LowRankPrecision, of length n_models
-        P_k.
-    counts : sequence of float, of length n_models
-        w_k, how often each site counts; 1 at most.
-    excess : float
-        Precision of the priors that the product counts too often, sum_k w_k alpha_k - alpha.
     """
 
-    means: Sequence[AnyArray]
-    precisions: Sequence[LowRankPrecision]
-    counts: Sequence[float]
-    excess: float
+    means: Sequence[AnyArray]  # each (P,): theta_k
+    precisions: Sequence[LowRankPrecision]  # P_k
+    counts: Sequence[float]  # w_k, how often each site counts; 1 at most
+    excess: float  # precision of the priors that the product counts too often, sum_k w_k alpha_k - alpha
 
     def energy(self, theta: AnyArray) -> float:
         """Return E at parameters (P,)."""
         total = -0.5 * self.excess * float(theta @ theta)
         for mean, precision, count in self._sites():
             step = theta - mean
-            total += (
-                0.5 * count * float(step @ precision.times(step))
-            )  # w_k / 2 (theta - theta_k)^T P_k (theta - theta_k)
+            # w_k / 2 (theta - theta_k)^T P_k (theta - theta_k)
+            total += 0.5 * count * float(step @ precision.times(step))
         return total
 
     def times(self, vector: AnyArray) -> AnyArray:

@@ -275,38 +275,10 @@ def stochastic_descent(
     averaged: float,
     progress: Progress,
 ) -> tuple[Array, Array, bool]:
-    """Return the end of a descent, the objective of every step with its own masks, and whether it has settled.
+    """Return the end of a descent (P,), the objective of every step with its own masks, and whether it has settled.
 
-    The objective may rise from one step to the next, because masks differ and because momentum overshoots.
-
-    Parameters
-    ----------
-    objectives : callable
-        Returns the objective of a step.
-    start : ndarray of shape (P,)
-        Initial parameters.
-    rate, momentum : float
-        Learning rate and momentum.
-    steps : int
-        Steps at most.
-    averaged : float
-        Fraction of the steps, the last ones, whose iterates are averaged; 0 takes the last.
-    progress : callable
-        Called with (steps done, steps at most).
-
-    Returns
-    -------
-    theta : ndarray of shape (P,)
-        The last or the averaged parameters.
-    history : ndarray of shape (n_steps,)
-        The objective of every step, at its start.
-    has_settled : bool
-        Whether the objective no longer fell by much.
-
-    Raises
-    ------
-    OptionError
-        When the steps diverge.
+    The objective may rise from one step to the next, because masks differ and because momentum overshoots. Of the last
+    fraction `averaged` of the steps iterates are averaged; 0 takes the last. Steps that diverge are an `OptionError`.
     """
     theta, velocity, iterate_sum, n_summed = start.copy(), np.zeros_like(start), np.zeros_like(start), 0
     history: list[float] = []

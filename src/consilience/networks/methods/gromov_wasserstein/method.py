@@ -40,15 +40,14 @@ from consilience.networks.methods.layerwise import LayerMatching, UnitRows
 from consilience.networks.methods.optimal_transport import squared_costs
 from consilience.networks.methods.wasserstein import WassersteinFusion, barycenter_rows, has_converged
 from consilience.networks.methods.weight_matching.match import match_weights
-from consilience.networks.methods.weight_matching.recurrent_matching import permutation_transport
-from consilience.networks.methods.weight_matching.recurrent_weights import (
+from consilience.networks.methods.weight_matching.recurrent_matching import (
     RecurrentWeights,
     ignored_recurrent_arrays,
+    permutation_transport,
     recurrent_arrays,
     recurrent_weights,
 )
 from consilience.networks.network import to_numpy
-from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection, Spread, Transport
 
 Mode = Literal["exact", "paper", "mirror"]
@@ -153,7 +152,8 @@ class GromovFusion(WassersteinFusion):
             recurrent_weights(network.symmetry, network.working, group, network.units[group])
             for network in ensemble.networks
         ]
-        has_signs = self.mode == "exact" and self.signs is not False and has_sign_action(ensemble.symmetry, group)
+        has_signs = self.mode == "exact" and self.signs is not False
+        has_signs &= "sign" in ensemble.symmetry.by_name[group].actions
         # Without recurrent weights and signs the problem is that of WB fusion.
         if inside or not (has_signs or weights[0].flips):
             return super().match(bundle, ensemble, reference, rng)
@@ -172,34 +172,12 @@ class GromovFusion(WassersteinFusion):
     ) -> LayerMatching:
         """Return the couplings of one recurrent layer, alternated with the layer: algorithm 2.
 
-        Parameters
-        ----------
-        group : str
-            The group of recurrent units.
-        rows : UnitRows
-            Incoming weights of all models' units.
-        weights : sequence of RecurrentWeights, of length n_models
-            Recurrent weights of every model, rescaled to the width of the fused layer.
-        ensemble : NetworkEnsemble
-            The models.
-        reference : int
-            Index of the model to start from.
-        has_signs : bool
-            Whether units may change sign.
-        rng : numpy.random.Generator
-            Source of random choices.
+        Recurrent weights are rescaled to the width of the fused layer.
         """
         support, is_reference = initial_support(self.start, {group: rows}, reference, rng, has_signs)
         layer_rows, hidden = support[group], weights[reference].matrices  # (K, F), (gates, K, K)
         if not is_reference:
-            # Sampled units have no recurrent weights of their own: couple by incoming weights, then average both.
-            plans = [
-                coupling_problem(layer_rows, None, rows, model_weights, model, 0.0, has_signs).by_costs()
-                for model, model_weights in enumerate(weights)
-            ]
-            layer_rows, hidden = self._update_layer(
-                rows, weights, ensemble.weights, [self._transport(plan) for plan in plans]
-            )
+            layer_rows, hidden = self._sampled_layer(layer_rows, rows, weights, ensemble.weights, has_signs)
         alpha, alpha_details = self._hidden_weight(
             layer_rows, hidden, rows, weights, ensemble.weights, fan_in(ensemble, group)
         )
@@ -209,30 +187,22 @@ class GromovFusion(WassersteinFusion):
         transports: list[Transport] = []
         converged = False
         for _ in range(self.max_iterations):
-            problems = [
-                coupling_problem(layer_rows, hidden, rows, model_weights, model, alpha, has_signs)
-                for model, model_weights in enumerate(weights)
-            ]
-            if solutions:  # warm start: from its last plan a descent can only fall
-                trial = [
-                    self._solve(problem, [solution.plan]) for problem, solution in zip(problems, solutions, strict=True)
-                ]
-            else:
-                trial = [
-                    self._solve(problem, [identity_plan(problem)])
-                    if is_reference and model == reference
-                    else self._solve(problem, self._initial_plans(problem, group, ensemble, reference, model))
-                    for model, problem in enumerate(problems)
-                ]
+            problems = _coupling_problems(layer_rows, hidden, rows, weights, alpha, has_signs)
+            # Warm start: from its last plan a descent can only fall.
+            starts = [[solution.plan] for solution in solutions]
+            if not solutions:
+                starts = self._initial_plans(problems, group, ensemble, reference, is_reference)
+            trial = [self._solve(problem, plans) for problem, plans in zip(problems, starts, strict=True)]
             n_steps += [len(solution.history) - 1 for solution in trial]
             # B after the coupling step; below zero is rounding.
             value = max(0.0, float(ensemble.weights @ [solution.objective for solution in trial]))
-            converged = has_converged(history, value) and all(solution.converged for solution in trial)
+            is_last = has_converged(history, value)
+            converged = is_last and all(solution.converged for solution in trial)
             if history and value > history[-1]:  # equation (43) is no descent: the couplings before are kept
                 break
             solutions, transports = trial, [self._transport(solution.plan) for solution in trial]
             history.append(value)
-            if has_converged(history[:-1], value):
+            if is_last:
                 break
             layer_rows, hidden = self._update_layer(rows, weights, ensemble.weights, transports)
         details: GroupDetails = {
@@ -242,6 +212,22 @@ class GromovFusion(WassersteinFusion):
             **alpha_details,
         }
         return LayerMatching(tuple({group: transport} for transport in transports), history, details, converged)
+
+    def _sampled_layer(
+        self,
+        sampled: AnyArray,
+        rows: UnitRows,
+        weights: Sequence[RecurrentWeights],
+        model_weights: Array,
+        has_signs: bool,
+    ) -> tuple[AnyArray, Array]:
+        """Return the layer that sampled units (K, F) start from, which have no recurrent weights of their own.
+
+        They are coupled by incoming weights, by which both are then averaged.
+        """
+        problems = _coupling_problems(sampled, None, rows, weights, 0.0, has_signs)
+        transports = [self._transport(problem.by_costs()) for problem in problems]
+        return self._update_layer(rows, weights, model_weights, transports)
 
     def _solve(self, problem: FusedGromov, starts: Sequence[TransportPlan]) -> GromovSolution:
         """Return the best solution of a coupling problem from several initial plans.
@@ -265,9 +251,28 @@ class GromovFusion(WassersteinFusion):
         return min(solutions, key=attrgetter("objective"))
 
     def _initial_plans(
+        self,
+        problems: Sequence[FusedGromov],
+        group: str,
+        ensemble: NetworkEnsemble,
+        reference: int,
+        is_reference: bool,
+    ) -> list[list[TransportPlan]]:
+        """Return the couplings from which every model's problem is solved first, as the option `starts` says.
+
+        Where the layer has the units of the reference model, that one is coupled with itself.
+        """
+        return [
+            [identity_plan(problem)]
+            if is_reference and model == reference
+            else self._plans_of_model(problem, group, ensemble, reference, model)
+            for model, problem in enumerate(problems)
+        ]
+
+    def _plans_of_model(
         self, problem: FusedGromov, group: str, ensemble: NetworkEnsemble, reference: int, model: int
     ) -> list[TransportPlan]:
-        """Return the couplings from which one model's problem is solved, as the option `starts` says."""
+        """Return the couplings from which one model's problem is solved first."""
         plans = []
         for start in self.starts:
             if start == "input":
@@ -331,10 +336,7 @@ class GromovFusion(WassersteinFusion):
         """
         if not len(hidden):
             return 0.0, {}
-        problems = [
-            coupling_problem(layer_rows, hidden, rows, recurrent, model, 1.0, False)
-            for model, recurrent in enumerate(weights)
-        ]
+        problems = _coupling_problems(layer_rows, hidden, rows, weights, 1.0, False)
         input_mean = float(model_weights @ [problem.costs.mean() for problem in problems])
         hidden_mean = float(model_weights @ [problem.constant - 2.0 * uniform_product(problem) for problem in problems])
         equal_weights = float(rows.width)
@@ -345,11 +347,6 @@ class GromovFusion(WassersteinFusion):
             "alpha_as_printed": alpha / n_inputs,
             "alpha_as_published_code": alpha,
         }
-
-
-def has_sign_action(symmetry: Symmetry, group: str) -> bool:
-    """Return whether the units of a group may change sign."""
-    return "sign" in symmetry.by_name[group].actions
 
 
 def fan_in(ensemble: NetworkEnsemble, group: str) -> float:
@@ -365,20 +362,26 @@ def fan_in(ensemble: NetworkEnsemble, group: str) -> float:
 
 
 def rescale_to_width(weights: Sequence[RecurrentWeights], width: int) -> list[RecurrentWeights]:
-    """Return recurrent weights whose rows sum alike in every width: times k / K, because outgoing weights are split.
-
-    Parameters
-    ----------
-    weights : sequence of RecurrentWeights, of length n_models
-        Recurrent weights (gates, k, k) of every model.
-    width : int
-        Number K of units in the fused network.
-    """
+    """Return recurrent weights whose rows sum alike in every width: times k / K, because outgoing weights are split."""
+    sizes = [of_model.matrices.shape[1] for of_model in weights]
     return [
-        model_weights
-        if model_weights.matrices.shape[1] == width
-        else RecurrentWeights(model_weights.matrices * (model_weights.matrices.shape[1] / width), model_weights.flips)
-        for model_weights in weights
+        of_model if size == width else RecurrentWeights(of_model.matrices * (size / width), of_model.flips)
+        for of_model, size in zip(weights, sizes, strict=True)
+    ]
+
+
+def _coupling_problems(
+    support: AnyArray,
+    hidden: Array | None,
+    rows: UnitRows,
+    weights: Sequence[RecurrentWeights],
+    alpha: float,
+    has_signs: bool,
+) -> list[FusedGromov]:
+    """Return the problems that couple every model's units to those of the fused layer; see `coupling_problem`."""
+    return [
+        coupling_problem(support, hidden, rows, of_model, model, alpha, has_signs)
+        for model, of_model in enumerate(weights)
     ]
 
 
@@ -391,24 +394,10 @@ def coupling_problem(
     alpha: float,
     has_signs: bool,
 ) -> FusedGromov:
-    """Return the problem that couples one model's units to those of the fused layer.
+    """Return the problem that couples one model's units to those of the fused layer: equation (10), alpha_H = `alpha`.
 
-    Parameters
-    ----------
-    support : array of shape (K, F)
-        Incoming weights of the fused layer.
-    hidden : ndarray of shape (gates, K, K), optional
-        Recurrent weights of the fused layer; None where they are not known yet, which leaves the second term out.
-    rows : UnitRows
-        Incoming weights of all models' units.
-    weights : RecurrentWeights
-        Recurrent weights (gates, k, k) of the model.
-    model : int
-        Index of the model.
-    alpha : float
-        Weight of the second term, alpha_H of equation (10).
-    has_signs : bool
-        Whether units may change sign.
+    The fused layer receives `support` (K, F) and has recurrent weights `hidden` (gates, K, K); None where they are not
+    known yet, which leaves the second term out.
     """
     costs = squared_costs(support, rows, model)  # (K, k)
     matrices = weights.matrices

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from consilience.checks import AnyArray, Array
-from consilience.networks.methods.weight_matching.recurrent_matching import match_recurrent_units
-from consilience.networks.methods.weight_matching.recurrent_weights import recurrent_arrays
+from consilience.networks.methods.weight_matching.recurrent_matching import match_recurrent_units, recurrent_arrays
 from consilience.networks.methods.weight_matching.state import MatchingState, PlacedModel, RemainingModels
 from consilience.networks.network import square_sum
 from consilience.networks.symmetry.axes import Place
@@ -32,21 +31,11 @@ MAX_VISITS_PER_GROUP = 100
 
 @dataclass(frozen=True, eq=False)
 class CoordinateDescent:
-    """Result of a descent.
+    """Result of a descent."""
 
-    Parameters
-    ----------
-    models : list of PlacedModel
-        The models in their slots at the end.
-    history : ndarray of shape (n_passes + 1,)
-        E before the first and after every pass.
-    converged : bool
-        Whether the descent ended before the limit on passes.
-    """
-
-    models: list[PlacedModel]
-    history: Array
-    converged: bool
+    models: list[PlacedModel]  # the models in their slots at the end
+    history: Array  # (n_passes + 1,): E before the first and after every pass
+    converged: bool  # whether the descent ended before the limit on passes
 
 
 def descend(
@@ -58,24 +47,10 @@ def descend(
     max_passes: int,
     tolerance: float = 0.0,
 ) -> CoordinateDescent:
-    """Lower E by passes over all models until no visit lowers it.
+    """Lower E by passes over all models, which change in place, until no visit lowers it.
 
-    Parameters
-    ----------
-    state : MatchingState
-        The slots.
-    models : sequence of PlacedModel, of length n_models
-        The models as initially placed; they are changed in place.
-    weights : ndarray of shape (n_models,)
-        Weight of each model; they sum to 1.
-    fixed : int
-        Index of the model that never moves, if there are two.
-    rng : numpy.random.Generator
-        Source of the order of models in each pass.
-    max_passes : int
-        Passes over all models at most.
-    tolerance : float
-        A pass over more than two models that lowers E by no more than this fraction is the last. Default: 0.
+    Of two models one, `fixed`, never moves. A pass over more than two that lowers E by no more than the tolerance is
+    the last.
     """
     models = list(models)
     # Of two models one may stay: E depends on their relative placement only.
@@ -149,17 +124,7 @@ def _pass_over_models(
 
 
 def improve_model(state: MatchingState, model: PlacedModel, remaining: RemainingModels) -> bool:
-    """Visit the groups of one model until no visit lowers E; return whether any did.
-
-    Parameters
-    ----------
-    state : MatchingState
-        The slots.
-    model : PlacedModel
-        The model that moves; it is changed in place.
-    remaining : RemainingModels
-        The models that it is compared with.
-    """
+    """Visit the groups of one model, in place, until no visit lowers E; return whether any did."""
     if not remaining.models:
         return False
     dependents = _dependent_groups(state, model.arrays)
@@ -208,25 +173,9 @@ def visit_group(
     group: str,
     places: Mapping[str, Sequence[Place]] | None = None,
 ) -> bool:
-    """Move the units of a group of one model, and of the groups inside it, to the slots of greatest gain.
+    """Move units of a model, of a top group and those inside it, to the slots of greatest gain; return whether any did.
 
-    Parameters
-    ----------
-    state : MatchingState
-        The slots.
-    model : PlacedModel
-        The model that moves; it is changed in place.
-    remaining : RemainingModels
-        The models that it is compared with.
-    group : str
-        A group that is not inside another.
-    places : mapping of str to sequence of Place, optional
-        By group, the places that count. Default: all.
-
-    Returns
-    -------
-    bool
-        Whether any unit moved.
+    The model is changed in place. By default all places of a group count.
     """
     symmetry = state.symmetry
     names = [group, *(child.name for child in symmetry.children(group))]

@@ -21,27 +21,13 @@ from consilience.networks.symmetry.transport import Injection, move_dense
 
 @dataclass(frozen=True, eq=False)
 class LazyArrays(Mapping[str, AnyArray]):
-    """Arrays of a model in its slots; each is read and moved whenever it is looked up.
+    """Arrays of a model in its slots; each is read and moved whenever it is looked up."""
 
-    Parameters
-    ----------
-    read : callable
-        Gives an array, as stored, by its name.
-    names : collection of str
-        Names of the arrays.
-    symmetry : Symmetry
-        Which axes move together.
-    units : mapping of str to int
-        Number of units of every group.
-    transports : mapping of str to Injection
-        By group, the slot of each unit.
-    """
-
-    read: Callable[[str], AnyArray]
-    names: Collection[str]
-    symmetry: Symmetry
-    units: Mapping[str, int]
-    transports: Mapping[str, Injection]
+    read: Callable[[str], AnyArray]  # gives an array, as stored, by its name
+    names: Collection[str]  # names of the arrays
+    symmetry: Symmetry  # which axes move together
+    units: Mapping[str, int]  # number of units of every group
+    transports: Mapping[str, Injection]  # by group, the slot of each unit
 
     def __getitem__(self, name: str) -> AnyArray:
         return move_dense(self.read(name), self.symmetry.layouts[name], self.transports, self.units)
@@ -58,15 +44,7 @@ class LazyArrays(Mapping[str, AnyArray]):
 
 @dataclass(eq=False)
 class LazyModel(PlacedModel):
-    """A model in the slots whose arrays are lazy.
-
-    Parameters
-    ----------
-    arrays : LazyArrays
-        Its arrays.
-    transports : mapping of str to Injection
-        By group, the slot of each of its units.
-    """
+    """A model in the slots whose arrays are lazy."""
 
     arrays: LazyArrays
 

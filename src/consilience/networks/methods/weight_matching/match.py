@@ -34,31 +34,13 @@ def match_weights(
 ) -> Alignment:
     """Return the alignment of lowest E over several descents.
 
-    Parameters
-    ----------
-    ensemble : NetworkEnsemble
-        The networks.
-    starts : sequence of {"identity", "random", "receiving"}
-        Start of each descent: units as they are numbered, in random order, or each model matched by what its units
-        receive, layer by layer, to the models before it.
-    max_passes : int
-        Passes over all models at most, in each descent.
-    rng : numpy.random.Generator
-        Source of random starts and of the order of models in a pass.
-    progress : callable
-        Called with (descents done, descents in all).
-    tolerance : float
-        A pass over more than two models that lowers E by no more than this fraction is the last. Default: 0.
-    signs : bool
-        Whether units may change sign, where that changes no output. Default: False.
-
-    Returns
-    -------
-    Alignment
-        With the slots numbered so that the reference model's units come first. ``details["starts"]`` holds the final E
-        of every descent.
+    A descent starts with units as they are numbered ("identity"), in random order, or with each model matched by what
+    its units receive, layer by layer, to the models before it ("receiving"). A pass over more than two models that
+    lowers E by no more than the tolerance is the last. Slots are numbered so that the reference model's units come
+    first; ``details["starts"]`` holds the final E of every descent.
     """
-    full_groups = {name for name, width in ensemble.target_units.items() if _has_width(ensemble.networks, name, width)}
+    widths = ensemble.target_units
+    full_groups = {name for name in widths if all(network.units[name] == widths[name] for network in ensemble.networks)}
     # Units made by the same (frozen) weights in all models are the same units; matching could only confuse them.
     fixed_groups = frozenset(full_groups & shared_groups(ensemble.networks))
     state = MatchingState(ensemble.symmetry, ensemble.target_units, ensemble.same_units, signs, fixed_groups)
@@ -77,51 +59,31 @@ def match_weights(
     return Alignment(transports, float(best.history[-1]), best.history, status, {"starts": final_objectives})
 
 
-def _has_width(networks: Sequence[Network], group: str, width: int) -> bool:
-    return all(network.units[group] == width for network in networks)
-
-
 def initial_placement(
     state: MatchingState, ensemble: NetworkEnsemble, start: str, rng: np.random.Generator
 ) -> list[PlacedModel]:
-    """Return the models in the slots from which a descent starts, in the order of the ensemble.
+    """Return the models in the slots from which a descent starts (``match_weights``), in the order of the ensemble.
 
     The reference model is placed first. Every model fills the slots that the fewest models fill so far, so that units
     meet only where there is no room for all.
-
-    Parameters
-    ----------
-    state : MatchingState
-        The slots.
-    ensemble : NetworkEnsemble
-        The networks.
-    start : {"identity", "random", "receiving"}
-        See ``match_weights``.
-    rng : numpy.random.Generator
-        Source of random orders.
     """
-    symmetry = ensemble.symmetry
-    order = [ensemble.reference, *(i for i in range(len(ensemble.networks)) if i != ensemble.reference)]
+    weights: list[float] = ensemble.weights.tolist()
+    others = [i for i in range(len(weights)) if i != ensemble.reference]
     placed: dict[int, PlacedModel] = {}
     n_models_in_slot = {name: np.zeros(width) for name, width in state.width.items()}
-    for i in order:
-        network = ensemble.networks[i]
-        transports = _least_filled_slots(network, state, n_models_in_slot)
+    for i in (ensemble.reference, *others):
+        transports = _least_filled_slots(ensemble.networks[i], state, n_models_in_slot)
         if start == "random" and i != ensemble.reference:
-            transports |= {
-                name: injection
-                for name, injection in _shuffle_slots(transports, symmetry, rng).items()
-                if name not in state.fixed_groups
-            }
-        placed[i] = state.place(network, transports)
+            shuffled = _shuffle_slots(transports, ensemble.symmetry, rng)
+            transports |= {name: shuffled[name] for name in shuffled if name not in state.fixed_groups}
+        model = state.place(ensemble.networks[i], transports)
         # Matched to the models placed before it, since later ones have no place yet.
-        if start == "receiving" and len(placed) > 1:
-            others = [(float(ensemble.weights[j]), model) for j, model in placed.items() if j != i]
-            others = [(weight, model) for weight, model in others if weight]
-            if others:
-                match_incoming(state, placed[i], state.remaining_models(others))
-        for name, injection in placed[i].transports.items():
+        before = [(weights[j], one) for j, one in placed.items() if weights[j]]
+        if start == "receiving" and before:
+            match_incoming(state, model, state.remaining_models(before))
+        for name, injection in model.transports.items():
             n_models_in_slot[name] += injection.owned
+        placed[i] = model
     return [placed[i] for i in range(len(ensemble.networks))]
 
 
@@ -154,17 +116,7 @@ def _shuffle_slots(
 
 
 def match_incoming(state: MatchingState, model: PlacedModel, remaining: RemainingModels) -> None:
-    """Match one model to the remaining ones by incoming weights only, group by group from the input to the output.
-
-    Parameters
-    ----------
-    state : MatchingState
-        The slots.
-    model : PlacedModel
-        The model that moves; it is changed in place.
-    remaining : RemainingModels
-        The models that it is compared with.
-    """
+    """Match one model, in place, to the remaining ones by incoming weights only, from the input to the output."""
     symmetry = state.symmetry
     matched_groups: set[str] = set()
     for top in (name for name, group in symmetry.by_name.items() if group.parent is None):
@@ -186,17 +138,7 @@ def match_incoming(state: MatchingState, model: PlacedModel, remaining: Remainin
 def renumber_by_reference(
     reference: int, transports: Sequence[Mapping[str, Injection]], symmetry: Symmetry
 ) -> tuple[dict[str, Injection], ...]:
-    """Return the same placement with slots renumbered so that the reference's units come first, in their order.
-
-    Parameters
-    ----------
-    reference : int
-        Index of the reference model.
-    transports : sequence of mappings of str to Injection, of length n_models
-        For every model and group, the slot of each unit.
-    symmetry : Symmetry
-        Which axes move together.
-    """
+    """Return the same placement with slots renumbered so that the reference's units come first, in their order."""
     moves = {}
     for name in symmetry.by_name:
         injection = transports[reference][name]

@@ -28,18 +28,10 @@ Chosen by hand; nobody has measured other values."""
 
 @dataclass(frozen=True, eq=False)
 class AssignmentGain:
-    """Gain of putting the unit in one slot (row) into another slot (column).
+    """Gain of putting the unit in one slot (row) into another slot (column)."""
 
-    Parameters
-    ----------
-    even : array of shape (K, K)
-        The part that does not depend on the sign of the unit that moves.
-    odd : array of shape (K, K), optional
-        The part that changes sign with the unit. Default: None, for units that cannot change sign.
-    """
-
-    even: AnyArray
-    odd: AnyArray | None = None
+    even: AnyArray  # (K, K): the part that does not depend on the sign of the unit that moves
+    odd: AnyArray | None = None  # (K, K): the part that changes sign with the unit
 
     @property
     def with_best_signs(self) -> AnyArray:
@@ -67,18 +59,7 @@ class AssignmentGain:
 class InnerProducts:
     """Inner products of the unit rows of a model that moves with those of a target that stays.
 
-    Products are computed at first use and kept by place.
-
-    Parameters
-    ----------
-    symmetry : Symmetry
-        Which axes move together.
-    width : mapping of str to int
-        Number of slots of every group, in both models.
-    target : mapping of str to array
-        Arrays of the target: the weighted sum of the models that stay.
-    sign_groups : collection of str
-        Groups whose units may change sign.
+    The target is the weighted sum of the models that stay. Products are computed at first use and kept by place.
     """
 
     def __init__(
@@ -93,15 +74,7 @@ class InnerProducts:
         self._cache: dict[Place, AssignmentGain] = {}
 
     def at(self, place: Place, arrays: Mapping[str, AnyArray]) -> AssignmentGain:
-        """Return the products (K, K) at one place: rows of the model that moves, columns of the target.
-
-        Parameters
-        ----------
-        place : Place
-            The place.
-        arrays : mapping of str to array
-            The arrays of the model that moves, as they are now.
-        """
+        """Return the products (K, K) at one place: rows of the model that moves, columns of the target."""
         if place not in self._cache:
             self._cache[place] = self._product(place, arrays[place.array], self.target[place.array])
         return self._cache[place]
@@ -109,17 +82,7 @@ class InnerProducts:
     def update(
         self, group: str, move: Injection, before: Mapping[str, AnyArray], after: Mapping[str, AnyArray]
     ) -> None:
-        """Update the products after the units of a group have moved.
-
-        Parameters
-        ----------
-        group : str
-            The group.
-        move : Injection
-            How its units moved, from slot to slot.
-        before, after : mapping of str to array
-            The arrays of the model before and after the move.
-        """
+        """Update the products after the units of a group have moved from slot to slot, and arrays with them."""
         has_turned = move.signs is not None and move.signs[move.order] < 0
         changed = np.flatnonzero((move.order != np.arange(move.width)) | has_turned)
         for place in list(self._cache):

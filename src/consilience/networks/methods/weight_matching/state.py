@@ -42,31 +42,14 @@ def has_matched_units(name: str, layout: Layout) -> bool:
 
 @dataclass(eq=False)
 class PlacedModel:
-    """One model in the slots; both of its mappings are replaced when its units move, never written to.
+    """One model in the slots; both of its mappings are replaced when its units move, never written to."""
 
-    Parameters
-    ----------
-    arrays : mapping of str to array
-        Its arrays that move, dense, in the shapes of the fused network; zero where the model has no unit.
-    transports : mapping of str to Injection
-        By group, the slot of each of its units.
-    """
-
+    # its arrays that move, dense, in the shapes of the fused network; zero where the model has no unit
     arrays: Mapping[str, AnyArray]
-    transports: Mapping[str, Injection]
+    transports: Mapping[str, Injection]  # by group, the slot of each of its units
 
     def moved(self, symmetry: Symmetry, moves: Mapping[str, Injection], width: Mapping[str, int]) -> PlacedModel:
-        """Return the model with the units of some groups moved from slot to slot.
-
-        Parameters
-        ----------
-        symmetry : Symmetry
-            Which axes move together.
-        moves : mapping of str to Injection
-            By group, the new slot of what is in each slot now: permutations of K slots.
-        width : mapping of str to int
-            Number of slots of every group.
-        """
+        """Return the model with the units of some groups moved from slot to slot, by permutations of all K slots."""
         arrays = dict(self.arrays)
         for group in moves:
             # A group may stand in several segments of one axis: each (array, axis) is moved once.
@@ -83,54 +66,29 @@ class PlacedModel:
 
 @dataclass(frozen=True, eq=False)
 class RemainingModels:
-    """The models that stay while one moves.
+    """The models that stay while one moves."""
 
-    Parameters
-    ----------
-    models : sequence of (float, PlacedModel)
-        The models with their weights.
-    products : InnerProducts
-        Inner products of the model that moves with the weighted sum of these models.
-    """
-
-    models: Sequence[tuple[float, PlacedModel]]
-    products: InnerProducts
+    models: Sequence[tuple[float, PlacedModel]]  # the models with their weights
+    products: InnerProducts  # inner products of the model that moves with the weighted sum of these models
 
 
 @dataclass(frozen=True, eq=False)
 class MatchingState:
-    """The slots of the fused network, and how matching by them is set up.
+    """The slots of the fused network, and how matching by them is set up."""
 
-    Parameters
-    ----------
-    symmetry : Symmetry
-        Which axes move together.
-    width : mapping of str to int
-        Number K of slots of every group.
-    is_full : bool
-        Whether every model fills every slot.
-    allows_signs : bool
-        Whether units may change sign, where that changes no output. Default: False.
-    fixed_groups : frozenset of str
-        Groups whose units keep their order, because the same weights make them in all models. Default: none.
-    product_type : type of InnerProducts
-        Class that compares unit rows. Default: inner products.
-    min_relative_gain : float
-        Moves are made only if they gain more than this fraction of the sizes that are compared, so that a descent ends.
-        Default: 1e-7, about the rounding of single precision; chosen by hand, nobody has measured other values.
-    linearizes_recurrent : bool
-        Whether recurrent weights enter an assignment linearised, as in Ainsworth et al. (2023), instead of by the
-        quadratic problem. That ends 2 % lower, but takes 5 to 16 times the memory and 38 to 56 times the time (an LSTM
-        of two layers of 400 units and a residual network of 600, unrelated models). Default: False.
-    """
-
-    symmetry: Symmetry
-    width: Mapping[str, int]
-    is_full: bool
-    allows_signs: bool = False
+    symmetry: Symmetry  # which axes move together
+    width: Mapping[str, int]  # number K of slots of every group
+    is_full: bool  # whether every model fills every slot
+    allows_signs: bool = False  # whether units may change sign, where that changes no output
+    # groups whose units keep their order, because the same weights make them in all models
     fixed_groups: frozenset[str] = frozenset()
-    product_type: type[InnerProducts] = InnerProducts
+    product_type: type[InnerProducts] = InnerProducts  # class that compares unit rows
+    # moves are made only if they gain more than this fraction of the sizes that are compared, so that a descent ends:
+    # about the rounding of single precision; chosen by hand, nobody has measured other values
     min_relative_gain: float = 1e-7
+    # whether recurrent weights enter an assignment linearised, as in Ainsworth et al. (2023), instead of by the
+    # quadratic problem; that ends 2 % lower, but takes 5 to 16 times the memory and 38 to 56 times the time (an LSTM of
+    # two layers of 400 units and a residual network of 600, unrelated models)
     linearizes_recurrent: bool = False
 
     @cached_property
@@ -144,15 +102,7 @@ class MatchingState:
         )
 
     def place(self, network: Network, transports: Mapping[str, Injection]) -> PlacedModel:
-        """Return a network placed in the slots.
-
-        Parameters
-        ----------
-        network : Network
-            The network.
-        transports : mapping of str to Injection
-            By group, the slot of each of its units.
-        """
+        """Return a network placed in the slots, by the slot of each unit of every group."""
         layouts = self.symmetry.layouts
         arrays = {
             key: move_dense(values, layouts[key], transports, network.units)
@@ -174,17 +124,6 @@ class MatchingState:
         It is half of the fall of E, divided by the weight a_i of the model that moves. With every slot full, that is
         the inner product of the unit's row with the row of the weighted sum of the other models. Otherwise squares
         count too: a unit that merges pays for its own weights and for those of its partner that were free before.
-
-        Parameters
-        ----------
-        model : PlacedModel
-            The model that moves.
-        remaining : RemainingModels
-            The models that stay.
-        group : str
-            The group.
-        places : sequence of Place
-            The places that count.
         """
         total: AssignmentGain | None = None
         for place in places:
@@ -239,13 +178,7 @@ class MatchingState:
         return np.concatenate(parts)
 
     def remaining_models(self, models: Sequence[tuple[float, PlacedModel]]) -> RemainingModels:
-        """Return models that stay, with the inner products that compare them to one that moves.
-
-        Parameters
-        ----------
-        models : sequence of (float, PlacedModel)
-            The models with their weights.
-        """
+        """Return weighted models that stay, with the inner products that compare them to one that moves."""
         target: Mapping[str, AnyArray] = {}
         if len(models) == 1 and models[0][0] == 1.0:
             target = models[0][1].arrays
@@ -257,15 +190,7 @@ class MatchingState:
         return RemainingModels(models, self.product_type(self.symmetry, self.width, target, self.sign_groups))
 
     def distance(self, first: PlacedModel, second: PlacedModel, keys: Iterable[str] | None = None) -> float:
-        """Return the squared distance of two models over all entries that touch merged units.
-
-        Parameters
-        ----------
-        first, second : PlacedModel
-            The models.
-        keys : iterable of str, optional
-            Names of the arrays that count. Default: all.
-        """
+        """Return the squared distance of two models over all entries that touch merged units, of some arrays or all."""
         total = 0.0
         for key in first.arrays if keys is None else keys:
             difference = first.arrays[key] - second.arrays[key]
@@ -291,21 +216,7 @@ class MatchingState:
     ) -> dict[str, Injection]:
         """Return the moves of greatest total gain, of a group and of the groups inside it, by linear assignment.
 
-        Parameters
-        ----------
-        gain : AssignmentGain
-            Gain (K, K) of the group itself.
-        model : PlacedModel
-            The model that moves.
-        group : str
-            The group.
-        inside : mapping of str to AssignmentGain
-            Gains (K_inside, K_inside) of the groups inside it.
-
-        Returns
-        -------
-        dict of str to Injection
-            By group, the new slot of what is in each slot now: permutations of all K slots.
+        They are permutations of all K slots: by group, the new slot of what is in each slot now.
         """
         if inside:
             assignment = assign_nested(-gain.even, {name: -values.even for name, values in inside.items()})
