@@ -161,7 +161,7 @@ def diagonal_of(matrix: Array) -> Array:
     diagonal: Array = np.diagonal(matrix)
     if not np.array_equal(matrix, np.diag(diagonal)):
         text = "mixes columns, which diagonal covariances cannot follow"
-        raise UnsupportedError("", text, "fit with covariance_type='full'")
+        raise UnsupportedError("", text, "fit with `covariance_type='full'`")
     return diagonal
 
 
@@ -182,7 +182,7 @@ def isotropic_square(matrix: Array) -> Array:
     square = np.asarray(np.trace(gram) / len(gram))
     if not np.allclose(gram, square * np.eye(len(gram)), rtol=0.0, atol=ISOTROPY_ROUNDING * float(square)):
         text = "scales columns by different numbers, which spherical covariances cannot follow"
-        raise UnsupportedError("", text, "fit with covariance_type='diag', or scale all columns alike")
+        raise UnsupportedError("", text, "fit with `covariance_type='diag'`, or scale all columns alike")
     return square
 
 

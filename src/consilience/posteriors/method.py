@@ -381,7 +381,7 @@ class Method(Options, ABC):
         voting, n_rows, votes = canonical.voting(), len(canonical.natural), np.flatnonzero(canonical.row_weights > 0)
         robust = RobustEstimator(self.robust, self.trim) if isinstance(self.robust, str) else None
         if self.is_robust and self.minority == "keep":
-            text = "minority='keep' keeps components that few sites hold, which hostile ones may have fabricated"
+            text = "`minority='keep'` keeps components that few sites hold, which hostile ones may have fabricated"
             warn_caller(text, RobustWarning)
         # Models of no weight take no part in matching or averaging; they are matched to the fused ones afterwards.
         groups = None if groups is None else groups[origin]

@@ -288,7 +288,7 @@ def _harm(losses: Losses | None, ensemble: Ensemble, harmless: bool | None) -> l
     if losses is None or harmless is not False:
         return []
     name = shorten(ensemble.names[losses.best_site])
-    return [("harm", "", f"use the model of {name}, or keep all with method='concatenate'")]
+    return [("harm", "", f"use the model of {name}, or keep all with `method='concatenate'`")]
 
 
 def _findings(
@@ -439,7 +439,7 @@ def _lossy(
     """
     if losses is None or not losses.matters:
         return []
-    remedy = "method='concatenate' keeps all components"
+    remedy = "`method='concatenate'` keeps all components"
     location = next(iter(details.get("heterogeneity", {}).values()), None)
     if losses.fused - losses.noise <= GREAT_LOSS:
         code, clause = "loses_little", "this is a little less than all models side by side know"

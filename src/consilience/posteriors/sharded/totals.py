@@ -237,7 +237,7 @@ def fused_posterior(
     prior = None if totals.prior is None else totals.prior / totals.site_weight
     if average == "product" and prior is not None and totals.priors is not None:
         if shards.direction == "reverse":
-            problem = "combine='product': adds natural parameters, so it needs direction='forward' on shards"
+            problem = "`combine='product'`: adds natural parameters, so it needs `direction='forward'` on shards"
             raise InputError("", problem, code="E-NEEDED")
         natural = _products(shards, totals)
         refuse_improper(kind.family, natural)

@@ -64,7 +64,7 @@ class HmmlearnAdapter(Adapter):
         start, transitions = _start(model), _transitions(model)
         if never_left := np.flatnonzero(transitions.sum(axis=1) == 0.0).tolist():
             text = f"row {never_left[0]} is zero, since that state was never left, and hmmlearn scores no data with it"
-            raise InputError("transmat_", text, "score what cs.rebuild(cs.describe(model)) gives", "E-NUMBER")
+            raise InputError("transmat_", text, "score what `cs.rebuild(cs.describe(model))` gives", "E-NUMBER")
         rows = self.observations(model, data)
         labels = model.decode(rows, algorithm="viterbi")[1]
         evidence = model._compute_log_likelihood(rows)  # log p(x_t | state) (n, K), hmmlearn's hook for subclasses

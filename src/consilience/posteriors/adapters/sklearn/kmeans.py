@@ -77,7 +77,7 @@ class KMeansAdapter(Adapter):
         labels = getattr(model, "labels_", None)
         if labels is None:
             text = "keeps no labels of its rows, so that no cluster's size is known"
-            raise InputError(f"this {self.class_name}", text, "fit with compute_labels=True", "E-NEEDED")
+            raise InputError(f"this {self.class_name}", text, "fit with `compute_labels=True`", "E-NEEDED")
         return np.asarray(labels)
 
     def inertia(self, model: Any) -> float:
