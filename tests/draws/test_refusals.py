@@ -140,7 +140,7 @@ def test_a_chain_that_is_given_twice_or_never_moved_is_refused_by_its_number():
 
 
 def test_arrays_by_name_are_told_to_become_draws():
-    text = r"is a mapping of arrays \(beta\), which could be anything; of posterior draws, say so: consilience\.Draws"
+    text = r"is a mapping of arrays \(beta\), which could be anything; of posterior draws, say so: `consilience\.Draws"
     with pytest.raises(cs.errors.UnsupportedError, match=text):
         cs.describe({"beta": np.zeros((2, 200))})
     with pytest.raises(cs.errors.InputError, match=f"^lund, oslo: each {text}"):

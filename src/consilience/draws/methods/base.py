@@ -112,7 +112,7 @@ class DrawsMethod(Options, ABC):
             " would count it as often"
         )
         remedy = (
-            f"sample with the prior raised to 1/{stack.n_sites} and state prior=1/{stack.n_sites}, or state its"
+            f"sample with the prior raised to 1/{stack.n_sites} and state `prior=1/{stack.n_sites}`, or state its"
             " distribution by variable, to be divided out"
         )
         return [Problem(_some(lacking), text, remedy, "E-NEEDED")]
