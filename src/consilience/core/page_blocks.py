@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from consilience.core.findings import Findings, VerdictSummary
+from consilience.core.verdict import Verdict
 from consilience.drawing.axes import descent_curve
 from consilience.drawing.blocks import (
     MAX_ROWS,

@@ -36,6 +36,7 @@ from consilience.checks import Array, is_count
 from consilience.core.progress import Progress, silent
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.networks.descriptions.description import Description
+from consilience.networks.network import never_saw_data, untrained_norms
 from consilience.networks.repair.channel_statistics import channel_rows
 from consilience.networks.repair.partial_forward import call_module, is_norm
 from consilience.networks.synthetic.draws import draw_inputs

@@ -335,8 +335,8 @@ def _check_forward(model: Any, inputs: Array, kernel: Kernel, constant: float) -
     error = max(np.abs(mean - constant).max(), np.abs(covariance - kernel.matrix(inputs)).max())
     if not error <= PRIOR_TOLERANCE * max(kernel.variance, abs(constant)):
         raise UnsupportedError(
-            "expected a model whose forward returns `mean_module(x)` and `covar_module(x)`, found one whose prior differs"
-            f" from these by {error:.3g}; inputs that it transforms must be transformed before"
+            "expected a model whose forward returns `mean_module(x)` and `covar_module(x)`, found one whose prior"
+            f" differs from these by {error:.3g}; inputs that it transforms must be transformed before"
         )
 
 
