@@ -392,14 +392,9 @@ class NetworkFusion(Fusion):
 
     def _shown(self) -> ShownNetworks:
         """Return the fusion as its page takes it."""
-        from consilience.networks.report.content import MatchedNetworks, ShownNetworks  # here, as above
+        from consilience.networks.report.content import ShownNetworks  # here, as above
 
         in_order = sorted(self.inputs, key=lambda one: (str(one.sha256 or ""), one.name))  # as the provenance has them
-        networks, weights = [one.network for one in self.inputs], np.array([float(one.weight) for one in self.inputs])
-        matched = None
-        if self.matching and not self.keeps_models:
-            names = [one.name for one in self.inputs]
-            matched = MatchedNetworks(names, networks, weights, self.transports, self.matching, self.quality)
         return ShownNetworks(
             "the fused network",
             self.network.arrays,
@@ -408,7 +403,7 @@ class NetworkFusion(Fusion):
             [one.network for one in in_order],
             self.needs_repair,
             self.keeps_models,
-            matched,
+            self if self.matching and not self.keeps_models else None,
         )
 
 

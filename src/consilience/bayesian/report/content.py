@@ -225,7 +225,7 @@ def bayesian_content(content: NetworkContent, shown: ShownNetworks, **added_part
     else:
         sharing = sharing_of(matched.transports)
         if all(group.by_all for group in sharing):
-            layers = gaussian_layers_of(matched.networks, matched.weights, matched.transports)
+            layers = gaussian_layers_of(*shown.fused_networks, matched.transports)
     parts = {group.name: getattr(content, group.name) for group in fields(content)}
     by_name = {group.group: group for group in sharing}
     parts["groups"] = tuple(

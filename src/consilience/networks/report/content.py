@@ -14,7 +14,6 @@ from consilience.checks import AnyArray, Array, Json
 from consilience.core.findings import Findings, VerdictSummary, findings_of, verdict_of
 from consilience.drawing.words import natural_key, short_names
 from consilience.files.document import validate_document
-from consilience.matching.result import Matching
 from consilience.networks.files import NetworkFile
 from consilience.networks.match_quality import GroupQuality, match_quality
 from consilience.networks.method import NetworkMethod
@@ -23,9 +22,9 @@ from consilience.networks.network import Network, identity_transports, total_siz
 from consilience.networks.report.couplings import Coupling, couplings_of
 from consilience.networks.report.quality import GroupSummary, LayerSummary, layers_of
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.symmetry.transport import Transport
 
 if TYPE_CHECKING:
+    from consilience.networks.fusion import NetworkFusion
     from consilience.networks.landscape.barrier import Barrier
     from consilience.networks.landscape.plane import Plane
 
@@ -270,34 +269,6 @@ def provenance_of(label: str, record: Mapping[str, Any]) -> _Provenance:
 
 
 @dataclass(frozen=True, eq=False)
-class MatchedNetworks:
-    """The matching of a fusion, which no file holds.
-
-    Parameters
-    ----------
-    names : sequence of str of length J
-        Names of the networks in the order of the fusion.
-    networks : sequence of Network of length J
-        The networks.
-    weights : array of shape (J,)
-        Weight of each, of sum 1.
-    transports : sequence of mapping of str to Transport of length J
-        By group, the transport of the units of each network.
-    matching : mapping of str to Matching
-        By group, the fused unit of every unit.
-    quality : mapping of str to GroupQuality
-        By group, the distance of the networks from their average.
-    """
-
-    names: Sequence[str]
-    networks: Sequence[Network]
-    weights: Array
-    transports: Sequence[Mapping[str, Transport]]
-    matching: Mapping[str, Matching]
-    quality: Mapping[str, GroupQuality]
-
-
-@dataclass(frozen=True, eq=False)
 class ShownNetworks:
     """Fused networks as their page takes them, from a fusion or from files alike.
 
@@ -317,8 +288,8 @@ class ShownNetworks:
         Whether it has statistics that averaging left wrong.
     keeps_models : bool, optional
         Whether the fused model is all networks together. Default: False.
-    matched : MatchedNetworks, optional
-        The matching. Default: None, as in files, or where nothing was matched.
+    matched : NetworkFusion, optional
+        The fusion, whose matching no file holds. Default: None, as in files, or where nothing was matched.
     is_from_file : bool, optional
         Whether it was read from files. Default: False.
     """
@@ -330,8 +301,14 @@ class ShownNetworks:
     sites: Sequence[Network | NetworkFile | None]
     needs_repair: bool
     keeps_models: bool = False
-    matched: MatchedNetworks | None = None
+    matched: NetworkFusion | None = None
     is_from_file: bool = False
+
+    @property
+    def fused_networks(self) -> tuple[list[Network], Array]:
+        """The networks that were matched, in the order of the fusion, and their weights of sum 1."""
+        inputs = () if self.matched is None else self.matched.inputs
+        return [one.network for one in inputs], np.array([float(one.weight) for one in inputs])
 
 
 def content_of(
@@ -393,7 +370,9 @@ def content_of(
         side_by_side=shown.keeps_models,
         is_from_file=shown.is_from_file,
         layers=layers,
-        couplings=() if matched is None else couplings_of(matched.matching, short_names(list(matched.names))),
+        couplings=()
+        if matched is None
+        else couplings_of(matched.matching, short_names([one.name for one in matched.inputs])),
         barriers=barriers or {},
         planes=planes or {},
         scores=scores or {},
@@ -408,7 +387,7 @@ def _groups_and_layers(
 ) -> tuple[tuple[GroupSummary, ...], tuple[LayerSummary, ...]]:
     """Return the groups of units and the layers with their distances, as far as these are known."""
     if (matched := shown.matched) is not None:
-        layers = layers_of(matched.networks, matched.weights, matched.transports)
+        layers = layers_of(*shown.fused_networks, matched.transports)
         return _matched_groups(matched.quality, shown.symmetry, inputs), layers
     if shown.keeps_models:
         return (), ()

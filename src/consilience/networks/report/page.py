@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from consilience.core.fusion import SIDE_BY_SIDE
 from consilience.core.page_blocks import how_it_was_made, in_short, status, verdict
@@ -24,8 +24,6 @@ from consilience.networks.report.landscape_sections import around_networks, betw
 if TYPE_CHECKING:
     from consilience.networks.landscape.barrier import Barrier
     from consilience.networks.landscape.plane import Plane
-
-Comparison = TypeVar("Comparison")
 
 SECTIONS = (
     sections.what_was_chosen,
@@ -112,36 +110,24 @@ def checked_content_of(
     InputError
         For barriers, planes or scores that are something else.
     """
-    return content_of(shown, _barriers(barriers), _planes(planes), _scores(scores))
+    return content_of(shown, _comparisons(barriers, "barriers"), _comparisons(planes, "planes"), _scores(scores))
 
 
-def _barriers(barriers: Mapping[str, Barrier] | None) -> dict[str, Barrier]:
-    if not barriers:
+def _comparisons(given: Mapping[str, Any] | None, argument: Literal["barriers", "planes"]) -> dict[str, Any]:
+    """Return barriers or planes by name, checked."""
+    if not given:
         return {}
-    from consilience.networks.landscape.barrier import Barrier  # here, since it needs torch
+    from consilience.networks.landscape.barrier import Barrier  # here, since they need torch
+    from consilience.networks.landscape.plane import Plane
 
-    return _check_comparisons(barriers, Barrier, "barriers", "barriers by name, as consilience.barrier returns them")
-
-
-def _planes(planes: Mapping[str, Plane] | None) -> dict[str, Plane]:
-    if not planes:
-        return {}
-    from consilience.networks.landscape.plane import Plane  # here, since it needs torch
-
-    return _check_comparisons(planes, Plane, "planes", "planes by name, as consilience.plane returns them")
-
-
-def _check_comparisons(
-    comparisons: Mapping[str, Comparison], kind: type[Comparison], argument: str, expected: str
-) -> dict[str, Comparison]:
-    if not isinstance(comparisons, Mapping):
-        text = f"expected {expected}, found {type(comparisons).__name__}"
-        raise InputError(argument, text, "write {'aligned': ...}", "E-NUMBER")
-    if wrong_names := [name for name, comparison in comparisons.items() if not isinstance(comparison, kind)]:
-        name = wrong_names[0]
-        text = f"expected {expected}, found {type(comparisons[name]).__name__} under {name!r}"
-        raise InputError(argument, text, code="E-NUMBER")
-    return {str(name): comparison for name, comparison in comparisons.items()}
+    kind = Barrier if argument == "barriers" else Plane
+    expected = f"expected {argument} by name, as consilience.{kind.__name__.lower()} returns them, found"
+    if not isinstance(given, Mapping):
+        raise InputError(argument, f"{expected} {type(given).__name__}", "write {'aligned': ...}", "E-NUMBER")
+    for name, one in given.items():
+        if not isinstance(one, kind):
+            raise InputError(argument, f"{expected} {type(one).__name__} under {name!r}", code="E-NUMBER")
+    return {str(name): one for name, one in given.items()}
 
 
 def _scores(scores: Mapping[str, Mapping[str, float]] | None) -> dict[str, dict[str, float]]:
