@@ -245,7 +245,7 @@ def _names_of_classes(
     if batch.labels is None or kind_of_labels(batch.labels) == "f":
         return None
     if kind_of_labels(batch.labels) in "UO":
-        remedy = "give all names as classes=, in their order"
+        remedy = "give all names as `classes=`, in their order"
         raise InputError(batch.name, "has labels that are names", remedy, "E-NUMBER")
     names = class_names(None, n_outputs)
     if names is None and n_outputs is None:

@@ -250,7 +250,7 @@ def numbers_of_classes(labels: Any, classes: Sequence[str], name: str) -> Labels
         values = values[:, 0]
     if values.ndim != 1:
         text = f"has labels of shape {values.shape}, expected one for each observation"
-        remedy = "give numbers of classes (y.argmax(1) of one-hot labels), or y.float() where several may hold"
+        remedy = "give numbers of classes (`y.argmax(1)` of one-hot labels), or `y.float()` where several may hold"
         raise InputError(name, text, remedy, "E-SHAPE")
     if values.dtype.kind in "UO":
         number_of = {text: number for number, text in enumerate(classes)}

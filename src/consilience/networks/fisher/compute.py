@@ -146,7 +146,7 @@ def _refuse_numbers(n_seen: int, minimum: int, n_observations: float | None) -> 
     """Raise for too few observations, and for a number of all that is smaller than that of those seen."""
     if n_seen < minimum:
         text = f"Fisher information over {n_seen} observations may betray single ones"
-        raise InputError("batches", text, f"give at least {minimum}, or allow fewer with minimum=", "E-FEW")
+        raise InputError("batches", text, f"give at least {minimum}, or allow fewer with `minimum=`", "E-FEW")
     if n_observations is not None and n_observations < n_seen:
         text = f"{n_observations:g} are fewer than the {n_seen} that were looked at"
         raise InputError("n_observations", text, "leave it out", "E-FEW")
@@ -337,7 +337,7 @@ def _refuse_outputs(outputs: Tensor, likelihood: Likelihood) -> None:
     if likelihood == "categorical" and (outputs.ndim < 2 or outputs.shape[1] < 2):
         text = (
             f"the network answers shape {tuple(outputs.shape)}; a categorical likelihood needs logits of two classes "
-            "or more on the second axis (likelihood='bernoulli' takes a logit alone)"
+            "or more on the second axis (`likelihood='bernoulli'` takes a logit alone)"
         )
         raise InputError("", text, code="E-SHAPE")
 

@@ -47,7 +47,7 @@ def gather_information(
         if isinstance(information.digest, str):
             with_digest.append(information)
             continue
-        text, remedy = "does not say which network it is of", "give fishers= in the networks' order"
+        text, remedy = "does not say which network it is of", "give `fishers=` in the networks' order"
         problems.append(Problem(information.name, text, remedy, "E-NEEDED"))
     by_network, unmatched = assign_by_digest(
         networks,

@@ -144,7 +144,7 @@ class PerSampleBackward:
         for path, part in self.module.named_modules():
             if isinstance(part, _BatchNorm) and part.running_mean is None:
                 text = "normalises over the batch, so that no observation has a gradient of its own"
-                remedy = "give a network with running statistics (track_running_stats=True)"
+                remedy = "give a network with running statistics (`track_running_stats=True`)"
                 raise UnsupportedError(path or "the network", text, remedy)
 
     def forward(self, batch: Any, method: GradientMethod) -> tuple[Tensor, Backward]:

@@ -225,7 +225,7 @@ class Span:
                     first_tensors[frozen].detach().cpu(), tensors[frozen].detach().cpu()
                 ):
                     text = f"frozen tensor {frozen!r} is not that of {first}"
-                    raise InputError(name, text, "set include_frozen=True", "E-MISMATCH")
+                    raise InputError(name, text, "set `include_frozen=True`", "E-MISMATCH")
         return cls(module, layout, torch.stack(vectors))
 
     def states(self, weights: Array) -> dict[str, Tensor]:

@@ -105,7 +105,7 @@ class Consensus(NetworkMethod):
 
 def narrower_problems(ensemble: NetworkEnsemble, need: str) -> list[Problem]:
     """Return the groups in which the fused network has fewer units than a model, and what a method needs, by line."""
-    remedy = "give method='distill' for networks that are described: it trains a narrower one on inputs like theirs"
+    remedy = "give `method='distill'` for networks that are described: it trains a narrower one on inputs like theirs"
     return [
         Problem(
             network.name,

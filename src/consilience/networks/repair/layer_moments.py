@@ -226,7 +226,7 @@ def layer_moments(module: nn.Module, batches: Any, minimum: int = 100) -> LayerM
     fewest = min(n_samples.values(), default=minimum)
     if fewest < minimum:
         text = f"moments over {fewest} samples may betray single ones"
-        raise InputError("batches", text, f"give at least {minimum}, or allow fewer with minimum=...", "E-FEW")
+        raise InputError("batches", text, f"give at least {minimum}, or allow fewer with `minimum=...`", "E-FEW")
     moments = {}
     for name in n_samples:
         mean, covariance = sums[name].mean_and_covariance()

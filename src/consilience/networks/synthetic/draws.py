@@ -134,7 +134,7 @@ def draw_inputs(
         components, missing_classes = _site_components(descriptions, is_text), ()
     if not components:
         needed = _NEEDED[is_text, labelled]
-        raise UnsupportedError("descriptions", f"no site says {needed}", "describe the networks with data=")
+        raise UnsupportedError("descriptions", f"no site says {needed}", "describe the networks with `data=`")
     n_draws = systematic_allocation(np.array([component.mass for component in components]), count, rng)
     blocks: list[np.ndarray] = []
     for component, n in zip(components, n_draws.tolist(), strict=True):

@@ -36,6 +36,7 @@ from consilience.checks import Array, is_count
 from consilience.core.progress import Progress, silent
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.networks.descriptions.description import Description
+from consilience.networks.network import never_saw_data, untrained_norms
 from consilience.networks.repair.channel_statistics import channel_rows
 from consilience.networks.repair.partial_forward import call_module, is_norm
 from consilience.networks.synthetic.draws import draw_inputs
@@ -146,7 +147,7 @@ def channel_targets(
             raise
     if not described:
         text = "has no channel statistics to match: neither batch normalisation nor described ones"
-        raise UnsupportedError(name, text, "describe it with data=")
+        raise UnsupportedError(name, text, "describe it with `data=`")
     parts: dict[str, Any] = dict(module.named_modules())
     if unknown := sorted(set(described) - set(parts)):
         text = f"its description has statistics of {', '.join(unknown)}, which it does not have"
@@ -164,12 +165,12 @@ def _targets_of_norms(module: nn.Module, norms: Mapping[str, Any], name: str) ->
     """Return the running statistics of batch normalisation."""
     untracked = [path for path, norm in norms.items() if norm.running_mean is None or norm.running_var is None]
     if untracked:
-        text = f"batch normalisation {', '.join(untracked)} keeps no running statistics (track_running_stats=False)"
-        raise UnsupportedError(name, text, "describe the network with data=")
+        text = f"batch normalisation {', '.join(untracked)} keeps no running statistics (`track_running_stats=False`)"
+        raise UnsupportedError(name, text, "describe the network with `data=`")
     for path, norm in norms.items():
         _require_statistics(name, path, norm.running_mean, norm.running_var)
     if untrained := [path for path in untrained_norms(module.state_dict()) if path in norms]:
-        remedy = "describe the network with data=, or train it in train() mode"
+        remedy = "describe the network with `data=`, or train it in `train()` mode"
         raise UnsupportedError(name, never_saw_data(untrained), remedy)
     return [
         LayerTarget(path, True, norm.running_mean.detach(), norm.running_var.detach(), float(norm.eps))

@@ -75,7 +75,7 @@ class FisherMethod(InformedMethod, ABC):
             return []
         if unknown := [site.name for site in sites if site.prior_precision is None]:
             text = "says no prior precision, which is needed to count the prior once"
-            remedy = "compute it with consilience.fisher(..., prior_precision=...), or set prior='ignored'"
+            remedy = "compute it with `consilience.fisher(..., prior_precision=...)`, or set `prior='ignored'`"
             return [Problem(", ".join(unknown), text, remedy, "E-NEEDED")]
         precisions = [float(site.prior_precision or 0.0) for site in sites]
         if prior == "removed" and not _are_equal(precisions) and self.prior_precision is None:

@@ -114,12 +114,12 @@ class InformedMethod(NetworkMethod, ABC):
         ensemble = in_input_order(ensemble)  # networks are sorted by content; messages follow the user's order
         reasons = super().refuse(ensemble)
         if self.aligned and not ensemble.symmetry.all_groups:
-            text = "aligned=True needs to know which axes move together"
-            reasons.append(Problem(self.name, text, "give example= or symmetry=", "E-NEEDED"))
+            text = "`aligned=True` needs to know which axes move together"
+            reasons.append(Problem(self.name, text, "give `example=` or `symmetry=`", "E-NEEDED"))
         if not self.wants_information:
             return reasons
         if ensemble.information is None:
-            text = "needs fishers=, what consilience.fisher computed at each site, one for each network"
+            text = "needs `fishers=`, what consilience.fisher computed at each site, one for each network"
             return [*reasons, Problem(self.name, f"{text} (or their files among the models)", code="E-NEEDED")]
         for network, information in zip(ensemble.networks, ensemble.information, strict=True):
             reasons += information.unfit(network)
@@ -141,7 +141,7 @@ class InformedMethod(NetworkMethod, ABC):
                 problems.append(Problem(other.name, text, "freeze the same ones at all sites", "E-MISMATCH"))
             elif self.reads_layers and (odd := sorted(set(first.layers) ^ set(other.layers))):
                 text = f"has Kronecker factors of other layers than {first.name} ({', '.join(odd[:3])})"
-                remedy = "compute all with consilience.fisher(..., kind='kronecker')"
+                remedy = "compute all with `consilience.fisher(..., kind='kronecker')`"
                 problems.append(Problem(other.name, text, remedy, "E-MISMATCH"))
             for what, expected, actual in (
                 ("is a sum over observations", first.observations is not None, other.observations is not None),

@@ -164,7 +164,7 @@ class KroneckerMethod(InformedMethod, ABC):
     def refuse_information(self, sites: Sequence[FisherInformation]) -> list[Problem]:
         """Return the sites without Kronecker factors, a line each."""
         text = f"has no Kronecker factors, which method {self.name!r} needs"
-        remedy = "compute them with consilience.fisher(..., kind='kronecker')"
+        remedy = "compute them with `consilience.fisher(..., kind='kronecker')`"
         return [Problem(site.name, text, remedy, "E-NEEDED") for site in sites if not site.layers]
 
     def merge(self, sites: AlignedSites, rng: np.random.Generator, progress: Progress) -> MergedParameters:
