@@ -218,13 +218,7 @@ def refit_fusion(
     weights = np.array([fusion.inputs[i].weight for i in order])
     try:
         fit_inputs = _made_up_inputs(aligned, weights, example, rng) if inputs is None else inputs
-        shares, maps = None, None
-        if is_joined:
-            from consilience.networks.repair.partners import joined_layers  # here, as below
-
-            units = [fusion.inputs[i].network.units for i in order]
-            transports = [fusion.transports[i] for i in order]
-            maps, shares = joined_layers(fusion.network.symmetry, transports, units, weights)
+        maps, shares = _joined_layers(fusion, order, weights) if is_joined else (None, None)
         if partner_inputs is not None:
             from consilience.networks.repair.partners import layer_shares  # here, since it needs torch
 
@@ -253,7 +247,7 @@ def _reason_for_no_refit(fusion: NetworkFusion) -> str:
 
 def _joined_layers(fusion: NetworkFusion, order: Sequence[int], weights: Any) -> Any:
     """Return the maps and shares of layers whose units are joined, for models in this order."""
-    from consilience.networks.repair.joined_units import joined_layers  # here, since it needs torch
+    from consilience.networks.repair.partners import joined_layers  # here, since it needs torch
 
     units = [fusion.inputs[i].network.units for i in order]
     return joined_layers(fusion.network.symmetry, [fusion.transports[i] for i in order], units, weights)
