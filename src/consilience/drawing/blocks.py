@@ -215,27 +215,6 @@ class Table:
         return _figure(table, self.label, self.caption, saved)
 
 
-def _head(columns: Sequence[Column], group: str | None) -> Markup:
-    """Return the titles of a table, with buttons of a group to sort by each where one is given."""
-    return Markup("").join(
-        markup(
-            '<th scope="col" role="columnheader"{}>{}{}</th>',
-            _class(column.kind),
-            "" if group is None else _sort_button(group, place, column.title),
-            column.title,
-        )
-        for place, column in enumerate(columns)
-    )
-
-
-def _foot(columns: Sequence[Column]) -> Markup:
-    """Return the row of totals of a table; nothing where no column has one."""
-    if all(column.total is None for column in columns):
-        return Markup("")
-    totals = [Markup("") if column.total is None else column.total for column in columns]
-    return markup('\n<tfoot role="rowgroup">{}</tfoot>', _row(columns, totals))
-
-
 @dataclass(frozen=True)
 class BlockGroup:
     """Blocks next to one another; `kind` is the CSS class that says how."""

@@ -30,11 +30,10 @@ from consilience.core.progress import Progress, silent
 from consilience.core.status import Status
 from consilience.engines import Engine, Placed
 from consilience.errors import InputError
-from consilience.matching.assignment import assign_blocks
+from consilience.matching.assignment import NO_NEW_GROUPS, Openings, assign_blocks
 from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.groups import GroupSums, group_sums
 from consilience.matching.site_by_site import ascend_among
-from consilience.matching.site_step import NO_NEW_GROUPS, Openings
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.methods.spahm.atom_law import AtomStatistics, point_variances, update_law
 from consilience.posteriors.methods.spahm.method import SPAHM
