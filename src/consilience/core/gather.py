@@ -167,8 +167,8 @@ def gather(inputs: Sequence[NamedInput], reading: Reading[Value]) -> tuple[list[
     """Return the inputs that could be described, in their order, and everything that is wrong, each said once."""
     described: list[Described[Value]] = []
     problems: list[Problem] = []
-    taken = {one.label: one.file for one in inputs if one.file is not None and reading.takes(one)}
-    contents = iter(reading.read_many([*taken.values()]) if taken else ())
+    taken = [(one.label, one.file) for one in inputs if one.file is not None and reading.takes(one)]
+    contents = iter(reading.read_many([file for _, file in taken]) if taken else ())
     for place, one in enumerate(inputs):
         names_itself = reading.names_inputs
         try:
@@ -177,7 +177,7 @@ def gather(inputs: Sequence[NamedInput], reading: Reading[Value]) -> tuple[list[
             else:
                 names_itself = True  # as readers of files do
                 if not reading.takes(one):
-                    refuse_other_kind(one, reading.called, next(iter(taken), None))
+                    refuse_other_kind(one, reading.called, taken[0][0] if taken else None)
                 value, record = _content(next(contents))
                 names_itself, digest = reading.names_inputs, one.file.sha256
             settled = reading.settle(value, one, place, problems)
