@@ -21,24 +21,14 @@ from consilience.networks.descriptions.description import Description
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BayesianEnsemble(Displayed):
-    """Networks side by side, whose predictive probabilities are averaged.
+    """Networks side by side, whose predictive probabilities are averaged."""
 
-    Parameters
-    ----------
-    members : tuple of BayesianNetwork
-        The J networks, each with a module.
-    weights : array of shape (J,)
-        Weight of each member, summing to 1.
-    class_counts : array of shape (J, C), optional
-        Observations of every class at the site of each member. Default: weighed by `weights`.
-    class_priors : tuple of {"own", "removed"}, optional
-        Whether a member's probabilities contain the frequencies of its site's classes, which are else put back; see
-        ``consilience.describe``. Default: all do.
-    """
-
-    members: tuple[BayesianNetwork, ...]
-    weights: Array
+    members: tuple[BayesianNetwork, ...]  # the J networks, each with a module
+    weights: Array  # (J,), weight of each member, summing to 1
+    # (J, C): Observations of every class at the site of each member. Default: weighed by `weights`.
     class_counts: Array | None = None
+    # tuple of {"own", "removed"}: Whether a member's probabilities contain the frequencies of its site's classes, which
+    # are else put back; see ``consilience.describe``. Default: all do.
     class_priors: tuple[str, ...] | None = None
 
     def _headline(self) -> str:
@@ -56,16 +46,7 @@ class BayesianEnsemble(Displayed):
     ) -> Array:
         """Return predictive probabilities (n, n_classes); see `BayesianNetwork.predict`.
 
-        Parameters
-        ----------
-        inputs : Tensor or array_like of shape (n, ...)
-            Inputs, as the modules take them.
-        samples : int
-            Samples of the weights of each member.
-        rng : int or numpy.random.Generator
-            Seed or generator; every member draws from a child of its own.
-        batch_size : int
-            Inputs in one forward pass.
+        `samples` are of the weights of each member, which draws from a child of `rng` of its own.
         """
         children = np.random.default_rng(rng).spawn(len(self.members))
         answers = [  # (n, n_classes) each

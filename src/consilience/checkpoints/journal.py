@@ -53,14 +53,7 @@ class _Journal(BaseModel):
 class PartialOutput:
     """The hidden folder of one merge, and the files that are finished in it.
 
-    Parameters
-    ----------
-    folder : Path
-        The folder.
-    identity : str
-        Digest of what is merged and how.
-    finished : dict of str to FinishedFile
-        The finished files, by name.
+    `identity` is the digest of what is merged and how.
     """
 
     def __init__(self, folder: Path, identity: str, finished: dict[str, FinishedFile]) -> None:
@@ -91,19 +84,9 @@ def open_partial_output(output: Path, identity: str, resume: bool) -> Iterator[P
 
     It stays when anything goes wrong after the first finished file, for the next attempt.
 
-    Parameters
-    ----------
-    output : Path
-        The folder or file that the merge writes.
-    identity : str
-        Digest of what is merged and how.
-    resume : bool
-        Whether finished files of an earlier run are taken.
-
-    Raises
-    ------
-    InputError
-        When another process writes into it, or the system refuses.
+    `output` is the folder or file that the merge writes, `identity` the digest of what is merged and how; with `resume`
+    finished files of an earlier run are taken. Raises InputError when another process writes into it, or the system
+    refuses.
     """
     folder = partial_folder(output)
     try:

@@ -23,15 +23,7 @@ _MAX_LISTED = 8
 
 
 def copy_companions(prepared: PreparedMerge, partial: PartialOutput) -> list[str]:
-    """Copy configuration and tokenizer of the first model and write the index; return notes on files not copied.
-
-    Parameters
-    ----------
-    prepared : PreparedMerge
-        The merge.
-    partial : PartialOutput
-        The folder to write into.
-    """
+    """Copy configuration and tokenizer of the first model and write the index; return notes on files not copied."""
     request, plan = prepared.request, prepared.plan
     first = prepared.inputs.models[0]
     dtype = None if request.dtype is None else FLOAT_TYPES[request.dtype].name
@@ -52,14 +44,7 @@ def copy_companions(prepared: PreparedMerge, partial: PartialOutput) -> list[str
 def copy_companions_of(first: Checkpoint, partial: PartialOutput, written: Collection[str]) -> list[str]:
     """Copy the files next to the weights of a checkpoint; return notes on files not copied.
 
-    Parameters
-    ----------
-    first : Checkpoint
-        The checkpoint.
-    partial : PartialOutput
-        The folder to write into.
-    written : collection of str
-        Names of files that the caller writes itself.
+    `written` names files that the caller writes itself.
     """
     if first.folder is None:
         return []
@@ -74,20 +59,7 @@ def copy_companions_of(first: Checkpoint, partial: PartialOutput, written: Colle
 
 
 def refuse_full_disk(output: Path, size: int) -> None:
-    """Raise when the disk has no room for an output, or its folder cannot be written to.
-
-    Parameters
-    ----------
-    output : Path
-        The folder or file.
-    size : int
-        Bytes that will be written.
-
-    Raises
-    ------
-    InputError
-        With the bytes that are free.
-    """
+    """Raise when the disk has no room for an output, or its folder cannot be written to."""
     folder = output.parent
     if not os.access(folder, os.W_OK):
         raise InputError(output, f"cannot be written: nothing may be written to {folder}", code="E-OUTPUT")
@@ -98,21 +70,7 @@ def refuse_full_disk(output: Path, size: int) -> None:
 def refuse_output(output: Path, inputs: Sequence[Path], overwrite: bool) -> None:
     """Raise when an output exists and may not be replaced, is an input, or cannot be written.
 
-    Parameters
-    ----------
-    output : Path
-        The folder or file.
-    inputs : sequence of Path
-        All checkpoints that are read.
-    overwrite : bool
-        Whether an output that exists may be replaced.
-
-    Raises
-    ------
-    InputError
-        With the reason and the remedy.
-    OptionError
-        When `overwrite` would remove what no merge wrote.
+    It is refused too where `overwrite` would remove what no merge wrote.
     """
     if not output.parent.is_dir():
         raise InputError(output, f"cannot be written: there is no folder {output.parent}", code="E-OUTPUT")

@@ -44,10 +44,7 @@ class BayesianComparison(CandidateComparison):
     def teacher(self) -> Teacher:
         """The ensemble of all sites.
 
-        Raises
-        ------
-        UnsupportedError
-            Where sites describe networks that do not classify: a Bayesian network predicts classes.
+        Raises UnsupportedError where sites describe networks that do not classify: a Bayesian network predicts classes.
         """
         if self.workshop.sites.is_regression:
             raise UnsupportedError("sites describe no classes, and these networks are compared by those they predict")

@@ -39,20 +39,8 @@ def fuse_by_default(
 ) -> NetworkFusion:
     """Return the fusion of Bayesian networks that was chosen among candidates, without provenance.
 
-    Parameters
-    ----------
-    models : BayesianNetworksWithSymmetry
-        The J networks, in the order of the call.
-    sites : Sites
-        What they say, in the same order.
-    arguments : NetworkArguments
-        Of the call.
-    method : BayesianAuto
-        How units are matched, and the bounds on work.
-    matching_rng, choice_rng : numpy.random.Generator
-        Sources of the choices of the matching, and of inputs and samples.
-    progress : callable
-        Called with (steps done, steps in all).
+    `models` and `sites` are in the order of the call; `method` has the bounds on work. One generator is for the
+    matching, one for inputs and samples.
     """
     started = time.monotonic()
     input_rng, sample_rng = choice_rng.spawn(2)

@@ -118,17 +118,8 @@ class BayesianWorkshop(Workshop):
     def by_precision(self, fusion: BayesianFusion, shares: Array | None = None) -> BayesianFusion:
         """Return a fusion with its matched units averaged by precision, rows of the output layer by class.
 
-        Parameters
-        ----------
-        fusion : BayesianFusion
-            Says which units are the same.
-        shares : array of shape (J, C), optional
-            Weight of each network in each row of the output layer, in the order of the call. Default: its one weight.
-
-        Raises
-        ------
-        UnsupportedError
-            With shares, for networks that do not end in a linear layer.
+        `shares` (J, C) are the weights of each network in each row of the output layer, in the order of the call.
+        Default: its one weight. Raises UnsupportedError with shares, for networks that do not end in a linear layer.
         """
         networks, rows = self.models.networks, {}
         if shares is not None:

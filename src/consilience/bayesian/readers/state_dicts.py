@@ -63,21 +63,11 @@ _POINT = "give a pair of dicts (means, log-variances) in which parameters that a
 
 @dataclass(frozen=True)
 class ArrayRole:
-    """Role of an array in a Gaussian, by its name.
+    """Role of an array in a Gaussian, by its name."""
 
-    Parameters
-    ----------
-    parameter : str
-        Name of the parameter.
-    form : VarianceForm or None
-        Parametrisation of its variances; None for an array of means.
-    partner : str
-        Expected name of the array of variances for means, and of means for variances.
-    """
-
-    parameter: str
-    form: VarianceForm | None
-    partner: str
+    parameter: str  # name of the parameter
+    form: VarianceForm | None  # parametrisation of its variances; None for an array of means
+    partner: str  # expected name of the array of variances for means, and of means for variances
 
 
 def array_role(name: str) -> ArrayRole | None:
@@ -196,10 +186,7 @@ def write_flat(bnn: BayesianNetwork, like: Any) -> dict[str, AnyArray]:
 def read_pair(model: Any, module: nn.Module | None, name: str) -> BayesianNetwork:
     """Return the Bayesian network of a pair of dicts: means and log-variances.
 
-    Raises
-    ------
-    InputError
-        When all log-variances are positive, as if they were variances.
+    Raises InputError when all log-variances are positive, as if they were variances.
     """
     _require_arrays(name, *model)
     means, spreads = model

@@ -29,17 +29,8 @@ _TILE_SIZE, _GAP, _CAPTION_HEIGHT = 66.0, 12.0, 40.0
 def galleries_of(images: object, predictions: Mapping[str, PredictiveScores]) -> tuple[Gallery, ...]:
     """Return the images that models are most and least certain of.
 
-    Parameters
-    ----------
-    images : mapping of str to array_like of shape (n, h, w)
-        By model, the images that its predictions are of, in their order.
-    predictions : mapping of str to PredictiveScores
-        Predictions of the images, by model.
-
-    Raises
-    ------
-    InputError
-        For images of no model whose predictions are known, of another number, or of another form.
+    `images` (n, h, w) are by model those that its predictions are of, in their order. Raises InputError for images of
+    no model whose predictions are known, of another number, or of another form.
     """
     if images is None:
         return ()

@@ -31,13 +31,7 @@ SECTIONS = (
 
 
 def write_bayesian_content(path: Path, content: BayesianContent) -> None:
-    """Write the report to `path`, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        When the path cannot be written.
-    """
+    """Write the report to `path`, whole or not at all."""
     write_bytes(path, render_bayesian(content).encode("utf-8"))
 
 

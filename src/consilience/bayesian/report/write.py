@@ -31,23 +31,9 @@ def write_bayesian_page(
 ) -> None:
     """Write the report to `path`, whole or not at all: one HTML file without scripts that fetches nothing.
 
-    Parameters
-    ----------
-    path : Path
-        The file to write.
-    shown : ShownNetworks
-        The fused networks, of a mean and a deviation for every weight.
-    barriers, planes, scores
-        As for `checked_content_of` of networks.
-    predictions : mapping of str to Predictive, optional
-        By model, in the order to show, what ``consilience.predictive_scores`` gave. Default: none.
-    images : mapping of str to array_like of shape (n, h, w), optional
-        By name of a model among the predictions, the images that these are of. Default: none.
-
-    Raises
-    ------
-    InputError
-        When the path cannot be written, or what is to be shown is something else.
+    `barriers`, `planes` and `scores` are as for `checked_content_of` of networks; `predictions` what
+    ``consilience.predictive_scores`` gave, by model, in the order to show; `images` (n, h, w) what these are of, by
+    model.
     """
     content = bayesian_content_of(
         shown, barriers=barriers, planes=planes, scores=scores, predictions=predictions, images=images

@@ -37,18 +37,12 @@ N_UPPER = 2 ** (31 - LOWER_BITS)
 
 @dataclass(frozen=True)
 class TaskVectorMethod(TensorMethod):
-    """A method that combines task vectors, the changes of a common start.
-
-    Parameters
-    ----------
-    scaling : float
-        lambda: the factor of the combined change. Default: 1.
-    """
+    """A method that combines task vectors, the changes of a common start."""
 
     needs_base: ClassVar[bool] = True
     needs: ClassVar[str] = "checkpoints trained from one start, and that start as the base"
 
-    scaling: float = 1.0
+    scaling: float = 1.0  # lambda: the factor of the combined change. Default: 1.
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""

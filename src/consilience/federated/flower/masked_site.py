@@ -30,14 +30,7 @@ _LAST_SECONDS = 5.0
 class FlowerMailbox:
     """A site's end of a masked round over Flower.
 
-    Parameters
-    ----------
-    node : _SuperNode
-        The site's connection.
-    address : str
-        The server's.
-    deadline : float
-        Time (``time.monotonic()``) at which all must be done.
+    All must be done at `deadline` (``time.monotonic()``).
     """
 
     def __init__(self, node: Any, address: str, deadline: float) -> None:

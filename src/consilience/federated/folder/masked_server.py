@@ -78,39 +78,24 @@ class _Copies(Mapping[str, Message]):
 
 @dataclass(frozen=True, eq=False)
 class MaskedSums:
-    """The masked sums of one call of `serve_folder`.
+    """The masked sums of one call of `serve_folder`."""
 
-    Parameters
-    ----------
-    storage, plan, work, poll, say, interruption, ledger
-        As of the server.
-    masked : Masked
-        How the round is masked.
-    then : Then, optional
-        The requests whose answers are summed, starting from the expected file; None to sum files like it.
-    end : callable
-        Writes the report and the model of a round for the server and for sites; returns the report.
-    report_path : Path
-        Where the report of an open sum goes.
-    digest : str
-        SHA-256 of all that was fixed before, for reports.
-    left : dict of str to list of str
-        What was wrong with sites in the steps of the open sum.
-    """
-
+    # As of the server.
     storage: Storage
     plan: RoundPlan
     work: Path
-    masked: Masked
+    masked: Masked  # how the round is masked
+    # The requests whose answers are summed, starting from the expected file; None to sum files like it.
     then: Then | None
     poll: float
     say: Callable[[str], None]
     interruption: threading.Event
     ledger: Path | None
+    # Writes the report and the model of a round for the server and for sites; returns the report.
     end: Callable[[RoundReport, Path | None], RoundReport]
-    report_path: Path
-    digest: str
-    left: dict[str, list[str]] = field(default_factory=dict)
+    report_path: Path  # where the report of an open sum goes
+    digest: str  # SHA-256 of all that was fixed before, for reports
+    left: dict[str, list[str]] = field(default_factory=dict)  # what was wrong with sites in the steps of the open sum
 
     @cached_property
     def expected(self) -> SafetensorsFile:
@@ -191,10 +176,7 @@ class MaskedSums:
     ) -> tuple[SumResult, RoundReport]:
         """Run the five steps of a sum, and write what it comes to.
 
-        Raises
-        ------
-        RoundError
-            When fewer sites than the threshold were left at a step, or the sum makes no model.
+        Raises RoundError when fewer sites than the threshold were left at a step, or the sum makes no model.
         """
         folder = self._folder(number)
         summand = self._summand(file, self.plan.quorum or default_threshold(len(self.plan.sites)))

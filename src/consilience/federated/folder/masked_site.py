@@ -21,18 +21,10 @@ from consilience.files.limits import Limits
 
 @dataclass(frozen=True)
 class FolderMailbox:
-    """A site's end of a folder or bucket.
+    """A site's end of a folder or bucket."""
 
-    Parameters
-    ----------
-    storage : Storage
-        The place.
-    site : str
-        The site.
-    """
-
-    storage: Storage
-    site: str
+    storage: Storage  # the place
+    site: str  # the site
 
     @property
     def where(self) -> str:

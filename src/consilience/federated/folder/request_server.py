@@ -51,43 +51,23 @@ def request_name(number: int) -> str:
 
 @dataclass(frozen=True, eq=False)
 class RequestServer:
-    """The requests of one call of `serve_folder`.
+    """The requests of one call of `serve_folder`."""
 
-    Parameters
-    ----------
-    storage : Storage
-        The place of the round.
-    plan : RoundPlan
-        What was fixed before it.
-    work : Path
-        The server's own folder.
-    then : Then
-        Kind and number of requests.
-    say : callable
-        Called with each line of the log.
-    wait : callable
-        Waits for the contributions of a round, given its inbox, its number and their check; returns what closed it.
-    end : callable
-        Writes the report and the model of a round for the server and for sites; returns the report.
-    """
-
-    storage: Storage
-    plan: RoundPlan
-    work: Path
-    then: Then
-    say: Callable[[str], None]
+    storage: Storage  # the place of the round
+    plan: RoundPlan  # what was fixed before it
+    work: Path  # the server's own folder
+    then: Then  # kind and number of requests
+    say: Callable[[str], None]  # called with each line of the log
+    # Waits for the contributions of a round, given its inbox, its number and their check; returns what closed it.
     wait: Callable[[Inbox, Callable[[Contribution], Any], int], str]
+    # Writes the report and the model of a round for the server and for sites; returns the report.
     end: Callable[[RoundReport, Path | None], RoundReport]
 
     def run(self, fusion: Fusion, reports: list[RoundReport]) -> tuple[Fusion, list[RoundReport]]:
         """Return the model after all requests, and the reports of all rounds.
 
-        Parameters
-        ----------
-        fusion : Fusion
-            The fusion of the models of round 1.
-        reports : list of RoundReport
-            Reports of the rounds that have ended: that of round 1, and after a restart others.
+        `fusion` is that of the models of round 1; `reports` are of the rounds that have ended: of round 1, and after a
+        restart others.
         """
         message: RoundRequest | None = request(self.then.kind, fusion, rounds=self.then.rounds)
         done: list[Round] = []

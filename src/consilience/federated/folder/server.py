@@ -203,12 +203,8 @@ def work_folder_of(output: Path, work: str | Path | None) -> Path:
 def _masked_plan(plan: RoundPlan, masked: Masked, rounds: int) -> RoundPlan:
     """Return the plan of a masked round, or raise for what a server that sees the sum alone cannot do.
 
-    Raises
-    ------
-    OptionError
-        For `robust` and other options, a method, several rounds, and without an expected file.
-    InputError
-        For sites without a key.
+    Raises OptionError for `robust` and other options, a method, several rounds, and without an expected file. Raises
+    InputError for sites without a key.
     """
     if plan.options.get("robust") not in (None, False):
         text = "compares what single sites send, and under masks the server sees the sum alone"

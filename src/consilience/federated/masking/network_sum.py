@@ -38,24 +38,10 @@ MAX_SHARE = 0.5
 class NetworkSum(Summand):
     """Weighted averages of networks of one start.
 
-    Parameters
-    ----------
-    file : SafetensorsFile
-        The start.
-    weights : {"equal", "n_observations"} or mapping of str to float
-        How much each site counts. Stated weights are public. Default: "equal".
-    noise : SumNoise, optional
-        Noise on the sum of equally weighted updates. Default: none.
-    site : str, optional
-        The site whose words are asked for, of which stated weights have one. Default: none, at the server.
-    threshold : int
-        Of the plan, by which noise is shared out.
-
-    Raises
-    ------
-    OptionError
-        For other weights than positive ones, and for noise with weights: updates of unequal weight have no common
-        bound.
+    `weights` are "equal", "n_observations" or public numbers by site. `noise` is on the sum of equally weighted
+    updates. `site` is whose words are asked for, none at the server. Noise is shared out by the plan's `threshold`.
+    Raises OptionError for other weights than positive ones, and for noise with weights: updates of unequal weight have
+    no common bound.
     """
 
     name: ClassVar[str] = "network"

@@ -23,17 +23,7 @@ from consilience.estimators.heads.privacy import gaussian_scale
 class SumNoise:
     """Noise on a sum of vectors of bounded norm.
 
-    Parameters
-    ----------
-    epsilon, delta : float
-        Differential privacy of the contribution of a site.
-    clip : float
-        Norm to which contributions are cut.
-
-    Raises
-    ------
-    OptionError
-        For numbers that are not positive, and a delta of 1 or more.
+    Raises OptionError for numbers that are not positive, and a delta of 1 or more.
 
     Examples
     --------
@@ -41,9 +31,10 @@ class SumNoise:
     8.45
     """
 
+    # Differential privacy of the contribution of a site.
     epsilon: float
     delta: float
-    clip: float
+    clip: float  # norm to which contributions are cut
 
     def __post_init__(self) -> None:
         if not is_number(self.clip) or not 0 < self.clip < np.inf:

@@ -29,32 +29,16 @@ ALL_SITES = "all sites"
 
 @dataclass(frozen=True, eq=False)
 class MaskedSiteRows:
-    """What a site answers requests from.
+    """What a site answers requests from."""
 
-    Parameters
-    ----------
-    data : array_like, DataFrame, str or Path
-        Its rows.
-    min_count : float
-        A sum over fewer observations does not leave the site.
-    """
-
-    data: Any
-    min_count: float
+    data: Any  # its rows
+    min_count: float  # a sum over fewer observations does not leave the site
 
 
 class RequestSum(Summand):
     """Sums that answer a request.
 
-    Parameters
-    ----------
-    request : Request
-        The request.
-
-    Raises
-    ------
-    UnsupportedError
-        For a kind whose answers are no sums.
+    Raises UnsupportedError for a kind whose answers are no sums.
     """
 
     name: ClassVar[str] = "request"

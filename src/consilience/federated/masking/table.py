@@ -56,19 +56,9 @@ def summand_of(
 ) -> Summand:
     """Return what is summed of files like an expected one.
 
-    Parameters
-    ----------
-    file : SafetensorsFile
-        The expected file: statistics, the start of networks, or a request.
-    weights, noise, site, threshold
-        As for `NetworkSum`.
-
-    Raises
-    ------
-    UnsupportedError
-        For kinds that match, gate or compare, with the reason.
-    OptionError
-        For weights and noise where there is no use for them.
+    `file` has statistics, the start of networks, or a request; the rest is as for `NetworkSum`. Raises UnsupportedError
+    for kinds that match, gate or compare, with the reason. Raises OptionError for weights and noise where there is no
+    use for them.
     """
     is_request = file.format == REQUEST_FORMAT
     kind = None if is_request else kind_of_file(file)
@@ -91,10 +81,7 @@ def summand_of(
 def summand_of_plan(file: SafetensorsFile, plan: MaskedPlan, site: str) -> Summand:
     """Return what a plan sums, at a site.
 
-    Raises
-    ------
-    InputError
-        For a plan that says something else of the file.
+    Raises InputError for a plan that says something else of the file.
     """
     weights: Any = plan.content.get("weights", EQUAL)
     noise = plan.content.get("noise")

@@ -21,32 +21,14 @@ from consilience.files.safetensors_file import SafetensorsFile
 
 @dataclass(frozen=True, eq=False)
 class CheckedAnswer:
-    """An answer of a site, or the problems for which it is rejected.
+    """An answer of a site, or the problems for which it is rejected."""
 
-    Parameters
-    ----------
-    problems : tuple of Problem
-        Everything that is wrong with it. Default: nothing.
-    answer : Answer, optional
-        The answer. Default: None, where there are problems.
-    """
-
-    problems: tuple[Problem, ...] = ()
-    answer: Answer | None = None
+    problems: tuple[Problem, ...] = ()  # everything that is wrong with it. Default: nothing.
+    answer: Answer | None = None  # the answer. Default: None, where there are problems.
 
 
 def check_answer(contribution: Contribution, message: RoundRequest, limits: Limits) -> CheckedAnswer:
-    """Return the answer in a site's file, or what is wrong with it; nothing that it may hold raises.
-
-    Parameters
-    ----------
-    contribution : Contribution
-        The server's copy of the file.
-    message : Request
-        The request that it should answer.
-    limits : Limits
-        Largest sizes of a file.
-    """
+    """Return the answer in a site's file, or what is wrong with it; nothing that it may hold raises."""
     if contribution.problem is not None or contribution.path is None:
         return CheckedAnswer((Problem.of(contribution.problem or "its file never came"),))
     file = SafetensorsFile(contribution.path, contribution.announcement.site)
@@ -81,27 +63,10 @@ def run_request(
 ) -> tuple[Round, RoundReport]:
     """Return what the answers to a request come to, and the report.
 
-    Parameters
-    ----------
-    plan : RoundPlan
-        What was fixed before the round.
-    message : Request
-        The request.
-    contributions : iterable of Contribution
-        Answers of this round, in any order, any number of times.
-    checked : mapping of Announcement to CheckedAnswer
-        What `check_answer` says of those that are selected.
-    standing : mapping of str to StandingAnswer
-        The answers that counted in the round before, by site.
-    late : mapping of str to StandingAnswer
-        Answers to earlier requests that came since, by site.
-    number, closed, unknown, blocked
-        As for `run_round`.
-
-    Raises
-    ------
-    RoundError
-        When fewer answers than the quorum are good, or they cannot be reduced; its ``report`` says why.
+    `contributions` are answers of this round, in any order, any number of times, and `checked` what `check_answer` says
+    of those that are selected. `standing` counted in the round before; `late` came since, to earlier requests. The rest
+    is as for `run_round`. Raises RoundError when fewer answers than the quorum are good, or they cannot be reduced; its
+    ``report`` says why.
     """
     arrivals = Arrivals.of(contributions, plan.sites, number)
     selection = arrivals.selection
