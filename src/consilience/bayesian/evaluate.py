@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from consilience.bayesian.ensemble import BayesianEnsemble
 from consilience.bayesian.files import read_bayesian_network
-from consilience.bayesian.fusion import BayesianFusion
+from consilience.bayesian.fusion import BayesianEnsemble, BayesianFusion
 from consilience.bayesian.network import BayesianNetwork
 from consilience.bayesian.predictive import MIN_PROBABILITY, predictive_scores
 from consilience.bayesian.readers.table import as_bayesian_network, is_bayesian

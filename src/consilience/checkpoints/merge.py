@@ -12,7 +12,7 @@ import numpy as np
 from consilience.catalogue import suggestion
 from consilience.checkpoints.adapters.merge import PreparedAdapters, are_adapters, prepare_adapters, run_adapters
 from consilience.checkpoints.card import in_short
-from consilience.checkpoints.methods.table import make_tensor_method
+from consilience.checkpoints.methods import make_tensor_method
 from consilience.checkpoints.numbers import SAFETENSORS_NAMES
 from consilience.checkpoints.output import refuse_full_disk, refuse_output
 from consilience.checkpoints.plan import MergePlan

@@ -15,10 +15,10 @@ from consilience.checkpoints.configurations import compare_configurations, compa
 from consilience.checkpoints.fisher_files import open_fisher
 from consilience.checkpoints.folder import Checkpoint, open_checkpoint
 from consilience.checkpoints.inputs import MergeInputs, parts_in
+from consilience.checkpoints.methods import make_tensor_method
 from consilience.checkpoints.methods.average import TensorFisher
 from consilience.checkpoints.methods.base import TensorMethod
 from consilience.checkpoints.methods.slerp import SLERP
-from consilience.checkpoints.methods.table import make_tensor_method
 from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.parametrised_weights import merged_parts
 from consilience.checkpoints.plan import MergePlan, TensorTask, Treatment, assign_shards, plan_tasks

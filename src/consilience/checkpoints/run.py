@@ -27,11 +27,19 @@ from consilience.checkpoints.carried_tensors import with_carried_tensors
 from consilience.checkpoints.fisher_files import diagonal_norms, refuse_mismatched_fishers
 from consilience.checkpoints.folder import Checkpoint
 from consilience.checkpoints.inputs import locate_tensor, parts_in
-from consilience.checkpoints.journal import PROVENANCE, PartialOutput, merge_identity, open_partial_output, publish
 from consilience.checkpoints.methods.average import TensorFisher
 from consilience.checkpoints.methods.base import Facts
 from consilience.checkpoints.numbers import FLOAT_TYPES
-from consilience.checkpoints.output import as_json, copy_companions, refuse_full_disk
+from consilience.checkpoints.output import (
+    PROVENANCE,
+    PartialOutput,
+    as_json,
+    copy_companions,
+    merge_identity,
+    open_partial_output,
+    publish,
+    refuse_full_disk,
+)
 from consilience.checkpoints.parametrised_weights import WeightMerger, combined
 from consilience.checkpoints.plan import TensorTask
 from consilience.checkpoints.request import SINGLE_FILE_SUFFIX, PreparedMerge, default_threads, units_of

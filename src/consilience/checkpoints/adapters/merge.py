@@ -40,11 +40,19 @@ from consilience.checkpoints.card import merge_provenance, model_card
 from consilience.checkpoints.folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_folder, open_adapter
 from consilience.checkpoints.header import StoredTensor
 from consilience.checkpoints.inputs import MergeInputs, locate_tensor
-from consilience.checkpoints.journal import PROVENANCE, PartialOutput, merge_identity, open_partial_output, publish
 from consilience.checkpoints.methods.average import TensorAverage
 from consilience.checkpoints.methods.task_vectors import TaskArithmetic
 from consilience.checkpoints.numbers import FLOAT_TYPES, Floats
-from consilience.checkpoints.output import as_json, copy_companions_of, refuse_full_disk
+from consilience.checkpoints.output import (
+    PROVENANCE,
+    PartialOutput,
+    as_json,
+    copy_companions_of,
+    merge_identity,
+    open_partial_output,
+    publish,
+    refuse_full_disk,
+)
 from consilience.checkpoints.plan import MergePlan, OutputShard, TensorTask, Treatment, assign_shards
 from consilience.checkpoints.request import SINGLE_FILE_SUFFIX, MergeRequest
 from consilience.checkpoints.run import FinishedMerge

@@ -20,7 +20,7 @@ from consilience.federated.flower.site import connect, refuse_unknown_server
 from consilience.federated.folder.masked_site import file_folder, masked_part, rows_folder, run_part
 from consilience.federated.folder.site import TIMEOUT, sendable_files
 from consilience.federated.masking.exchange import TookPart
-from consilience.federated.masking.request_sum import MaskedSiteRows
+from consilience.federated.masking.table import MaskedSiteRows
 from consilience.files.limits import Limits
 
 _LAST_SECONDS = 5.0

@@ -28,7 +28,6 @@ from consilience.core.fusion import Fusion
 from consilience.core.provenance import file_digest
 from consilience.errors import ConsilienceError, InputError, Problem
 from consilience.federated.contribution import Contribution, select_announcements
-from consilience.federated.events import Event
 from consilience.federated.folder.inbox import Inbox, remembering, seconds_left
 from consilience.federated.folder.storage import Storage, retry
 from consilience.federated.ledger import too_near
@@ -51,7 +50,7 @@ from consilience.federated.masking.server import MaskedServer
 from consilience.federated.masking.summands import Summand, SumResult
 from consilience.federated.masking.table import Masked, summand_of
 from consilience.federated.plan import RoundPlan
-from consilience.federated.report import OPEN, Record, RoundError, RoundReport
+from consilience.federated.report import OPEN, Event, Record, RoundError, RoundReport
 from consilience.federated.requests.base import RoundRequest, write_message
 from consilience.federated.requests.exchange import Round, finish, request
 from consilience.federated.requests.table import Then

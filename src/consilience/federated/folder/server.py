@@ -29,7 +29,6 @@ from consilience.errors import ConsilienceError, InputError, OptionError, Proble
 from consilience.federated.check import check_alone
 from consilience.federated.contribution import Announcement, AnnouncementSelection, Contribution, select_announcements
 from consilience.federated.convergence import change_between
-from consilience.federated.events import Event
 from consilience.federated.folder.inbox import Inbox, remembering, seconds_left, site_folder
 from consilience.federated.folder.masked_server import MaskedSums, remove_copies
 from consilience.federated.folder.request_server import RequestServer
@@ -40,7 +39,7 @@ from consilience.federated.masking.keys import read_public_keys
 from consilience.federated.masking.plan import MaskedPlan
 from consilience.federated.masking.table import Masked
 from consilience.federated.plan import DEADLINE, RoundPlan, is_positive
-from consilience.federated.report import OPEN, Record, RoundError, RoundReport
+from consilience.federated.report import OPEN, Event, Record, RoundError, RoundReport
 from consilience.federated.requests.exchange import request
 from consilience.federated.requests.table import Then
 from consilience.federated.round import RoundResult, refuse_options, run_round
