@@ -244,11 +244,9 @@ def _refuse_buffers(bnns: Sequence[BayesianNetwork], symmetry: Symmetry, names: 
         if key not in names and not is_deviation(key) and any(axis.moves for axis in layout.axes)
     ]
     if moving:
-        raise InputError(
-            ", ".join(moving[:3]),
-            "moves with units, but is no parameter, so there is no posterior of it",
-            "use layer or instance normalisation instead of batch normalisation",
-        )
+        text = "moves with units, but is no parameter, so there is no posterior of it"
+        remedy = "use layer or instance normalisation instead of batch normalisation"
+        raise InputError(", ".join(moving[:3]), text, remedy)
     with_modules = [bnn for bnn in bnns if bnn.module is not None]
     problems = [
         Problem(

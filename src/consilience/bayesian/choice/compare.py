@@ -67,8 +67,7 @@ class BayesianComparison(CandidateComparison):
         return 1 + len(list(self.workshop.averages()))
 
     def _made(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
-        """Yield KL-fusion and the other averages."""
-        del candidates  # none of which is fitted further
+        """Yield KL-fusion and the other averages; none of the candidates is fitted further."""
         yield self.workshop.base_candidate
         for name, make in self.workshop.averages():
             if self._is_too_late(name):

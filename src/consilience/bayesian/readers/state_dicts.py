@@ -204,7 +204,11 @@ def read_pair(model: Any, module: nn.Module | None, name: str) -> BayesianNetwor
     }
     spread_arrays = [gaussian.spread for gaussian in parameters.values()]
     # A posterior of which every weight has a variance above 1 is surely a mistake: these are variances, not logarithms.
-    if parameters and not problems and all(float(values.min()) > 0 for values in spread_arrays if _has_values(values)):
+    if (
+        parameters
+        and not problems
+        and all(float(values.min()) > 0 for values in spread_arrays if 0 not in values.shape)
+    ):
         remedy = (
             "give (means, log-variances), or one dict whose "
             f"names say it, such as {next(iter(means))}.mean and {next(iter(means))}.variance"
@@ -233,7 +237,3 @@ def _is_ignored(name: str) -> bool:
     """Return whether a name is of noise, a prior or running statistics, which are no part of the posterior."""
     last = name.rpartition(".")[2]
     return last.startswith(("eps_", "prior_")) or last in _BUFFERS
-
-
-def _has_values(values: AnyArray) -> bool:
-    return 0 not in values.shape

@@ -126,7 +126,7 @@ class TIES(TaskVectorMethod):
     @property
     def surveys(self) -> int:
         """Two passes, a histogram of magnitudes each, find the thresholds; none where all entries are kept."""
-        return 0 if _is_all_kept(self.density) else 2
+        return 0 if all(value == 1.0 for value in _density_of_each(self.density, 1)) else 2
 
     def survey(self, number: int, block: TensorBlock, setting: TensorSetting, facts: Facts) -> NDArray[Any]:
         """Return a histogram of the magnitudes of each task vector.
@@ -241,10 +241,6 @@ def _are_densities(density: Any) -> bool:
     """Whether an option is a fraction above 0, or a list of such."""
     values = density if isinstance(density, list | tuple) and density else [density]
     return all(is_number(value) and 0 < value <= 1 for value in values)
-
-
-def _is_all_kept(density: float | Sequence[float]) -> bool:
-    return all(value == 1.0 for value in _density_of_each(density, 1))
 
 
 def _density_of_each(density: float | Sequence[float], count: int) -> list[float]:

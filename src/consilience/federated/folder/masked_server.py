@@ -202,18 +202,10 @@ class MaskedSums:
             report = self._report(number, plan, steps, summand, result)
             write_bytes(folder / "sum.bin", fixed_point.to_bytes(words))
         except ConsilienceError as error:
-            failed = replace(
-                report,
-                took_part=(),
-                method=None,
-                problems=tuple(error.problems),
-                fused=None,
-                left_out=(*report.left_out, *(Record(site, reasons=("nothing was summed",)) for site in report.sites)),
-            )
             # Another try has another plan: no site is to begin with this one.
             retry(lambda: self.storage.remove(f"server/{number}/masked.json"))
             forget_failed(self.work, number)
-            raise RoundError(failed) from error
+            raise RoundError(_failed(report, error)) from error
         fused = folder / "fused.safetensors"
         is_last = True
         if self.then is None or done is None:
@@ -393,6 +385,13 @@ class MaskedSums:
         return [
             f"{site}: {reason}" for site, reasons in sorted(self.left.items()) if site in summed for reason in reasons
         ]
+
+
+def _failed(report: RoundReport, error: ConsilienceError) -> RoundReport:
+    """Return the report of a sum that came to nothing."""
+    left_out = (*report.left_out, *(Record(site, reasons=("nothing was summed",)) for site in report.sites))
+    problems = tuple(error.problems)
+    return replace(report, took_part=(), method=None, problems=problems, fused=None, left_out=left_out)
 
 
 def plan_record(plan: MaskedPlan) -> dict[str, Json]:

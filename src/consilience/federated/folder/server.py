@@ -122,7 +122,7 @@ def serve_folder(
     poll : float
         Seconds between looks into the place. Default: 1.
     say : callable, optional
-        Called with each line of the log, an `events.Event`: a text with its kind, round and site. Default: no log.
+        Called with each line of the log, a `report.Event`: a text with its kind, round and site. Default: no log.
     **options
         As for ``consilience.fuse``.
 
@@ -147,17 +147,8 @@ def serve_folder(
     See `docs/federated.md`.
     """
     requests = Then.given(then)  # first, so that nobody waits for a misspelt name
-    plan = RoundPlan(
-        tuple(sites),
-        method,
-        options,
-        rng,
-        weights,
-        quorum,
-        deadline,
-        limits or Limits(),
-        None if expect is None else Path(expect),
-    )
+    bounds, expected = limits or Limits(), None if expect is None else Path(expect)
+    plan = RoundPlan(tuple(sites), method, options, rng, weights, quorum, deadline, bounds, expected)
     _refuse_numbers(rounds, poll, tolerance)
     if masked is not None:
         plan = _masked_plan(plan, masked, rounds)

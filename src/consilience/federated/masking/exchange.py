@@ -143,12 +143,9 @@ class MaskedPart:
         if self.signing_keys is not None:
             wrong = [site for site, key in plan.keys.items() if self.signing_keys.get(site) != key]
             if wrong:
-                raise InputError(
-                    label,
-                    f"has another signing key of {', '.join(wrong)} than this site knows, or this site knows none",
-                    "ask that site for its public key by another way than this server",
-                    "E-ROUND",
-                )
+                text = f"has another signing key of {', '.join(wrong)} than this site knows, or this site knows none"
+                remedy = "ask that site for its public key by another way than this server"
+                raise InputError(label, text, remedy, "E-ROUND")
         return plan
 
     def _refuse_open_round(self) -> None:

@@ -105,7 +105,7 @@ class MaskedSite:
             raise InputError(self.name, f"has {len(words)} numbers, expected {self.plan.length}", code="E-SHAPE")
         numbers = sha256(fixed_point.to_bytes(words)).digest()
         self.secret.bind("masked", sha256(agreed_keys.payload + _names(dealers) + numbers).digest())
-        masked = fixed_point.add(words, keys.mask(self._own_seed(), len(words)))
+        masked = fixed_point.add(words, keys.mask(own_seed(self.round_id, self.secret.seed), len(words)))
         for site in dealers:
             if site != self.name:
                 seed = pair_seed(self.round_id, self.secret.masking_key, public[site][1])
@@ -145,9 +145,6 @@ class MaskedSite:
         return self._signed(
             REVEAL, {"kinds": np.array(kinds, np.uint8), "shares": as_bytes(shares, shamir.ELEMENT_BYTES)}
         )
-
-    def _own_seed(self) -> bytes:
-        return own_seed(self.round_id, self.secret.seed)
 
     def _signed(self, step: int, arrays: Mapping[str, AnyArray]) -> Message:
         text = keys.signed_text(self.round_id, step, self.name, payload_of(arrays))

@@ -65,12 +65,9 @@ class SiteSecret:
         before = getattr(self, use)
         if before and before != digest:
             asked = "mask numbers for other sites" if use == "masked" else "open the sum of other sites"
-            raise InputError(
-                "the server",
-                f"asks to {asked} than before, which would tell what a site sent",
-                "take no further part in this round, and ask who runs the server",
-                "E-ROUND",
-            )
+            text = f"asks to {asked} than before, which would tell what a site sent"
+            remedy = "take no further part in this round, and ask who runs the server"
+            raise InputError("the server", text, remedy, "E-ROUND")
         setattr(self, use, digest)
 
     def to_json(self) -> str:

@@ -221,12 +221,9 @@ class StatisticsSum(Summand):
         statistics = read_statistics(file)[0].without_fourth_moments()
         told = set(statistics.approximations) - set(expected.approximations)
         if told:
-            raise InputError(
-                file,
-                f"is no exact sum, which masked numbers cannot say: {sorted(told)[0]}",
-                "describe the model where its data are, or let the server expect such a file",
-                "E-ROUND",
-            )
+            text = f"is no exact sum, which masked numbers cannot say: {sorted(told)[0]}"
+            remedy = "describe the model where its data are, or let the server expect such a file"
+            raise InputError(file, text, remedy, "E-ROUND")
         for what in ("moments", "counts", "maxima"):
             if set(getattr(statistics, what)) != set(getattr(expected, what)):
                 found, wanted = (", ".join(sorted(getattr(one, what))) or "none" for one in (statistics, expected))

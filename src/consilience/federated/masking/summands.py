@@ -44,7 +44,6 @@ class Summand(ABC):
 
     def warnings(self, plan: MaskedPlan) -> list[str]:
         """Return what a site should know before it sends anything, a sentence each."""
-        del plan
         return []
 
     @abstractmethod

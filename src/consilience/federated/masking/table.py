@@ -78,7 +78,6 @@ class RequestSum(Summand):
 
     def result(self, words: Words, sites: Sequence[str], plan: Mapping[str, Json], fractional_bits: int) -> SumResult:
         """Return what the request comes to; see `Summand.result`."""
-        del plan
         values, offset, arrays = decode(words, fractional_bits), 0, {}
         for name, (shape, exponent) in self.sums.items():
             size = prod(shape)

@@ -228,7 +228,6 @@ class RequestKind(ABC):
 
         Raises InputError where it is not there.
         """
-        del site
         return fusion.model
 
     def request_problems(self, request: RoundRequest) -> list[Problem]:
@@ -279,7 +278,6 @@ class RequestKind(ABC):
 
         A unit is the exponent of a power of two, in which fixed-point numbers count.
         """
-        del request
         return None
 
     @abstractmethod

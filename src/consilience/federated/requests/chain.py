@@ -204,7 +204,6 @@ def _joint_moments(fused: Any, own: Any, layers: list[str], batches: list[Any]) 
 
     def keep(path: str, part: Any, arguments: Any, output: Any) -> None:
         """Keep what the own layer answers, as rows (samples * positions, k)."""
-        del arguments
         channels_last = (
             output
             if len(output_positions(part, output)) == output.ndim - 1 and part.weight.ndim == 2

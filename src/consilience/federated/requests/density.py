@@ -162,7 +162,6 @@ class LogDensities(RequestKind):
 
     def sum_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
         """Return nothing, as any finite numbers may be log densities; see `RequestKind.sum_problems`."""
-        del request, answer
         return []
 
     def reduce(
@@ -262,11 +261,9 @@ def _log_densities(function: Callable[..., Any], values: Mapping[str, Array], ro
     if densities.shape == (count, 1):
         densities = densities[:, 0]
     if densities.shape != (count,):
+        remedy = "return one number for each point, summed over rows, prior included as it was sampled"
         raise InputError(
-            "module",
-            f"gave log densities of shape {densities.shape} for {count} points",
-            "return one number for each point, summed over rows, prior included as it was sampled",
-            "E-SHAPE",
+            "module", f"gave log densities of shape {densities.shape} for {count} points", remedy, "E-SHAPE"
         )
     if np.any(densities == np.inf):
         raise InputError("module", "gave a log density of +inf, which no law has", code="E-ROUND")
