@@ -33,8 +33,8 @@ class TensorReaders:
     """One tensor in all models, in the base and in the Fisher diagonals."""
 
     models: tuple[TensorReader, ...]  # (J,), the tensor in every model
-    base: TensorReader | None = None  # the tensor in the common start. Default: None.
-    information: tuple[TensorReader, ...] = ()  # (J,), its Fisher diagonal in every model. Default: empty.
+    base: TensorReader | None = None  # the tensor in the common start
+    information: tuple[TensorReader, ...] = ()  # (J,), its Fisher diagonal in every model
 
     @property
     def all(self) -> tuple[TensorReader, ...]:

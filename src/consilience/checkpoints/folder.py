@@ -69,7 +69,7 @@ class Checkpoint:
     # The tensors, in the order of files and of their bytes: number of the file, and place in it.
     tensors: Mapping[str, tuple[int, StoredTensor]]
     folder: Path | None = None  # folder of configuration and tokenizer. Default: None, for a single file.
-    config: Mapping[str, Json] = field(default_factory=dict)  # the configuration. Default: empty.
+    config: Mapping[str, Json] = field(default_factory=dict)  # the configuration
 
     @property
     def nbytes(self) -> int:

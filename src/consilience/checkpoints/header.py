@@ -47,8 +47,8 @@ class SafetensorsHeader:
     """Contents of a safetensors file, as its header states them."""
 
     tensors: Mapping[str, StoredTensor]  # the tensors, in the order of their bytes
-    metadata: Mapping[str, str] = field(default_factory=dict)  # texts of the writer. Default: empty.
-    digest: str = ""  # SHA-256 of the header. Default: empty.
+    metadata: Mapping[str, str] = field(default_factory=dict)  # texts of the writer
+    digest: str = ""  # SHA-256 of the header
 
 
 def read_header(path: Path, remedy: str = REMEDY) -> SafetensorsHeader:

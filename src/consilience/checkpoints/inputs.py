@@ -33,10 +33,10 @@ class MergeInputs:
     """The checkpoints of a merge."""
 
     models: tuple[Checkpoint, ...]  # (J,), the models to merge
-    base: Checkpoint | None = None  # the common start, for methods that need one. Default: None.
+    base: Checkpoint | None = None  # the common start, for methods that need one
     # (J,): Fisher diagonals of the models, tensors named as the parameters. Default: empty, for methods without.
     fishers: tuple[Checkpoint, ...] = ()
-    # (J,): Digest of the parameters at which each diagonal was computed, where its file states it. Default: empty.
+    # (J,): Digest of the parameters at which each diagonal was computed, where its file states it.
     digests: tuple[str | None, ...] = field(default=())
 
     @property

@@ -21,7 +21,7 @@ class Treatment:
 
     method: TensorMethod | None  # the method; None for a copy
     weights: tuple[float, ...]  # (J,), weight of each model
-    source: int = 0  # number of the model that is copied. Default: 0.
+    source: int = 0  # number of the model that is copied
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,8 @@ class TensorTask:
     dtype: str  # type in the output, in the words of safetensors
     nbytes: int  # number of its bytes in the output
     treatment: Treatment  # how it is merged
-    # Whether a copied tensor (integers, truth values) must be the same in all models. Default: False.
-    compared: bool = False
-    # The weight that the tensor is a part of, after whose merge it is copied from memory. Default: None.
+    compared: bool = False  # whether a copied tensor (integers, truth values) must be the same in all models
+    # The weight that the tensor is a part of, after whose merge it is copied from memory.
     part: MergedPart | None = None
     # Type of a complex tensor in the output; shape and type are then those of its pairs of real numbers. Default: None,
     # for any other tensor.
@@ -88,7 +87,7 @@ class MergePlan:
     bytes_in: int
     bytes_out: int
     memory: int  # bytes that are allocated at most, beside what Python and NumPy take anyway
-    notes: tuple[str, ...] = field(default=())  # what a user should know of the merge, a line each. Default: empty.
+    notes: tuple[str, ...] = field(default=())  # what a user should know of the merge, a line each
 
     @property
     def tensors(self) -> int:

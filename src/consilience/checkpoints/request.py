@@ -50,19 +50,18 @@ class MergeRequest:
 
     models: tuple[Path, ...]  # (J,), the models
     method: TensorMethod  # method of the tensors that no rule matches
-    options: Mapping[str, Any] = field(default_factory=dict)  # options that the user gave for it. Default: none.
-    base: Path | None = None  # the common start. Default: None.
-    fishers: tuple[Path, ...] = ()  # (J,), files of Fisher diagonals. Default: none.
+    options: Mapping[str, Any] = field(default_factory=dict)  # options that the user gave for it
+    base: Path | None = None  # the common start
+    fishers: tuple[Path, ...] = ()  # (J,), files of Fisher diagonals
     weights: Any = None  # (J,), weights as the user gave them. Default: equal weights.
-    rules: tuple[TensorRule, ...] = ()  # what is different for some tensors. Default: nothing.
+    rules: tuple[TensorRule, ...] = ()  # what is different for some tensors
     dtype: str | None = None  # type of the output, in the words of safetensors. Default: the first model's types.
     # Bytes of the tensors in a file of the output, at most.
     shard_bytes: int = 5 * 10**9  # as SHARD_BYTES of `merge`
     # Which axes move together, for an alignment before the merge. Default: units stay as they are numbered.
     symmetry: Symmetry | None = None
-    seed: int = 0  # seed of random choices. Default: 0.
-    # Whether configurations and tokenizers that differ are noted instead of refused. Default: False.
-    allow_differences: bool = False
+    seed: int = 0  # seed of random choices
+    allow_differences: bool = False  # whether configurations and tokenizers that differ are noted instead of refused
 
     def document(self) -> dict[str, Json]:
         """Return the request as plain values without paths, for recipe and provenance; defaults are left out."""

@@ -49,7 +49,7 @@ _MAX_SHOWN = 120
 class CheckedContribution:
     """The facts about a contribution, or the problems for which it is rejected."""
 
-    problems: tuple[Problem, ...] = ()  # everything that is wrong with it. Default: nothing.
+    problems: tuple[Problem, ...] = ()  # everything that is wrong with it
     # What must agree with the other contributions. Default: None, where there are problems.
     facets: Facets | None = None
     components: int = 0  # components of a posterior, or units of a network

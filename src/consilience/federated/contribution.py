@@ -69,7 +69,7 @@ class Contribution:
     # The server's own copies of the model's file and of its Fisher information. Default: None, where it has none.
     path: Path | None = None
     fisher: Path | None = None
-    problem: str | None = None  # why the server has no copy. Default: None.
+    problem: str | None = None  # why the server has no copy
 
     @property
     def n_bytes(self) -> int:

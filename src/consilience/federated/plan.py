@@ -60,7 +60,7 @@ class RoundPlan:
     limits: Limits = field(default_factory=Limits)  # largest sizes of a file. Default: those of `Limits`.
     # A file whose kind, family and shapes every contribution must have. Default: None, the majority decides.
     expect: Path | None = None
-    name: str = "round"  # name of the round, for people. Default: "round".
+    name: str = "round"  # name of the round, for people
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sites", _check_sites(self.sites))

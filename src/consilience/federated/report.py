@@ -88,7 +88,7 @@ class RoundReport:
     # Change of the fused model, where there are several rounds; see `consilience.federated.convergence`.
     convergence: Mapping[str, Any] | None = field(default=None)
     continues: bool = False  # whether another round follows
-    then: str | None = None  # requests that follow this round of models, such as "em:3". Default: None.
+    then: str | None = None  # requests that follow this round of models, such as "em:3"
     # Kind, number and digest of the request that was answered, and how many there are. Default: None, for a round of
     # models.
     request: Mapping[str, Any] | None = None

@@ -38,7 +38,7 @@ class TensorAverage(TensorMethod):
     double: ClassVar[bool] = False
     shows: ClassVar[bool] = True
 
-    # Whether weights are divided by their sum; else the sum is taken, and weights may be negative. Default: True.
+    # Whether weights are divided by their sum; else the sum is taken, and weights may be negative.
     normalize: bool = True
 
     @property
@@ -72,8 +72,7 @@ class TensorFisher(TensorMethod):
     # Number of a model to which alone the floor, then at least 1e-6, applies, so that where no model has information
     # the merge is its value. Default: none.
     favor_target: int | None = None
-    # Whether each diagonal is divided by its Euclidean norm over the whole model. Default: False.
-    normalize: bool = False
+    normalize: bool = False  # whether each diagonal is divided by its Euclidean norm over the whole model
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""

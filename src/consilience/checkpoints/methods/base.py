@@ -39,7 +39,7 @@ class TensorSetting:
     tensor: str  # name of the tensor
     size: int  # number of its entries
     weights: tuple[float, ...]  # (J,), weight of each of the J models as the user gave it; not all zero
-    seed: int = 0  # seed of random choices. Default: 0.
+    seed: int = 0  # seed of random choices
 
     @property
     def normalised_weights(self) -> tuple[float, ...]:

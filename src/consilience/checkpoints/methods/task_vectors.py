@@ -42,7 +42,7 @@ class TaskVectorMethod(TensorMethod):
     needs_base: ClassVar[bool] = True
     needs: ClassVar[str] = "checkpoints trained from one start, and that start as the base"
 
-    scaling: float = 1.0  # lambda: the factor of the combined change. Default: 1.
+    scaling: float = 1.0  # lambda: the factor of the combined change
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""

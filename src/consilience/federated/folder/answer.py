@@ -47,7 +47,7 @@ class Answered:
     announcement: Announcement  # the announcement, as the server sees it
     n_observations: int  # rows behind the sums
     withheld: int  # sums that were withheld, being of fewer rows than the least number
-    again: bool = False  # whether the same had been sent before, so that nothing was done. Default: False.
+    again: bool = False  # whether the same had been sent before, so that nothing was done
 
 
 def answer_folder(

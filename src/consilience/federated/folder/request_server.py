@@ -51,7 +51,7 @@ from consilience.files.safetensors_file import SafetensorsFile
 class CheckedAnswer:
     """An answer of a site, or the problems for which it is rejected."""
 
-    problems: tuple[Problem, ...] = ()  # everything that is wrong with it. Default: nothing.
+    problems: tuple[Problem, ...] = ()  # everything that is wrong with it
     answer: Answer | None = None  # the answer. Default: None, where there are problems.
 
 

@@ -42,9 +42,9 @@ class Sent:
     """A site's contribution, sent."""
 
     announcement: Announcement  # the announcement, as the server sees it
-    again: bool = False  # whether the same had been sent before, so that nothing was done. Default: False.
-    warnings: tuple[str, ...] = ()  # what the site should know of its own file. Default: nothing.
-    report: RoundReport | None = None  # the report of the round, where the site waited for it. Default: None.
+    again: bool = False  # whether the same had been sent before, so that nothing was done
+    warnings: tuple[str, ...] = ()  # what the site should know of its own file
+    report: RoundReport | None = None  # the report of the round, where the site waited for it
 
 
 def send_folder(

@@ -51,7 +51,7 @@ class MaskedPlan:
     length: int  # number L of numbers that are summed
     # T: so many sites open the sum, and fewer learn nothing. Default: more than two thirds of the sites.
     threshold: int = 0
-    fractional_bits: int = FRACTIONAL_BITS  # F of the fixed-point numbers. Default: 60.
+    fractional_bits: int = FRACTIONAL_BITS  # F of the fixed-point numbers
     content: Mapping[str, Any] = field(default_factory=dict)  # JSON values: what is summed
 
     def __post_init__(self) -> None:

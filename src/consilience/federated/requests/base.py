@@ -57,7 +57,7 @@ class Content:
 
     fields: Mapping[str, Any] = field(default_factory=dict)  # JSON values
     arrays: Mapping[str, Array] = field(default_factory=dict)  # numbers, float64
-    private: Any = None  # what the server needs to reduce answers, and no message has. Default: nothing.
+    private: Any = None  # what the server needs to reduce answers, and no message has
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", FrozenDict(dict(self.fields)))
