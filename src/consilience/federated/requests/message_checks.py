@@ -102,10 +102,7 @@ def stand(
 def in_order(chosen: Mapping[str, Known]) -> dict[str, Known]:
     """Return what sites sent in the order of their names, so that bytes do not depend on arrival.
 
-    Raises
-    ------
-    InputError
-        Where no site has answered.
+    Raises InputError where no site has answered.
     """
     if not chosen:
         raise InputError("", "no site has answered, so there is nothing to reduce", code="E-NEEDED")
