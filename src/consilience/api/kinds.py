@@ -55,13 +55,14 @@ def list_models(models: Any, engine: Any = None) -> Any:
         return models
     try:
         paths = [file.path for file in list_files(models, (".safetensors",))]
-        return models if is_remote(paths[0]) else _listed(paths) or models
+        listed = None if is_remote(paths[0]) else _listed(paths)
     except (InputError, OptionError):  # whoever opens them says it
         return models
+    return models if listed is None else listed
 
 
-def _listed(paths: Sequence[str]) -> list[str]:
-    """Return the models among files of kinds that are listed; none where another file is among them, or no such one."""
+def _listed(paths: Sequence[str]) -> list[str] | None:
+    """Return the models among files of kinds that are listed; None where another file is among them, or no such one."""
     forms = [form for kind in KINDS if kind.is_listed for form in kind.formats]
     taken: list[str] = []
     is_listed = False
@@ -72,11 +73,11 @@ def _listed(paths: Sequence[str]) -> list[str]:
             taken.append(path)
             continue
         if form not in forms:
-            return []
+            return None
         is_listed = True
         if form.tag != DESCRIPTION:
             taken.append(path)
-    return taken if is_listed else []
+    return taken if is_listed else None
 
 
 def are_shards(models: Any, engine: Any = None) -> bool:

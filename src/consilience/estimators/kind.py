@@ -68,7 +68,7 @@ class Estimators(Kind):
         if unknown := sorted(own.keys() - {"robust"}):
             known = ("robust", "min_count", *self._hyper_parameters())
             text = f"is no hyper-parameter of an estimator{suggestion(unknown[0], known)}"
-            raise OptionError(unknown[0], text, "consilience methods sums lists what sums take", "E-OPTION")
+            raise OptionError(unknown[0], text, "`consilience methods sums` lists what sums take", "E-OPTION")
         return make_estimator_method(method, own)
 
     def prepare(self, request: Request) -> Prepared:

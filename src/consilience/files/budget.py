@@ -104,7 +104,7 @@ def pad_text(text: str, other_bytes: int) -> str:
         For a text that no reader would take.
     """
     if _document_cost(text) > _MAX_COST:
-        raise InputError("its header would list more than is ever read again; fuse shards instead (consilience pack)")
+        raise InputError("its header would list more than is ever read again; fuse shards instead (`consilience pack`)")
     size = other_bytes + len(text)
     excess = max(_document_cost(text), _header_cost(text)) - allowed_memory(size)
     # A blank allows MEMORY_PER_FILE_BYTE more and costs _HEADER_COPIES.

@@ -31,7 +31,7 @@ _LOOSE_STATE_KEYS = ("model", "net", "network", "module", "model_state")
 _HDF5, _ARRAYS_TO_FILE = b"\x89HDF\r\n\x1a\n", "`safetensors.numpy.save_file(arrays, {target!r})`"
 
 _FORMATS: dict[tuple[str, ...], tuple[str, str]] = {
-    (".nc", ".nc4"): ("a netCDF file", "read it with `arviz.from_netcdf`, and hand in what that returns"),
+    (".nc", ".nc4"): ("a netCDF file", "read it with arviz.from_netcdf, and hand in what that returns"),
     (".h5", ".hdf5", ".keras"): (
         "a file of Keras (HDF5)",
         "convert it once: `arrays = {{w.path: w.numpy() for w in keras.models.load_model({name!r}).weights}}`, then "
@@ -54,13 +54,13 @@ _FORMATS: dict[tuple[str, ...], tuple[str, str]] = {
     ),
     (".pb", ".tflite", ".index", ".meta"): (
         "a file of TensorFlow",
-        "convert it where it was trained: `safetensors.numpy.save_file` with its variables by name",
+        "convert it where it was trained: safetensors.numpy.save_file with its variables by name",
     ),
     (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z"): ("an archive", "unpack it first"),
     (".pt", ".pth", ".ckpt", ".bin"): (f"a pickle of torch by its name, {_NEVER}", ""),
     (".pkl", ".pickle", ".joblib"): (
         f"a pickle by its name, {_NEVER}",
-        "write it with `consilience.save` where it was trained",
+        "write it with consilience.save where it was trained",
     ),
 }
 """What a file is by the end of its name, and what to do with it; "" where `_torch_remedy` says it."""
@@ -147,10 +147,8 @@ def _in_zip(path: Path, start: bytes) -> Problem:
         return _named(path, ".keras")
     if first.endswith(b".npy"):
         text = "is a zip archive of NumPy arrays, expected the file of a model"
-        return _problem(
-            path, text, "write it with `consilience.save`, or its arrays with `safetensors.numpy.save_file`"
-        )
-    return _problem(path, f"is a zip archive, {_NEVER}", "unpack it, and write its model with `consilience.save`")
+        return _problem(path, text, "write it with consilience.save, or its arrays with safetensors.numpy.save_file")
+    return _problem(path, f"is a zip archive, {_NEVER}", "unpack it, and write its model with consilience.save")
 
 
 def _in_pickle(path: Path, start: bytes) -> Problem:
@@ -159,7 +157,7 @@ def _in_pickle(path: Path, start: bytes) -> Problem:
         remedy = _torch_remedy(path, "torch.jit.load({name!r}).state_dict()")
         return _problem(path, f"is a TorchScript archive, a pickle with code, {_NEVER}", remedy)
     if b"torch" not in start:
-        remedy = "write it with `consilience.save` where it was trained"
+        remedy = "write it with consilience.save where it was trained"
         return named_foreign(path) or _problem(path, f"is a pickle or zip archive, {_NEVER}", remedy)
     texts = list(_pickled_texts(start))
     if key := _state_key(texts, start.find(_TENSOR)):

@@ -248,8 +248,8 @@ def _prove(
         return symmetry
     if template is None or example is None:
         warnings.warn(
-            "the symmetry of these networks is unproved: if it is wrong, so is the fused network; prove it with "
-            f"`consilience.symmetry(module, example)` [{UnprovedSymmetryWarning.code}]",
+            "the symmetry of these networks is unproved: if it is wrong, so is the fused network; "
+            f"give `module=` and `example=`, which prove it [{UnprovedSymmetryWarning.code}]",
             UnprovedSymmetryWarning,
             stacklevel=4,
         )
