@@ -96,10 +96,7 @@ def _paths_among(models: Any) -> list[str]:
 def _stated_format(path: str) -> FileFormat | None:
     """Return the format that a file's document states; None where it states none of a kind in memory.
 
-    Raises
-    ------
-    FileFormatError
-        For what is no safetensors file.
+    Raises FileFormatError for what is no safetensors file.
     """
     tag = as_file(path).format
     return next((form for form in FORMATS if form.tag == tag), None)
@@ -155,10 +152,8 @@ def are_recognised(request: Request) -> bool:
 def format_of(where: str | Path | SafetensorsFile) -> FileFormat:
     """Return the format of a safetensors file, from its header alone.
 
-    Raises
-    ------
-    FileFormatError
-        For what is no safetensors file, and for documents of ours that say nothing of a known format.
+    Raises FileFormatError for what is no safetensors file, and for documents of ours that say nothing of a known
+    format.
     """
     file = as_file(where)
     if file.header().text is None:

@@ -11,21 +11,11 @@ import click
 
 @dataclass(frozen=True)
 class CommandEntry:
-    """A command, which is imported when it is called.
+    """A command, which is imported when it is called."""
 
-    Parameters
-    ----------
-    place
-        Its function, "module:name".
-    summary
-        What it does, in a line of ``consilience --help``.
-    example
-        A call, which its own ``--help`` shows.
-    """
-
-    place: str
-    summary: str
-    example: str
+    place: str  # its function, "module:name"
+    summary: str  # what it does, in a line of ``consilience --help``
+    example: str  # a call, which its own ``--help`` shows
 
 
 def _entry(place: str, summary: str, example: str) -> CommandEntry:
@@ -34,9 +24,7 @@ def _entry(place: str, summary: str, example: str) -> CommandEntry:
 
 COMMANDS = {
     "answer": _entry(
-        "answer:answer",
-        "Answer the open request of a round.",
-        "answer shared/round --site lund --data patients.csv",
+        "answer:answer", "Answer the open request of a round.", "answer shared/round --site lund --data patients.csv"
     ),
     "barrier": _entry(
         "networks:barrier",
@@ -44,9 +32,7 @@ COMMANDS = {
         "barrier lund.safetensors oslo.safetensors --module nets:make --data test.npz",
     ),
     "check": _entry(
-        "fuse:check",
-        "List every problem of models before they are fused.",
-        "check lund.safetensors oslo.safetensors",
+        "fuse:check", "List every problem of models before they are fused.", "check lund.safetensors oslo.safetensors"
     ),
     "completion": _entry("completion:completion", "Print the completion script of a shell.", "completion bash"),
     "demo": _entry("demo:demo", "Train five sites on real data, fuse and compare them.", "demo"),

@@ -73,42 +73,20 @@ PrintLine = Callable[[str], Any]
 
 @dataclass(frozen=True, eq=False)
 class _Repetition:
-    """The results of one seed.
+    """The results of one seed."""
 
-    Parameters
-    ----------
-    densities : dict of str to ndarray of shape (n_held_out,)
-        Log predictive density of every held-out digit under each model, in nats; the default fusion first.
-    columns : dict of str to dict of str to float
-        Of each model the means of all scores, by their names in ``demo.json``.
-    fusion : Fusion
-        The recommended fusion.
-    labels : list of str
-        The commonest digit of each local component (L,).
-    """
-
+    # (n_held_out,), log predictive density of every held-out digit under each model, in nats; the default fusion first
     densities: dict[str, Array]
-    columns: dict[str, dict[str, float]]
-    fusion: Fusion
-    labels: list[str]
+    columns: dict[str, dict[str, float]]  # of each model the means of all scores, by their names in ``demo.json``
+    fusion: Fusion  # the recommended fusion
+    labels: list[str]  # the commonest digit of each local component (L,)
 
 
 def run_demo(folder: Path, seeds: int, print_line: PrintLine) -> None:
     """Run the demo in `folder`: site files, fused files, ``demo.json``, ``demo.svg`` and ``report.html``.
 
-    Parameters
-    ----------
-    folder : Path
-        Where to write; made where it does not exist.
-    seeds : int
-        Number of repetitions, with seeds 0, 1, ...
-    print_line : callable
-        Gets every line of the demo's story.
-
-    Raises
-    ------
-    InputError
-        When the folder cannot be made or written to.
+    `seeds` is the number of repetitions, with seeds 0, 1, ...; `print_line` gets every line of the story. Raises
+    InputError when the folder cannot be made or written to.
     """
     started = time.process_time()
     seconds = estimated_seconds(seeds)

@@ -33,10 +33,7 @@ from consilience.networks.fisher.information import KINDS, LIKELIHOODS
 )
 @click.option("--noise", default=1.0, show_default=True, help="Standard deviation of a gaussian likelihood.")
 @click.option(
-    "--n-draws",
-    "n_draws",
-    type=click.IntRange(1),
-    help="Outcomes drawn for each input.  [default: the expectation]",
+    "--n-draws", "n_draws", type=click.IntRange(1), help="Outcomes drawn for each input.  [default: the expectation]"
 )
 @click.option(
     "--prior-precision",
@@ -46,10 +43,7 @@ from consilience.networks.fisher.information import KINDS, LIKELIHOODS
 )
 @click.option("--rank", default=256, show_default=True, type=click.IntRange(1), help="Directions kept at most.")
 @click.option(
-    "--n-observations",
-    "n_observations",
-    type=float,
-    help="How many the site has, where the data are some of them.",
+    "--n-observations", "n_observations", type=float, help="How many the site has, where the data are some of them."
 )
 @click.option(
     "--min-count", "minimum", default=100, show_default=True, type=click.IntRange(1), help="Fewer inputs are refused."

@@ -103,10 +103,7 @@ def _noise(options: Mapping[str, float]) -> GaussianMechanism | None:
 def _features(kinds: Mapping[str, Any], options: Mapping[str, Any], inputs: AnyArray) -> Any:
     """Return what computes the features of rows; None where rows are features.
 
-    Raises
-    ------
-    OptionError
-        For several kinds of features, and for options of other kinds than the one given.
+    Raises OptionError for several kinds of features, and for options of other kinds than the one given.
     """
     from consilience import features
 

@@ -51,22 +51,16 @@ def flower_connection(
 
 @dataclass(frozen=True)
 class MaskedOptions:
-    """Options of a site in a masked round.
+    """Options of a site in a masked round."""
 
-    Parameters
-    ----------
-    signing_key, signing_keys, work, receive, timeout, min_count
-        As for `send_masked`.
-    quiet, as_json : bool
-        What is printed.
-    """
-
+    # signing_key, signing_keys, work, receive, timeout, min_count: as for `send_masked`
     signing_key: Path | None
     signing_keys: Path | None
     work: Path | None
     receive: Path | None
     timeout: float
     min_count: float
+    # quiet, as_json: what is printed
     quiet: bool
     as_json: bool
 

@@ -108,14 +108,7 @@ _MERGE_KEYWORDS = {
 def _complete_recipe(recipe: MergeRecipe, models: Sequence[str], settings: dict[str, Any]) -> MergeRecipe:
     """Return the recipe with what the command line adds to it or replaces in it.
 
-    Parameters
-    ----------
-    recipe : MergeRecipe
-        The recipe's file, or an empty one.
-    models : sequence of str
-        Checkpoints on the command line; they replace those of the recipe.
-    settings : dict of str to value
-        The options of the command line, None or empty where they were left out.
+    Models replace those of the recipe; settings are None or empty where they were left out.
     """
     weights = settings.pop("weights")
     update: dict[str, Any] = {

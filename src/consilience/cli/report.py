@@ -91,21 +91,9 @@ def _named_files(files: tuple[Path, ...]) -> dict[str, Path] | None:
 
 
 def refuse_report(output: Path, others: tuple[Path, ...], what: str = "models") -> None:
-    """Raise when a report cannot be written, or would replace another file of the same command.
+    """Raise InputError when a report cannot be written, or would replace another file of the same command.
 
-    Parameters
-    ----------
-    output : Path
-        File for the report.
-    others : tuple of Path
-        Files that the command reads or writes beside it.
-    what : str, optional
-        What these are, for the message. Default: "models".
-
-    Raises
-    ------
-    InputError
-        Saying why.
+    `others` are files that the command reads or writes beside it, and `what` is what these are.
     """
     refuse_unwritable(output)
     for other in others:

@@ -9,14 +9,7 @@ import click
 
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import echo_prose
-from consilience.cli.masked import (
-    MaskedOptions,
-    flower_connection,
-    only_for,
-    place_and_site,
-    warn,
-    warn_of_insecure,
-)
+from consilience.cli.masked import MaskedOptions, flower_connection, only_for, place_and_site, warn, warn_of_insecure
 from consilience.cli.modules import import_object
 from consilience.cli.options import parse_settings
 from consilience.core.min_count import MIN_COUNT

@@ -48,16 +48,8 @@ def _method_options() -> Collection[str]:
 def in_shell(text: str, command: click.Command | None, commands: Collection[str], options: Collection[str]) -> str:
     """Return a message in the words of a command.
 
-    Parameters
-    ----------
-    text : str
-        The message in Python's words.
-    command : click.Command or None
-        The command that was called; None where that is not known.
-    commands : collection of str
-        Names of all commands.
-    options : collection of str
-        Names of options of methods, which ``--set`` takes.
+    `command` is None where it is not known; `commands` are names of all, `options` those of options that ``--set``
+    takes.
 
     Examples
     --------

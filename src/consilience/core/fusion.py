@@ -60,23 +60,12 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, eq=False, slots=True)  # there may be very many
 class FusedInput(Generic[Value]):
-    """An input that was fused; kept for the report, never saved.
+    """An input that was fused; kept for the report, never saved."""
 
-    Parameters
-    ----------
-    name : str
-        Its name in results and reports.
-    value
-        What it was described as: a posterior, statistics, draws.
-    sha256 : str or None
-        Digest of its file; None for an object in memory.
-    weight : float or None, optional
-        Its weight, scaled to mean 1. Default: None, where inputs count by what they say themselves.
-    """
-
-    name: str
-    value: Value
-    sha256: str | None
+    name: str  # its name in results and reports
+    value: Value  # what it was described as: a posterior, statistics, draws
+    sha256: str | None  # digest of its file; None for an object in memory
+    # Its weight, scaled to mean 1. Default: None, where inputs count by what they say themselves.
     weight: float | None = None
 
 
@@ -215,11 +204,7 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
     def _blocks(self) -> Sequence[Block | None]:
         verdict = self.verdict
         facts = {"Models": names_in_line(self.site_names), "What to know": "; ".join(self.notes) or None}
-        return [
-            Paragraph(self.in_short, "short"),
-            verdict.paragraph(),
-            Facts(facts) if any(facts.values()) else None,
-        ]
+        return [Paragraph(self.in_short, "short"), verdict.paragraph(), Facts(facts) if any(facts.values()) else None]
 
     @property
     def record(self) -> dict[str, Json]:

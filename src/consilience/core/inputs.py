@@ -22,46 +22,23 @@ EQUAL = "equal"
 
 @dataclass(frozen=True, eq=False, slots=True)  # there may be very many
 class NamedInput:
-    """A model that was handed in.
+    """A model that was handed in."""
 
-    Parameters
-    ----------
-    name
-        What results, reports and provenance call it.
-    label
-        What messages call it: its name, or the path that somebody typed.
-    model
-        The object in memory; None for a file.
-    file
-        The file; None for an object.
-    format
-        The format that a file's document states; None for a plain checkpoint, a broken file, and an object.
-    is_plain_checkpoint
-        Whether it is a safetensors file without a document of ours.
-    """
-
-    name: str
-    label: str
-    model: Any = None
-    file: SafetensorsFile | None = None
+    name: str  # what results, reports and provenance call it
+    label: str  # what messages call it: its name, or the path that somebody typed
+    model: Any = None  # the object in memory; None for a file
+    file: SafetensorsFile | None = None  # the file; None for an object
+    # The format that a file's document states; None for a plain checkpoint, a broken file, and an object
     format: str | None = None
-    is_plain_checkpoint: bool = False
+    is_plain_checkpoint: bool = False  # whether it is a safetensors file without a document of ours
 
 
 def name_inputs(models: Mapping[str, Any] | Sequence[Any]) -> tuple[NamedInput, ...]:
     """Return models under their names, every file's header read.
 
-    Parameters
-    ----------
-    models : mapping of str to model, or sequence of models
-        Objects, paths, or opened files. A mapping says the names. In a sequence, objects are "model 0", "model 1", ...
-        by their place, and files go by their stems; equal stems by the shortest end of their paths that tells them
-        apart.
-
-    Raises
-    ------
-    InputError
-        For anything but a mapping or sequence, and names that are no text.
+    A mapping says the names. In a sequence, objects are "model 0", "model 1", ... by their place, and files go by their
+    stems; equal stems by the shortest end of their paths that tells them apart. Raises InputError for anything but a
+    mapping or sequence, and names that are no text.
     """
     if isinstance(models, Mapping):
         return _of_mapping(models)
@@ -134,19 +111,8 @@ def distinct_stems(paths: Sequence[str]) -> list[str]:
 def in_order(values: Any, names: Sequence[str], what: str) -> Any:
     """Return one value for each input, in their order; a mapping is looked up by the inputs' names.
 
-    Parameters
-    ----------
-    values : mapping of str to value, sequence, or None
-        What the caller gave; anything but a mapping is returned as it is.
-    names
-        The inputs' names.
-    what
-        Name of the argument, for messages.
-
-    Raises
-    ------
-    OptionError
-        For names that are missing or of no input.
+    Anything but a mapping is returned as it is; `what` names the argument in messages. Raises OptionError for names
+    that are missing or of no input.
     """
     if not isinstance(values, Mapping):
         return values
@@ -160,10 +126,7 @@ def in_order(values: Any, names: Sequence[str], what: str) -> Any:
 def stated_numbers(n_observations: Any, names: Sequence[str]) -> list[float] | None:
     """Return one positive number for each model, in their order; None where nothing, or ``"equal"``, was said.
 
-    Raises
-    ------
-    OptionError
-        For anything but one finite positive number for each model, and names of no model.
+    Raises OptionError for anything but one finite positive number for each model, and names of no model.
     """
     if n_observations is None or (isinstance(n_observations, str) and n_observations == EQUAL):
         return None
@@ -194,21 +157,8 @@ def too_few_models(count: int) -> list[Problem]:
 def refuse_other_kind(one: NamedInput, expected: str, like: str | None = None) -> NoReturn:
     """Raise for a file that is not of the format that was expected: why it cannot be read, else what it is instead.
 
-    Parameters
-    ----------
-    one : NamedInput
-        The file.
-    expected : str
-        What files of the kind are called: "a draws file".
-    like : str, optional
-        An input of the kind. Default: none is named.
-
-    Raises
-    ------
-    FileFormatError
-        For a file that is missing, truncated, or anything but a safetensors file whose document is JSON.
-    InputError
-        For a file of another kind.
+    `expected` says what files of the kind are called, "a draws file", and `like` names an input of it. FileFormatError
+    is for what is no safetensors file with a JSON document, InputError for a file of another kind.
     """
     assert one.file is not None  # noqa: S101  (narrows the type; objects in memory have no format)
     _ = one.file.document  # which raises where it cannot be read

@@ -24,40 +24,20 @@ from consilience.files.tables import NamedTable, as_named_table, read_parquet
 
 @dataclass(frozen=True)
 class ExpectedColumns:
-    """The columns of data that models expect.
-
-    Parameters
-    ----------
-    n_columns : int
-        Number of columns.
-    names : tuple of str or None
-        Their names in order, where known.
-    are_counts : bool
-        Whether they are counts of words.
-    """
+    """The columns of data that models expect."""
 
     n_columns: int
-    names: tuple[str, ...] | None
-    are_counts: bool
+    names: tuple[str, ...] | None  # their names in order, where known
+    are_counts: bool  # whether they are counts of words
 
 
 @dataclass(frozen=True, eq=False)
 class Observations:
-    """Checked data and classes of a site.
+    """Checked data and classes of a site."""
 
-    Parameters
-    ----------
-    values : ndarray of shape (n, D) or CSR array of shape (n, V)
-        Rows in float64, or counts.
-    labels : ndarray of int of shape (n,) or None
-        The number of every row's class in `classes`, where there are any.
-    classes : tuple of str
-        Names of the classes.
-    """
-
-    values: Any
-    labels: Labels | None
-    classes: tuple[str, ...] = ()
+    values: Any  # (n, D), rows in float64, or counts
+    labels: Labels | None  # (n,), the number of every row's class in `classes`, where there are any
+    classes: tuple[str, ...] = ()  # names of the classes
 
 
 def read_observations(
@@ -65,22 +45,10 @@ def read_observations(
 ) -> Observations:
     """Return `data` and `labels` as the models need them.
 
-    Parameters
-    ----------
-    data : array_like, sparse matrix, DataFrame, str or Path
-        An array, a SciPy sparse matrix, a table with named columns (pandas, polars, Arrow), or the path of a .csv,
-        .parquet, .npy or .npz.
-    labels : array_like, str, Path or None
-        The class of every row, the name of a column of `data`, the path of a file with one class a line, or None.
-    columns : ExpectedColumns
-        What the models expect.
-    name, what : str
-        Names of the data, unless they are a file, and of the labels in messages.
-
-    Raises
-    ------
-    InputError
-        For data that do not fit, naming file, row and column, what was expected and what was found.
+    Data are an array, a SciPy sparse matrix, a table with named columns (pandas, polars, Arrow), or the path of a .csv,
+    .parquet, .npy or .npz; labels the class of every row, the name of a column, the path of a file with one class a
+    line, or None. Raises InputError for data that do not fit, naming file, row and column, what was expected and what
+    was found.
     """
     is_path = isinstance(data, str | Path)
     name = str(data) if is_path else name
@@ -233,10 +201,7 @@ def _number_classes(labels: Any, n_rows: int, what: str) -> tuple[tuple[str, ...
 def as_counts(name: str, documents: Any, columns: int | None = None) -> sparse.csr_array:
     """Return word counts (n, V) as a float64 CSR array without stored zeros or duplicates.
 
-    Raises
-    ------
-    InputError
-        When they are not whole numbers of tokens, naming the first that is not; or of another width.
+    Raises InputError when they are not whole numbers of tokens, naming the first that is not; or of another width.
 
     Examples
     --------

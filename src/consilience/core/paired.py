@@ -18,24 +18,12 @@ NEGLIGIBLE = 1e-9
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """The score of the fused model minus that of the own model, observation by observation.
+    """The score of the fused model minus that of the own model, observation by observation."""
 
-    Parameters
-    ----------
-    mean
-        The mean difference, in the unit of the score.
-    standard_error
-        Its standard error, in the same unit; infinite with one observation.
-    interval
-        95 % confidence interval of the mean: (low, high).
-    n_observations
-        Number of observations that both models scored.
-    """
-
-    mean: float
-    standard_error: float
-    interval: tuple[float, float]
-    n_observations: int
+    mean: float  # the mean difference, in the unit of the score
+    standard_error: float  # its standard error, in the same unit; infinite with one observation
+    interval: tuple[float, float]  # 95 % confidence interval of the mean: (low, high)
+    n_observations: int  # number of observations that both models scored
 
     @property
     def margin(self) -> float:

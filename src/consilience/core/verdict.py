@@ -89,12 +89,7 @@ class Verdict(Displayed, Plotted, Tabular):
     def in_short(self, n_models: int, outcome: str) -> str:
         """Return one sentence for a reader who fuses no models: what came out, whether it is better, what comes next.
 
-        Parameters
-        ----------
-        n_models : int
-            Number of models that went in.
-        outcome : str
-            What came out, such as "one model of 3 components".
+        `outcome` is what came out, such as "one model of 3 components".
         """
         criterion = self.criterion or ""
         words = next((said for start, said in _IN_WORDS.items() if criterion.startswith(start)), criterion)

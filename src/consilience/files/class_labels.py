@@ -13,21 +13,9 @@ from consilience.files.npy import read_array
 def read_class_labels(path: Path, data: str, n_rows: int, what: str) -> Any:
     """Return the labels in a file, one a line or .npy.
 
-    Parameters
-    ----------
-    path : Path
-        The file: .npy, .npz, or .csv of one column.
-    data : str
-        Name of the data, for the error: what was given may have been meant as one of their columns.
-    n_rows : int
-        Number of rows of the data. A first line of words that looks like a header is a label where it is needed.
-    what : str
-        What the error calls the labels.
-
-    Raises
-    ------
-    InputError
-        For what is neither a file nor a column, and for a file of several columns.
+    A file is .npy, .npz, or .csv of one column; a first line of words that looks like a header is a label where
+    `n_rows` needs it. `data` names the data, since what was given may have been meant as one of their columns. Raises
+    InputError for what is neither a file nor a column, and for a file of several columns.
     """
     try:
         exists = path.exists()

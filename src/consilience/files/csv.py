@@ -16,24 +16,12 @@ from consilience.errors import FileFormatError, InputError
 
 @dataclass(frozen=True, eq=False)
 class CsvTable:
-    """The cells of a CSV file, all of them text.
+    """The cells of a CSV file, all of them text."""
 
-    Parameters
-    ----------
-    path : Path
-        The file, for messages.
-    header : tuple of str or None
-        Names of the columns, where the file has them.
-    rows : list of lists of str
-        Cells of every row of data, all rows of the same length.
-    lines : list of int
-        Line of the file that every row ends on, counted from 1.
-    """
-
-    path: Path
-    header: tuple[str, ...] | None
-    rows: list[list[str]]
-    lines: list[int]
+    path: Path  # the file, for messages
+    header: tuple[str, ...] | None  # names of the columns, where the file has them
+    rows: list[list[str]]  # cells of every row of data, all rows of the same length
+    lines: list[int]  # line of the file that every row ends on, counted from 1
 
     def column(self, name: str) -> list[str] | None:
         """Return the cells of the column of this name, None when there is none."""
@@ -45,20 +33,7 @@ class CsvTable:
     def numbers(self, columns: Sequence[int]) -> Array:
         """Return the cells of some columns as numbers.
 
-        Parameters
-        ----------
-        columns : sequence of int
-            Numbers of the columns, from 0.
-
-        Returns
-        -------
-        ndarray of shape (n_rows, n_columns)
-            Finite numbers in float64.
-
-        Raises
-        ------
-        InputError
-            For a cell that is not a finite number, naming its line and column and how many there are.
+        Raises InputError for a cell that is not a finite number, naming its line and column and how many there are.
         """
         cells = [[row[number] for number in columns] for row in self.rows]
         try:
@@ -103,21 +78,8 @@ def read_csv(path: Path, names: Sequence[str] | None = None) -> CsvTable:
     """Return the cells of a CSV file.
 
     The first row is a header when it has one of `names`, or when none of its cells is a number. Empty lines do not
-    count.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    names : sequence of str, optional
-        Names that columns may have.
-
-    Raises
-    ------
-    FileFormatError
-        When it cannot be read, is not UTF-8 text separated by commas, or has no rows of data.
-    InputError
-        For rows of different lengths and for a first row that is neither names nor numbers.
+    count. Raises FileFormatError when it cannot be read, is not UTF-8 text separated by commas, or has no rows of data,
+    and InputError for rows of different lengths and for a first row that is neither names nor numbers.
     """
     rows, lines = _read_rows(path)
     if not rows:

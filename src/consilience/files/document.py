@@ -38,20 +38,8 @@ Model = TypeVar("Model", bound=BaseModel)
 def parse_document(path: Path, text: str | bytes, what: str = "metadata", remedy: str = REMEDY) -> Any:
     """Return the values of a JSON document from a file.
 
-    Parameters
-    ----------
-    path : Path
-        The file that the text came from, for messages.
-    text : str or bytes
-        The document.
-    what, remedy : str
-        Name of the document and remedy in messages.
-
-    Raises
-    ------
-    FileFormatError
-        For text that is not JSON, that has a key twice in one object, that is nested too deeply, or that would take
-        more memory than `budget.allowed_memory` says.
+    Raises FileFormatError for text that is not JSON, that has a key twice in one object, that is nested too deeply, or
+    that would take more memory than `budget.allowed_memory` says.
     """
     check_text(path, text, what, remedy)
     try:
@@ -66,13 +54,7 @@ def parse_document(path: Path, text: str | bytes, what: str = "metadata", remedy
 
 
 def check_version(path: Path | str, document: Any, newest: int) -> None:
-    """Raise for a document of a later version than this library knows.
-
-    Raises
-    ------
-    FileFormatError
-        Saying both versions.
-    """
+    """Raise FileFormatError, saying both versions, for a document of a later version than this library knows."""
     version = document.get("format_version") if isinstance(document, dict) else None
     if isinstance(version, int) and version > newest:
         raise FileFormatError(
@@ -85,21 +67,7 @@ def validate_document(
 ) -> Model:
     """Return a document as a pydantic model, every field checked.
 
-    Parameters
-    ----------
-    where : Path or str
-        The file, for messages.
-    model : type of BaseModel
-        The schema.
-    document : JSON values
-        What ``parse_document`` returned.
-    what, remedy : str
-        Name of the document and remedy in messages.
-
-    Raises
-    ------
-    FileFormatError
-        Naming the file and the first place that is wrong.
+    Raises FileFormatError naming the file and the first place that is wrong.
     """
     try:
         return model.model_validate(document)

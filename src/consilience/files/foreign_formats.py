@@ -75,12 +75,7 @@ _ARCHIVES = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"7z\xbc\x
 def foreign_problem(path: Path, start: bytes) -> Problem | None:
     """Return what a file is that is no safetensors file, and what converts it; None where nothing says it.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    start : bytes
-        Its first `START_BYTES` bytes.
+    `start` is its first `START_BYTES` bytes.
     """
     if start.startswith(_LFS) or _ANNEX in start[:400]:
         tool = "Git LFS" if start.startswith(_LFS) else "git-annex"

@@ -20,30 +20,18 @@ LABELS = ("y", "labels")
 
 @dataclass(frozen=True, eq=False)
 class LabelledArrays:
-    """Inputs and, where the file has them, their labels.
+    """Inputs and, where the file has them, their labels."""
 
-    Parameters
-    ----------
-    inputs : ndarray of shape (N, ...)
-        Inputs of a network.
-    labels : ndarray of shape (N,) or None
-        The label of each.
-    """
-
-    inputs: Any
-    labels: Any = None
+    inputs: Any  # (N, ...), inputs of a network
+    labels: Any = None  # (N,), the label of each
 
 
 def read_labelled_arrays(path: Path) -> LabelledArrays:
     """Return the inputs in a file, and their labels where it has them.
 
     An archive has inputs under one of `INPUTS` and labels under one of `LABELS`; where it has one array only, this is
-    the inputs, whatever its name.
-
-    Raises
-    ------
-    FileFormatError
-        For other files, and archives without inputs or with more than one array of a kind.
+    the inputs, whatever its name. Raises FileFormatError for other files, and archives without inputs or with more than
+    one array of a kind.
     """
     suffix = path.suffix.lower()
     if suffix not in (".npy", ".npz"):

@@ -21,10 +21,7 @@ from consilience.errors import FileFormatError, Problem
 def read_array(path: Path) -> Any:
     """Return the array in a file: a NumPy array, or a SciPy sparse matrix whose indices are all in range.
 
-    Raises
-    ------
-    FileFormatError
-        When it cannot be read, is not of that format, holds objects, or holds several arrays.
+    Raises FileFormatError when it cannot be read, is not of that format, holds objects, or holds several arrays.
     """
     try:
         with path.open("rb") as stream:

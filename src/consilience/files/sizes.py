@@ -13,17 +13,7 @@ _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**
 def as_bytes(size: str | int, what: str = "shard_bytes") -> int:
     """Return a number of bytes, from text such as "5GB".
 
-    Parameters
-    ----------
-    size : str or int
-        A number with a unit, or a number of bytes.
-    what : str
-        Name of the option in messages.
-
-    Raises
-    ------
-    OptionError
-        For anything but a positive number with a known unit.
+    `what` names the option in messages. Raises OptionError for anything but a positive number with a known unit.
 
     Examples
     --------
