@@ -16,7 +16,7 @@ from consilience.core.inputs import defined_in
 from consilience.draws.kind import PosteriorDraws
 from consilience.errors import FileFormatError, InputError, OptionError
 from consilience.estimators.kind import Estimators
-from consilience.files.our_formats import DESCRIPTION, PARQUET, SHARD
+from consilience.files.document import DESCRIPTION, PARQUET, SHARD
 from consilience.files.remote import is_remote, list_files
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.kind import Networks

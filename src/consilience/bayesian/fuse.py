@@ -21,7 +21,7 @@ from consilience.checks import Array
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import Prepared, Request
 from consilience.errors import InputError, OptionError
-from consilience.files.our_formats import DESCRIPTION
+from consilience.files.document import DESCRIPTION
 from consilience.networks.choice.sites import Sites, weigh_sites
 from consilience.networks.descriptions.inputs import example_of
 from consilience.networks.fuse import as_ensemble_method

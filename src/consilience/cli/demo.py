@@ -28,8 +28,8 @@ from consilience.checks import Array, Json, Labels
 from consilience.cli.json_output import echo_json, json_option
 from consilience.core.features import Features
 from consilience.core.fusion import Fusion
-from consilience.core.paired import PairedDifference, paired_difference
 from consilience.core.provenance import library_versions
+from consilience.core.scores import PairedDifference, paired_difference
 from consilience.drawing.comparison import comparison_drawing
 from consilience.errors import InputError
 from consilience.files.atomic import write_bytes

@@ -22,7 +22,7 @@ from consilience.core.inputs import EQUAL, name_inputs
 from consilience.core.kind import Kind
 from consilience.core.recipe import Recipe, parse_yaml, read_recipe
 from consilience.errors import InputError, OptionError
-from consilience.files.our_formats import DESCRIPTION, SHARD
+from consilience.files.document import DESCRIPTION, SHARD
 from consilience.files.safetensors_file import SafetensorsFile, open_files
 from consilience.networks.descriptions.files import description_path
 from consilience.networks.methods import needs_no_symmetry

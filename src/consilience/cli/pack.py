@@ -9,8 +9,8 @@ from typing import cast
 import click
 
 import consilience as cs
+from consilience.checks import as_bytes
 from consilience.cli.json_output import echo_json, json_option
-from consilience.files.sizes import as_bytes
 from consilience.posteriors.sharded.file import SUFFIXES, Form
 from consilience.posteriors.sharded.packing import DTYPES
 

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Mapping
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import click
 
-from consilience.cli.command_table import COMMANDS, load_command
-from consilience.errors import Problem, replace_code
+from consilience.cli.commands import COMMANDS, load_command
+from consilience.cli.marks import echo_marked
+from consilience.drawing.words import printable
+from consilience.errors import HarmWarning, Problem, UnprovedSymmetryWarning, replace_code
 
 _OTHER_NAMES = {"rng": "seed", "target_widths": "widths", "samples": "n_observations", "overwrite": "overwrite"}
 """Keywords of functions whose option of the command is stored under another name."""
@@ -94,3 +99,21 @@ def flags_of(command: click.Command | None) -> Mapping[str, str]:
         if isinstance(option, click.Option)
     }
     return flags | {word: flags[name] for word, name in _OTHER_NAMES.items() if name in flags}
+
+
+@contextmanager
+def short_warnings() -> Iterator[None]:
+    """Print warnings of this library as one line each on stderr, those of unproved symmetries and of harm always."""
+    with warnings.catch_warnings():
+        for category in (UnprovedSymmetryWarning, HarmWarning):
+            warnings.simplefilter("always", category)
+        show_others = warnings.showwarning
+
+        def show(message: Any, category: Any, *location: Any, **keywords: Any) -> None:
+            if hasattr(category, "code"):  # of this library
+                echo_marked("consilience: warning:", printable(in_words_of_the_command(str(message))), "yellow")
+            else:
+                show_others(message, category, *location, **keywords)
+
+        warnings.showwarning = show
+        yield

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from consilience.core.status import Status
+from consilience.core.details import Status
 from consilience.core.verdict import Verdict
 
 _NO_DETAILS = ("n_components", "status", "objective", "history", "site_digests")

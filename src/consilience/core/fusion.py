@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from consilience.checks import Array, Json
-from consilience.core.details import Details
-from consilience.core.status import Status
+from consilience.core.details import Details, Status
 from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import Block, Facts, Paragraph
-from consilience.drawing.display import Displayed, names_in_line
-from consilience.drawing.frames import Tabular
+from consilience.drawing.display import Displayed, Tabular, names_in_line
 from consilience.drawing.plots import Chart, Plotted, draw_history, draw_scores
 from consilience.drawing.words import format_count, printable
 from consilience.errors import InputError

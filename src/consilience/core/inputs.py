@@ -13,7 +13,7 @@ import numpy as np
 
 from consilience.checks import Array
 from consilience.errors import InputError, OptionError, Problem
-from consilience.files.our_formats import misplaced
+from consilience.files.document import misplaced
 from consilience.files.safetensors_file import SafetensorsFile, open_files
 
 EQUAL = "equal"
@@ -203,3 +203,33 @@ def defined_in(model: object) -> frozenset[str]:
 def _defined_in(kind: type) -> frozenset[str]:
     parts = [base.__module__.split(".") for base in kind.__mro__]
     return frozenset(".".join(one[:2]) if one[0] == "consilience" else one[0] for one in parts)
+
+
+_MODULE_REMEDY = "hand in the module, or `module.state_dict()`"
+
+
+def training_state_problem(model: object) -> Problem | None:
+    """Return that an object is a checkpoint dictionary or an optimiser, and what of it to hand in; None for others.
+
+    Examples
+    --------
+    >>> training_state_problem({"state": {}, "param_groups": []}).text
+    'is the state of an optimiser, not of a model'
+    """
+    if isinstance(model, Mapping):
+        for key, value in model.items():
+            if _is_state_dict(value) and not str(key).startswith(("optim", "opt_", "sched")):
+                text = f"is a training checkpoint, whose weights are under {key!r}"
+                return Problem("", text, f"hand in checkpoint[{key!r}]", "E-MODEL")
+        if "param_groups" in model:
+            return Problem("", "is the state of an optimiser, not of a model", _MODULE_REMEDY, "E-MODEL")
+    elif hasattr(model, "param_groups") and hasattr(model, "zero_grad"):
+        return Problem("", f"is an optimiser ({type(model).__name__}), not a model", _MODULE_REMEDY, "E-MODEL")
+    return None
+
+
+def _is_state_dict(value: object) -> bool:
+    """Return whether a value is a mapping of names to tensors."""
+    return isinstance(value, Mapping) and any(
+        isinstance(name, str) and hasattr(tensor, "is_floating_point") for name, tensor in value.items()
+    )

@@ -16,8 +16,8 @@ from scipy import sparse
 from consilience.catalogue import did_you_mean
 from consilience.checks import Labels, as_rows
 from consilience.errors import FileFormatError, InputError, Problem
-from consilience.files.class_labels import read_class_labels
 from consilience.files.csv import read_csv
+from consilience.files.labelled_arrays import read_class_labels
 from consilience.files.npy import not_data, read_array
 from consilience.files.tables import NamedTable, as_named_table, read_parquet
 

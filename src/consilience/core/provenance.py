@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from consilience.checks import Array, Json
-from consilience.core.details import Details
-from consilience.core.status import Status
+from consilience.core.details import Details, Status
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.safetensors_file import SafetensorsFile
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from consilience.checks import Json
 from consilience.drawing.blocks import Block, Facts, Paragraph, markup, sentences
-from consilience.drawing.display import MAX_NAMES, Displayed
-from consilience.drawing.frames import Tabular
+from consilience.drawing.display import MAX_NAMES, Displayed, Tabular
 from consilience.drawing.plots import Chart, Plotted, draw_scores
 from consilience.drawing.words import shorten
 from consilience.errors import HarmWarning

@@ -25,6 +25,7 @@ from consilience.catalogue import no_attribute
 from consilience.drawing.blocks import Block, Facts, Heading, markup, render_blocks
 from consilience.drawing.downloads import read_sheets, rules_of, with_images, without_links
 from consilience.drawing.words import printable, shorten
+from consilience.errors import UnsupportedError
 
 MAX_LINES, MAX_WIDTH = 6, 100
 """Lines of a repr, and letters of a line: what a prompt shows of a value without pushing away what stood before."""
@@ -172,3 +173,37 @@ def _scoped(selectors: str) -> str:
         name = selector.strip()
         parts.append(_SCOPE if _PAGE_SELECTORS.match(name) and name != "*" else f"{_SCOPE} {name}")
     return ",".join(parts)
+
+
+class Tabular:
+    """A value of which a table is what people want."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def to_columns(self) -> Mapping[str, Sequence[Any]]:
+        """Return the table as columns of one length by name, which every library of tables takes.
+
+        ``polars.DataFrame(value.to_columns())`` and ``pyarrow.table(value.to_columns())`` need nothing between.
+        """
+
+    def to_frame(self) -> Any:
+        """Return the table as a pandas DataFrame.
+
+        polars reads it through the interchange protocol, ``polars.from_dataframe(value.to_frame())``.
+
+        Raises
+        ------
+        UnsupportedError
+            Without pandas.
+        """
+        try:
+            import pandas  # here, so that the library starts, and works, without it
+        except ModuleNotFoundError as error:
+            raise UnsupportedError(
+                "",
+                "a data frame needs pandas, which is not installed",
+                "pip install 'consilience[tables]', or take the columns with `to_columns()`",
+                "E-EXTRA",
+            ) from error
+        return pandas.DataFrame({name: list(values) for name, values in self.to_columns().items()})

@@ -22,8 +22,7 @@ from consilience.drawing.words import first_names
 from consilience.errors import FileFormatError, InputError
 from consilience.files.arrays import DTYPES, write_arrays
 from consilience.files.budget import pad_text
-from consilience.files.document import REMEDY, check_version, parse_document, validate_document
-from consilience.files.our_formats import OUR_FORMATS, misplaced
+from consilience.files.document import OUR_FORMATS, REMEDY, check_version, misplaced, parse_document, validate_document
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader, as_file
 
 Schema = TypeVar("Schema", bound=BaseModel)

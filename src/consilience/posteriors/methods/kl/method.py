@@ -25,9 +25,9 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from consilience.checks import Array, Labels, is_count, is_number
+from consilience.core.details import Status
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
-from consilience.core.status import Status
 from consilience.errors import Problem
 from consilience.families import Direction
 from consilience.families.evidence import EvidenceFamily
