@@ -1,4 +1,4 @@
-"""Checks of arrays, weights and numbers that several rooms need.
+"""Checks of arrays, weights, numbers and sizes that several rooms need.
 
 Each raises with the name of the argument, what was expected and what was found.
 """
@@ -48,11 +48,8 @@ def as_vector(name: str, values: ArrayLike, length: int | None = None) -> Array:
     if vector.ndim == 0:
         vector = np.full(1 if length is None else length, float(vector))
     if vector.ndim != 1 or (length is not None and vector.shape[0] != length):
-        raise InputError(
-            name,
-            f"expected {'any number of' if length is None else length} values, found {vector.shape}",
-            code="E-SHAPE",
-        )
+        text = f"expected {'any number of' if length is None else length} values, found {vector.shape}"
+        raise InputError(name, text, code="E-SHAPE")
     return vector
 
 
@@ -62,9 +59,8 @@ def as_matrices(name: str, values: ArrayLike, dim: int) -> Array:
     if matrices.ndim == 2:
         matrices = matrices[None]
     if matrices.ndim != 3 or matrices.shape[1:] != (dim, dim):
-        raise InputError(
-            name, f"expected an array of shape (n, {dim}, {dim}), found {np.shape(values)}", code="E-SHAPE"
-        )
+        text = f"expected an array of shape (n, {dim}, {dim}), found {np.shape(values)}"
+        raise InputError(name, text, code="E-SHAPE")
     return matrices
 
 

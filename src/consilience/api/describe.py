@@ -1,4 +1,4 @@
-"""The public function ``describe``: what a site says of a model, by the kind of the model."""
+"""The public functions ``describe`` and ``rebuild``: what a site says of a model, and a model of what it says."""
 
 from __future__ import annotations
 

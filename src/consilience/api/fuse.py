@@ -214,9 +214,8 @@ def _prepare(request: Request) -> Prepared:
     """Return the models read, checked and described by their kind."""
     kind = kind_of(request.inputs, request.method, request.options) if not request.is_sharded else SHARDS
     if request.engine is not None and kind is not SHARDS:
-        raise OptionError(
-            "engine", f"runs shards of posterior files; expected None for models in memory, found {request.engine!r}"
-        )
+        text = f"runs shards of posterior files; expected None for models in memory, found {request.engine!r}"
+        raise OptionError("engine", text)
     if are_recognised(request):
         _refuse_misplaced(kind, request.options)
     return kind.prepare(request)

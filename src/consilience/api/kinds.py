@@ -165,11 +165,8 @@ def format_of(where: str | Path | SafetensorsFile) -> FileFormat:
         if tag is not None and form.tag == tag:
             return form
     known = ", ".join(form.tag for form in FORMATS if form.tag is not None)
-    raise FileFormatError(
-        file,
-        f"its metadata is not valid at format: found {tag!r}, expected one of {known}",
-        "write it with consilience.save",
-    )
+    text = f"its metadata is not valid at format: found {tag!r}, expected one of {known}"
+    raise FileFormatError(file, text, "write it with consilience.save")
 
 
 def kind_of_file(where: str | Path | SafetensorsFile) -> Kind:

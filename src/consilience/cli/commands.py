@@ -1,4 +1,4 @@
-"""The command ``consilience``: the group of all commands."""
+"""The command ``consilience``: the table of all commands, and their group."""
 
 from __future__ import annotations
 

@@ -154,9 +154,8 @@ def _describe_estimator(
         if str(error).startswith("Unknown label type"):  # scikit-learn goes on with all values
             text = f"a {adapter.class_name} needs classes, and the targets are numbers that are not whole"
             raise InputError(data, text, "give the class of each row as y, or in the last column of a .csv") from error
-        raise InputError(
-            data, f"a {adapter.class_name} cannot be fitted to it: {str(error).splitlines()[0][:200]}"
-        ) from error
+        reason = f"a {adapter.class_name} cannot be fitted to it: {str(error).splitlines()[0][:200]}"
+        raise InputError(data, reason) from error
     features = None if names is None else Features(names=names)
     cs.save(fitted, output, data=X if y is None else (X, y), features=features, min_count=min_count)
     if as_json:

@@ -106,9 +106,8 @@ def _example_tensor(spec: str, module: nn.Module | None, rng: np.random.Generato
     except ValueError as error:
         raise OptionError(message) from error
     if min(shape) < 1 or np.prod(shape, dtype=np.float64) > _MAX_EXAMPLE_ENTRIES:
-        raise OptionError(
-            f"{message}; every axis has at least one entry, and all together at most {_MAX_EXAMPLE_ENTRIES}"
-        )
+        text = f"{message}; every axis has at least one entry, and all together at most {_MAX_EXAMPLE_ENTRIES}"
+        raise OptionError(text)
     if colon and type_name not in (*_FLOAT_TYPES, *_INTEGER_TYPES):
         raise OptionError(f"{message}; types are {', '.join((*_FLOAT_TYPES, *_INTEGER_TYPES))}")
     if type_name in _INTEGER_TYPES:

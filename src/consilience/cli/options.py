@@ -161,11 +161,8 @@ def make_fusion_plan(
     for name in ("module", "target"):
         target = getattr(stored, name)
         if target is not None and network_settings[name] is None and not allow_import:
-            raise OptionError(
-                recipe,
-                f"names the {name} {target}, whose import would run code",
-                f"repeat --{name} {target}, or give --allow-import",
-            )
+            text = f"names the {name} {target}, whose import would run code"
+            raise OptionError(recipe, text, f"repeat --{name} {target}, or give --allow-import")
     options = {**stored.options, **parse_settings(settings)}
     if min_count is not None:
         options["min_count"] = min_count

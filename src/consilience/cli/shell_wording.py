@@ -2,7 +2,7 @@
 
 A message names options and calls in backticks (docs/adr/0045): "give `min_count=0`, or `consilience.describe(model)`".
 Who typed a command reads `--min-count 0` and `consilience describe` there. What the command has no option for stays as
-it is, and so does all that stands outside backticks.
+it is, and so does all that stands outside backticks. Warnings become lines of the command, without source lines.
 """
 
 from __future__ import annotations

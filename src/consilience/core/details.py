@@ -1,4 +1,4 @@
-"""Records of what a method found on its way, as far as several kinds have them.
+"""How a fusion ended, and records of what a method found on its way, as far as several kinds have them.
 
 ``fusion.details`` is a plain dictionary of JSON values, which is written into the fused file as it is. Which keys it
 may have each kind states here or in its own ``details``, and a type checker knows them. A method of others that reports

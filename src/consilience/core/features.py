@@ -1,4 +1,4 @@
-"""What the columns of data mean: names, units, scaling, classes, categories."""
+"""What the columns of data mean: names, units, scaling, classes, categories, as stated or as a table has them."""
 
 from __future__ import annotations
 
@@ -151,9 +151,8 @@ def as_features(features: Any) -> Features | None:
     if names and all(isinstance(name, str) for name in names):
         return Features(names=names)
     expected = "names of the columns, a mapping of names to units or categories, or consilience.Features"
-    raise InputError(
-        "features", f"expected {expected}, found {type(features).__name__} {features!r:.60}", code="E-NUMBER"
-    )
+    text = f"expected {expected}, found {type(features).__name__} {features!r:.60}"
+    raise InputError("features", text, code="E-NUMBER")
 
 
 def _of_statements(stated: Mapping[str, Any]) -> Features:

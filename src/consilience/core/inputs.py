@@ -1,4 +1,4 @@
-"""Inputs of a fusion under their names: objects in memory, and files that are opened and hashed once."""
+"""Inputs of a fusion under their names: objects in memory, training states among them, and files, opened once."""
 
 from __future__ import annotations
 
@@ -136,15 +136,13 @@ def stated_numbers(n_observations: Any, names: Sequence[str]) -> list[float] | N
     try:
         numbers: Array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
-        raise OptionError(
-            "n_observations", f"expected {len(names)} numbers, one for each, found {values!r:.80}"
-        ) from None
+        text = f"expected {len(names)} numbers, one for each, found {values!r:.80}"
+        raise OptionError("n_observations", text) from None
     if numbers.shape != (len(names),):
         raise OptionError("n_observations", f"expected {len(names)} numbers, one for each, found shape {numbers.shape}")
     if not np.all(np.isfinite(numbers) & (numbers > 0)):
-        raise OptionError(
-            "n_observations", f"must be finite and positive, not zero or negative, found {numbers.tolist()}"
-        )
+        text = f"must be finite and positive, not zero or negative, found {numbers.tolist()}"
+        raise OptionError("n_observations", text)
     return [float(number) for number in numbers]
 
 

@@ -205,10 +205,8 @@ def refuse_statements(model: object, stated: Mapping[str, Any]) -> None:
     A number of observations is left unread there, as it always was.
     """
     if meant_for_others := sorted(set(stated) - {"n_observations"}):
-        raise OptionError(
-            ", ".join(meant_for_others),
-            f"is for statistical models, and a {type(model).__name__} is none; leave it out",
-        )
+        text = f"is for statistical models, and a {type(model).__name__} is none; leave it out"
+        raise OptionError(", ".join(meant_for_others), text)
 
 
 def ensemble_is_no_file(method: str) -> tuple[str, str]:

@@ -108,9 +108,8 @@ def _column_numbers(name: str, header: Sequence[str], columns: ExpectedColumns, 
     if missing := [column for column in columns.names if column not in header]:
         raise InputError(_missing_columns(name, header, missing, columns.names))
     if repeated := [column for column in columns.names if header.count(column) > 1]:
-        raise InputError(
-            name, f"has the column {repeated[0]!r} {header.count(repeated[0])} times, expected once", code="E-TWICE"
-        )
+        text = f"has the column {repeated[0]!r} {header.count(repeated[0])} times, expected once"
+        raise InputError(name, text, code="E-TWICE")
     number_of = {column: number for number, column in enumerate(header)}
     return [number_of[column] for column in columns.names]
 
@@ -122,18 +121,16 @@ def _missing_columns(name: str, header: Sequence[str], missing: Sequence[str], n
     remedy = f"rename {meant}, if that is it, to {missing[0]}" if meant else "give the columns of the models"
     if len(header) == 1 and ";" in header[0]:
         remedy = "write it with commas between cells"
-    return Problem(
-        name, f"lacks the column {missing[0]!r}{others}, found {', '.join(header)[:200]}", remedy, "E-COLUMN"
-    )
+    text = f"lacks the column {missing[0]!r}{others}, found {', '.join(header)[:200]}"
+    return Problem(name, text, remedy, "E-COLUMN")
 
 
 def _check_width(name: str, n_columns: int, columns: ExpectedColumns, lacking: str = "") -> None:
     """Raise InputError unless the data have the number of columns that the models expect."""
     if n_columns != columns.n_columns:
         expected = "" if columns.names is None else f": {', '.join(columns.names)[:200]}"
-        raise InputError(
-            name, f"has {n_columns} columns{lacking}, expected {columns.n_columns}{expected}", code="E-SHAPE"
-        )
+        text = f"has {n_columns} columns{lacking}, expected {columns.n_columns}{expected}"
+        raise InputError(name, text, code="E-SHAPE")
 
 
 def _checked_rows(name: str, values: Any, columns: ExpectedColumns) -> Any:
@@ -142,9 +139,8 @@ def _checked_rows(name: str, values: Any, columns: ExpectedColumns) -> Any:
         try:
             values = np.asarray(values)
         except ValueError as error:  # rows of different lengths
-            raise InputError(
-                name, "expected an array of numbers (rows, columns), found lists that differ", code="E-SHAPE"
-            ) from error
+            text = "expected an array of numbers (rows, columns), found lists that differ"
+            raise InputError(name, text, code="E-SHAPE") from error
         if values.dtype.kind == "O":
             values = _numbers_of_objects(name, values)
     if values.dtype.kind not in "biuf":
@@ -162,12 +158,11 @@ def _checked_rows(name: str, values: Any, columns: ExpectedColumns) -> Any:
         row, column = bad[0]
         column_name = "" if columns.names is None else f" ({columns.names[column]})"
         more = f"; {len(bad) - 1} more like it" if len(bad) > 1 else ""
-        raise InputError(
-            name,
+        text = (
             f"row {row}, column {column}{column_name}, counted from 0: expected a finite number,"
-            f" found {rows[row, column]}{more}",
-            code="E-NUMBER",
+            f" found {rows[row, column]}{more}"
         )
+        raise InputError(name, text, code="E-NUMBER")
     return rows
 
 
@@ -176,9 +171,8 @@ def _numbers_of_objects(name: str, values: Any) -> Any:
     try:
         return values.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(
-            name, f"expected numbers, found {type(values.flat[0]).__name__} and others", code="E-TYPE"
-        ) from error
+        text = f"expected numbers, found {type(values.flat[0]).__name__} and others"
+        raise InputError(name, text, code="E-TYPE") from error
 
 
 def _number_classes(labels: Any, n_rows: int, what: str) -> tuple[tuple[str, ...], Labels]:
@@ -187,9 +181,8 @@ def _number_classes(labels: Any, n_rows: int, what: str) -> tuple[tuple[str, ...
         raise InputError(what, "expected one class for every row, found a sparse matrix", code="E-SHAPE")
     array = np.asarray(labels)
     if array.shape != (n_rows,):
-        raise InputError(
-            what, f"expected one class for each of the {n_rows} rows, found shape {array.shape}", code="E-SHAPE"
-        )
+        reason = f"expected one class for each of the {n_rows} rows, found shape {array.shape}"
+        raise InputError(what, reason, code="E-SHAPE")
     texts = [str(value) for value in array.tolist()]
     missing = [row for row, text in enumerate(texts) if text.strip().lower() in ("", "nan", "none", "nat", "<na>")]
     if missing:
@@ -219,11 +212,10 @@ def as_counts(name: str, documents: Any, columns: int | None = None) -> sparse.c
     if not is_whole.all():
         entry = int(np.argmin(is_whole))
         row = int(np.searchsorted(counts.indptr, entry, side="right")) - 1
-        raise InputError(
-            name,
+        text = (
             f"row {row}, column {counts.indices[entry]} (counted from 0): expected a number of tokens"
-            f" (0, 1, 2, ...), found {counts.data[entry]:g}",
-            code="E-NUMBER",
+            f" (0, 1, 2, ...), found {counts.data[entry]:g}"
         )
+        raise InputError(name, text, code="E-NUMBER")
     counts.eliminate_zeros()
     return counts

@@ -1,4 +1,4 @@
-"""Scores of observations under a model: log densities, distances or held-out likelihoods, and component labels."""
+"""Scores of observations under a model, with component labels, and paired differences of two models' scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How public values show themselves: a short text for a prompt, a long one, and HTML for notebooks.
+"""How public values show themselves: a short text for a prompt, a long one, HTML for notebooks, and tables.
 
 A class says its headline, what there is to know of it, and, where it can draw, blocks. From these follow
 
@@ -200,10 +200,6 @@ class Tabular:
         try:
             import pandas  # here, so that the library starts, and works, without it
         except ModuleNotFoundError as error:
-            raise UnsupportedError(
-                "",
-                "a data frame needs pandas, which is not installed",
-                "pip install 'consilience[tables]', or take the columns with `to_columns()`",
-                "E-EXTRA",
-            ) from error
+            remedy = "pip install 'consilience[tables]', or take the columns with `to_columns()`"
+            raise UnsupportedError("", "a data frame needs pandas, which is not installed", remedy, "E-EXTRA") from error
         return pandas.DataFrame({name: list(values) for name, values in self.to_columns().items()})

@@ -105,12 +105,8 @@ def _new_axis() -> Any:
     try:
         from matplotlib import pyplot  # here, so that the library starts, and works, without it
     except ModuleNotFoundError as error:
-        raise UnsupportedError(
-            "",
-            "plots need matplotlib, which is not installed",
-            "pip install 'consilience[plots]', or write the page with `fusion.report(path)`, which needs nothing",
-            "E-EXTRA",
-        ) from error
+        remedy = "pip install 'consilience[plots]', or write the page with `fusion.report(path)`, which needs nothing"
+        raise UnsupportedError("", "plots need matplotlib, which is not installed", remedy, "E-EXTRA") from error
     return pyplot.subplots(layout="constrained")[1]
 
 

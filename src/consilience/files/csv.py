@@ -52,9 +52,8 @@ class CsvTable:
         column = f"column {number + 1}" + ("" if self.header is None else f" ({self.header[number]})")
         content = f"{cell!r:.60}" if cell.strip() else "an empty cell"
         more = f"; {len(bad) - 1} more cells like it" if len(bad) > 1 else ""
-        raise InputError(
-            self.path, f"line {line}, {column}: expected a finite number, found {content}{more}", code="E-NUMBER"
-        )
+        text = f"line {line}, {column}: expected a finite number, found {content}{more}"
+        raise InputError(self.path, text, code="E-NUMBER")
 
 
 def _read_rows(path: Path) -> tuple[list[list[str]], list[int]]:
@@ -98,12 +97,11 @@ def read_csv(path: Path, names: Sequence[str] | None = None) -> CsvTable:
         header = None
     else:
         column_of_text, column_of_number = is_numeric.index(False), is_numeric.index(True)
-        raise InputError(
-            path,
+        text = (
             f"line {lines[0]}, column {column_of_text + 1}: expected a number, as in column"
-            f" {column_of_number + 1}, found {first_row[column_of_text]!r:.60}; a header has no numbers",
-            code="E-NUMBER",
+            f" {column_of_number + 1}, found {first_row[column_of_text]!r:.60}; a header has no numbers"
         )
+        raise InputError(path, text, code="E-NUMBER")
     if not rows:
         raise FileFormatError(path, "has a header and no rows of data")
     return CsvTable(path, header, rows, lines)

@@ -1,4 +1,4 @@
-"""The JSON document in the header of our files: parse, check the version, validate.
+"""The JSON document in the header of our files: formats by name; parse, check the version, validate.
 
 All that our files say beside arrays is one JSON document, the value of the only key of the header's metadata. Nothing
 that comes out of it is trusted: neither its depth, nor its version, nor any of its fields.
@@ -58,9 +58,8 @@ def check_version(path: Path | str, document: Any, newest: int) -> None:
     """Raise FileFormatError, saying both versions, for a document of a later version than this library knows."""
     version = document.get("format_version") if isinstance(document, dict) else None
     if isinstance(version, int) and version > newest:
-        raise FileFormatError(
-            path, f"has format version {version}, this library reads up to {newest}", "update consilience"
-        )
+        text = f"has format version {version}, this library reads up to {newest}"
+        raise FileFormatError(path, text, "update consilience")
 
 
 def validate_document(
@@ -74,9 +73,8 @@ def validate_document(
         return model.model_validate(document)
     except ValidationError as error:
         location, reason = first_problem(error)
-        raise FileFormatError(
-            where, f"its {what} is not valid at {location or 'the whole'}: {reason}", remedy
-        ) from error
+        text = f"its {what} is not valid at {location or 'the whole'}: {reason}"
+        raise FileFormatError(where, text, remedy) from error
 
 
 def dict_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -142,9 +142,8 @@ def _in_zip(path: Path, start: bytes) -> Problem:
         return _named(path, ".keras")
     if first.endswith(b".npy"):
         text = "is a zip archive of NumPy arrays, expected the file of a model"
-        return _problem(
-            path, text, "write it with `consilience.save`, or its arrays with `safetensors.numpy.save_file`"
-        )
+        remedy = "write it with `consilience.save`, or its arrays with `safetensors.numpy.save_file`"
+        return _problem(path, text, remedy)
     return _problem(path, f"is a zip archive, {_NEVER}", "unpack it, and write its model with `consilience.save`")
 
 

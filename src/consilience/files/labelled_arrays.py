@@ -1,4 +1,4 @@
-"""Labelled inputs of networks in NumPy's files: ``.npz`` with arrays x and y, or ``.npy`` with inputs alone."""
+"""Inputs of networks with labels in NumPy's files, ``.npz`` with x and y or ``.npy``, and labels in files of their own."""
 
 from __future__ import annotations
 
@@ -81,9 +81,8 @@ def read_class_labels(path: Path, data: str, n_rows: int, what: str) -> Any:
         return read_array(path)
     table = read_csv(path)
     if len(table.rows[0]) != 1:
-        raise InputError(
-            path, f"has {len(table.rows[0])} columns, expected one: the class of every row", code="E-SHAPE"
-        )
+        text = f"has {len(table.rows[0])} columns, expected one: the class of every row"
+        raise InputError(path, text, code="E-SHAPE")
     classes = [cell.strip() for (cell,) in table.rows]
     if table.header is not None and len(classes) == n_rows - 1:
         return [*table.header, *classes]

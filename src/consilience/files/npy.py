@@ -34,9 +34,8 @@ def read_array(path: Path) -> Any:
         raise FileFormatError(path, "is empty")
     is_archive = path.suffix.lower() == ".npz"
     if not start.startswith(b"PK" if is_archive else b"\x93NUMPY"):
-        raise FileFormatError(
-            path, f"is not a {path.suffix.lower()} file", f"write it with numpy.save{'z' * is_archive}"
-        )
+        how = f"write it with numpy.save{'z' * is_archive}"
+        raise FileFormatError(path, f"is not a {path.suffix.lower()} file", how)
     with translate_read_errors(path, "an array of numbers"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what NumPy remarks about old files changes nothing
         with path.open("rb") as stream:  # ours to close, also when NumPy stumbles half way

@@ -331,7 +331,6 @@ def _framework_for(path: Path, dtypes: Mapping[str, str]) -> str:
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        raise FileFormatError(
-            path, f"tensor {torch_only!r} has type {dtypes[torch_only]}, which only torch reads", "install torch"
-        ) from error
+        text = f"tensor {torch_only!r} has type {dtypes[torch_only]}, which only torch reads"
+        raise FileFormatError(path, text, "install torch") from error
     return "pt"

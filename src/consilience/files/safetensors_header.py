@@ -65,13 +65,11 @@ def read_start(path: Path, remedy: str) -> FileStart:
     header would take more memory than `budget.allowed_memory` says; ending in `remedy`.
     """
     if path.suffix.lower() in DATA_SUFFIXES and path.is_file():
-        raise FileFormatError(
-            path,
-            "is a table of data by its name, expected the file of a model",
+        meant = (
             "describe a model with it: `consilience.describe(model, data)`, or compare models on it: "
-            "`consilience.evaluate(fused, own, data)`",
-            "E-DATA",
+            "`consilience.evaluate(fused, own, data)`"
         )
+        raise FileFormatError(path, "is a table of data by its name, expected the file of a model", meant, "E-DATA")
     try:
         with path.open("rb") as stream:
             start = stream.read(8)

@@ -125,9 +125,8 @@ def read_parquet(path: Path) -> NamedTable:
     except FileNotFoundError:
         raise FileFormatError(path, "does not exist") from None
     except (OSError, arrow.ArrowException) as error:
-        raise FileFormatError(
-            path, f"is no Parquet file that can be read ({str(error).splitlines()[0]:.120})"
-        ) from error
+        text = f"is no Parquet file that can be read ({str(error).splitlines()[0]:.120})"
+        raise FileFormatError(path, text) from error
     if table is None:
         raise FileFormatError(path, "has no table")
     return table
