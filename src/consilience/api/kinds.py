@@ -130,12 +130,16 @@ def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mappin
     for kind in (BAYESIAN, NETWORKS, DRAWS, ESTIMATORS):
         if kind in kinds:
             return kind
-    if POSTERIORS not in kinds and not NETWORKS.packages.isdisjoint(defined_in(method)):
-        return NETWORKS  # nothing was recognised, and the method is for networks
-    keywords = set(options or ())
+    return _kind_by_statements(inputs, POSTERIORS in kinds, method, set(options or ()))
+
+
+def _kind_by_statements(inputs: Sequence[NamedInput], has_posteriors: bool, method: object, keywords: set[str]) -> Kind:
+    """Return the kind of inputs of which none but posteriors were recognised, by the method and the keywords."""
+    if not has_posteriors and not NETWORKS.packages.isdisjoint(defined_in(method)):
+        return NETWORKS
     if any(one.is_plain_checkpoint for one in inputs):
         is_of_networks = not keywords.isdisjoint(NETWORKS.statements)
-        return NETWORKS if is_of_networks or POSTERIORS not in kinds else POSTERIORS
+        return NETWORKS if is_of_networks or not has_posteriors else POSTERIORS
     # A dictionary of arrays could be anything, until a keyword states what draws alone have.
     are_arrays = bool(inputs) and all(isinstance(one.model, Mapping) for one in inputs)
     return DRAWS if are_arrays and not keywords.isdisjoint(DRAWS.statements) else POSTERIORS

@@ -95,15 +95,8 @@ class MaskedOptions:
     def _arguments(self) -> dict[str, Any]:
         if self.signing_key is None:
             raise click.UsageError("--masked takes --signing-key, the Ed25519 key of this site.")
-        return {
-            "signing_key": self.signing_key,
-            "signing_keys": self.signing_keys,
-            "work": self.work,
-            "receive": self.receive,
-            "timeout": self.timeout,
-            "min_count": self.min_count,
-            "say": self._say,
-        }
+        names = ("signing_key", "signing_keys", "work", "receive", "timeout", "min_count")
+        return {**{name: getattr(self, name) for name in names}, "say": self._say}
 
     def _say(self, line: str) -> None:
         """Print a line; what is said before anything is sent is a warning."""

@@ -29,15 +29,9 @@ from consilience.networks.methods import needs_no_symmetry
 
 Command = Callable[..., None]
 _NETWORK_OPTIONS = {
-    "module": "--module",
-    "example": "--example",
-    "symmetry": "--symmetry",
-    "target": "--target",
-    "target_widths": "--target-width",
-    "inputs": "--inputs",
-    "classes": "--classes",
-    "reference": "--reference",
-}
+    "module": "--module", "example": "--example", "symmetry": "--symmetry", "target": "--target",
+    "target_widths": "--target-width", "inputs": "--inputs", "classes": "--classes", "reference": "--reference",
+}  # fmt: skip
 """Keys of a recipe that are for networks, with their options on the command line."""
 
 

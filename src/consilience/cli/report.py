@@ -62,15 +62,9 @@ def report(
     refuse_report(output, data, "data")
     refuse_report(output, (*barriers, *planes), "curves")
     file = SafetensorsFile(fused)
-    kind_of_file(file).write_report(
-        output,
-        file,
-        [SafetensorsFile(site) for site in sites],
-        data=_named_files(data),
-        truth=truth,
-        barriers=_named_files(barriers),
-        planes=_named_files(planes),
-    )
+    given = {"data": data, "barriers": barriers, "planes": planes}
+    shown = {name: _named_files(files) for name, files in given.items()}
+    kind_of_file(file).write_report(output, file, [SafetensorsFile(site) for site in sites], truth=truth, **shown)
     if as_json:
         echo_json({"wrote": [output]})
     elif not quiet:

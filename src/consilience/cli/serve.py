@@ -143,8 +143,8 @@ def serve(
         "masked": _masked(masked, signing_keys, weights == BY_OBSERVATIONS, (epsilon, delta, clip)),
         "limits": Limits(file_bytes=limit, components=max_components),
         "say": None if quiet or as_json else (lambda line: click.echo(shown(line), err=True)),
+        "sites": _site_names(sites, signing_keys if masked and not flower else None),
     }
-    arguments["sites"] = _site_names(sites, signing_keys if masked and not flower else None)
     if flower:
         if place is not None or address is None or site_keys is None:
             raise click.UsageError("--flower takes --address and --site-keys, and no PLACE.")
@@ -303,8 +303,8 @@ def send(
         if refine is not None or file is None or announcement.pop("attempt") is not None:
             raise click.UsageError("--masked takes FILE, and no --refine or --attempt.")
         own = MaskedOptions(signing_key, signing_keys, work, receive, timeout, min_count, quiet, as_json)
-        description = announcement.pop("fisher")
-        own.send(file, place, site, flower=flower, connection=connection, description=description, **announcement)
+        announcement["description"] = announcement.pop("fisher")
+        own.send(file, place, site, flower=flower, connection=connection, **announcement)
         return
     only_for("--masked", signing_key=signing_key, signing_keys=signing_keys, work=work)
     if flower is not None:
@@ -319,8 +319,7 @@ def send(
     if (file is None) == (refine is None):
         raise click.UsageError("Give one of FILE and --refine.")
     if file is None:
-        report = _take_part(place, site, str(refine), receive, timeout, min_count)
-        _print_rounds(report, receive, quiet, as_json)
+        _print_rounds(_take_part(place, site, str(refine), receive, timeout, min_count), receive, quiet, as_json)
         return
     sent = send_folder(file, place, site, min_count=min_count, **announcement)
     if not as_json:  # while the fused model is waited for

@@ -88,9 +88,8 @@ class Features(Displayed):
             if expected is None or stated is None or expected == stated:
                 continue
             if sorted(expected) == sorted(stated):
-                texts.append(
-                    f"has the same {subject} in another order; train with the columns ordered {_first(expected)}"
-                )
+                text = f"has the same {subject} in another order"
+                texts.append(f"{text}; train with the columns ordered {_first(expected)}")
             elif len(expected) != len(stated):
                 texts.append(f"has {len(stated)} {subject}, expected {len(expected)}: {_first(expected)}")
             else:
@@ -118,9 +117,8 @@ class Features(Displayed):
             else:
                 lacks, more = (sorted(set(one) - set(two)) for one, two in ((expected, stated), (stated, expected)))
                 odd = [f"{word} {_first(found)}" for word, found in (("lacks", lacks), ("also has", more)) if found]
-                text = f"has other categories of column {name!r}: {'; '.join(odd) or _first(stated)}".replace(
-                    ";", " and"
-                )
+                text = f"has other categories of column {name!r}: {'; '.join(odd) or _first(stated)}"
+                text = text.replace(";", " and")
                 remedy = f"declare {_first(expected)} at all sites, whoever has rows of them"
             texts.append(f"{text}; {remedy}")
         return texts

@@ -138,37 +138,22 @@ def findings_of(result: Mapping[str, object]) -> Findings:
     minority, average = _minority(result.get("minority")), _average(result.get("average"))
     spread = _spread([_finite(result.get(name)) for name in _VARIANCES])
     shown_details: dict[str, Any] = {
-        "path": path,
-        "number": number,
-        "heterogeneity": heterogeneity or says_nothing,
-        "outliers": outliers,
-        "vocabulary": vocabulary,
-        "average": average,
+        "path": path, "number": number, "heterogeneity": heterogeneity or says_nothing, "outliers": outliers,
+        "vocabulary": vocabulary, "average": average, "minority": minority, **dict.fromkeys(_VARIANCES, spread),
         "hierarchical": average is not None and isinstance(result.get("hierarchical"), Mapping),
-    }
-    shown_details |= {"minority": minority, **dict.fromkeys(_VARIANCES, spread)}
+    }  # fmt: skip
     other_details = {
         name: value for name, value in result.items() if name not in _NO_DETAILS and not shown_details.get(name)
     } | _site_statements(result)
     scalars = {name: value for name, value in other_details.items() if isinstance(value, str | int | float | None)}
     hidden = (name for name, value in other_details.items() if name not in scalars and value)
     return Findings(
-        status=status,
-        remedy={member.name.lower(): member.value for member in Status}.get(status, ""),
-        objective=_finite(result.get("objective")),
-        history=_numbers(result.get("history")),
-        path=path,
-        measure=measure,
-        number=number,
-        heterogeneity=heterogeneity,
-        outliers=outliers,
-        minority=minority,
-        vocabulary=vocabulary,
-        average=average,
-        spread=spread,
-        scalar_details=tuple(sorted(scalars.items())),
+        status=status, remedy={member.name.lower(): member.value for member in Status}.get(status, ""),
+        objective=_finite(result.get("objective")), history=_numbers(result.get("history")), path=path, measure=measure,
+        number=number, heterogeneity=heterogeneity, outliers=outliers, minority=minority, vocabulary=vocabulary,
+        average=average, spread=spread, scalar_details=tuple(sorted(scalars.items())),
         hidden_details=tuple(sorted(hidden)),
-    )
+    )  # fmt: skip
 
 
 def _spread(variances: Sequence[float | None]) -> tuple[float, float, float] | None:
@@ -286,7 +271,6 @@ def _minority(values: object) -> tuple[MinorityComponent, ...]:
         component, sites = _finite(value.get("component")), _finite(value.get("sites"))
         if component is None or sites is None or component != int(component) or sites != int(sites):
             return ()
-        components.append(
-            MinorityComponent(int(component), int(sites), tuple(map(str, names)), _finite(value.get("counts")))
-        )
+        counts = _finite(value.get("counts"))
+        components.append(MinorityComponent(int(component), int(sites), tuple(map(str, names)), counts))
     return tuple(components)

@@ -25,19 +25,9 @@ if TYPE_CHECKING:
     from consilience.posteriors.posterior import Posterior
 
 _OF_MODELS = (
-    "decision_function",
-    "fit",
-    "forward",
-    "kneighbors",
-    "predict",
-    "predict_log_proba",
-    "predict_proba",
-    "sample",
-    "score",
-    "score_samples",
-    "state_dict",
-    "transform",
-)
+    "decision_function", "fit", "forward", "kneighbors", "predict", "predict_log_proba", "predict_proba", "sample",
+    "score", "score_samples", "state_dict", "transform",
+)  # fmt: skip
 """Names that fitted models have: what somebody asks of a fusion who takes it for its model."""
 
 _ELSEWHERE = {

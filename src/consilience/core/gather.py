@@ -146,9 +146,8 @@ def gather(inputs: Sequence[NamedInput], reading: Reading[Value]) -> tuple[list[
                 value, record = _content(next(contents))
                 names_itself, digest = reading.names_inputs, one.file.sha256
             settled = reading.settle(value, one, place, problems)
-            described.append(
-                Described(one.name, one.label, settled, value, reading, digest, ancestors_of(record), one.model)
-            )
+            ancestors = ancestors_of(record)
+            described.append(Described(one.name, one.label, settled, value, reading, digest, ancestors, one.model))
         except (InputError, UnsupportedError) as error:
             problems += [problem if names_itself else problem.about(one.label) for problem in error.problems]
     return described, said_once(problems) if problems else []
@@ -206,28 +205,16 @@ def counted_twice(described: Sequence[Described[Any]]) -> list[Problem]:
     problems: list[Problem] = []
     fused = [site for site in described if site.ancestors]
     for number, site in enumerate(fused):
-        problems += [
-            Problem(
-                site.label,
-                f"was fused from {other.label}, which is given too: it would count twice",
-                f"leave {other.label} out, or fuse the sites' own files",
-                "E-TWICE",
-            )
-            for other in described
-            if other is not site and {other.content_digest, other.digest} & set(site.ancestors)
-        ]
+        for other in described:
+            if other is not site and {other.content_digest, other.digest} & set(site.ancestors):
+                text = f"was fused from {other.label}, which is given too: it would count twice"
+                remedy = f"leave {other.label} out, or fuse the sites' own files"
+                problems.append(Problem(site.label, text, remedy, "E-TWICE"))
         for other in fused[number + 1 :]:
-            shared = sorted({site.ancestors[digest] for digest in set(site.ancestors) & set(other.ancestors)})
-            if shared:
-                problems.append(
-                    Problem(
-                        other.label,
-                        f"was fused from {', '.join(shared[:MAX_SHARED])}{', ...' if len(shared) > MAX_SHARED else ''},"
-                        f" as {site.label} was: what they share would count twice",
-                        "fuse the sites' own files",
-                        "E-TWICE",
-                    )
-                )
+            if shared := sorted({site.ancestors[digest] for digest in set(site.ancestors) & set(other.ancestors)}):
+                names = ", ".join(shared[:MAX_SHARED]) + (", ..." if len(shared) > MAX_SHARED else "")
+                text = f"was fused from {names}, as {site.label} was: what they share would count twice"
+                problems.append(Problem(other.label, text, "fuse the sites' own files", "E-TWICE"))
     return problems
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from pkgutil import resolve_name
@@ -18,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 import numpy as np
 
 from consilience.checks import Json
-from consilience.core.inputs import NamedInput, defined_in, name_inputs
-from consilience.core.progress import Progress, seeded, shown
+from consilience.core.inputs import NamedInput, defined_in
+from consilience.core.progress import Progress
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.files.safetensors_file import SafetensorsFile
 
@@ -58,44 +57,6 @@ class Request:
     only_check: bool = False  # whether nothing will be fused, so that arrays may stay in their files
     is_sharded: bool = False  # whether the models are shards by how they are written; then there are no inputs
     source: Any = None  # the models as they were handed in, for shards, which are not opened one by one
-
-
-@contextmanager
-def open_request(
-    models: Any,
-    method: Any,
-    options: Mapping[str, Any],
-    weights: Any,
-    n_observations: Any,
-    engine: Any,
-    is_sharded: bool,
-    rng: object = 0,
-    progress: bool | Progress = False,
-    *,
-    only_check: bool = False,
-) -> Iterator[Request]:
-    """Yield a call of ``fuse`` or ``check`` with its inputs opened and named, while its progress is shown.
-
-    `options` are those of the method, and keywords for some kinds only. Shards are not opened here. Raises InputError
-    for anything but a mapping or sequence of models, and OptionError for an `rng` that is neither a seed nor a
-    Generator.
-    """
-    seed, generator = seeded(rng)
-    with shown(progress, "fusing", "step") as report:
-        yield Request(
-            inputs=() if is_sharded else name_inputs(models),
-            method=method,
-            options=options,
-            weights=weights,
-            n_observations=n_observations,
-            rng=generator,
-            seed=seed,
-            progress=report,
-            engine=engine,
-            only_check=only_check,
-            is_sharded=is_sharded,
-            source=list(models.values()) if isinstance(models, Mapping) else models,
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -325,12 +286,8 @@ class Kind(ABC):
     def describe(self, model: Any, data: Any, **stated: Any) -> Any:
         """Return what a site says of a model: a posterior, or a network with its description.
 
-        `stated` are the keywords of ``consilience.describe`` that were given.
-
-        Raises
-        ------
-        UnsupportedError
-            For a kind whose models say all themselves.
+        `stated` are the keywords of ``consilience.describe`` that were given. Raises UnsupportedError for a kind whose
+        models say all themselves.
         """
         del data, stated
         raise UnsupportedError(f"a {type(model).__name__}", "says all that it knows itself", "save it")
@@ -350,23 +307,14 @@ class Kind(ABC):
     def rebuild(self, described: Any, parameters: Mapping[str, Json]) -> Any:
         """Return the model that a posterior, statistics or draws describe, with these hyper-parameters changed.
 
-        Raises
-        ------
-        UnsupportedError
-            For what describes no model.
-        OptionError
-            For hyper-parameters that such a model does not have.
+        Raises UnsupportedError for what describes no model, and OptionError for hyper-parameters that it does not have.
         """
         del parameters
         from consilience.core.fusion import Fusion  # here, so that the table of kinds needs no results
 
         instead = "take fusion.model" if isinstance(described, Fusion) else "describe it first (consilience.describe)"
-        raise UnsupportedError(
-            f"a {type(described).__name__}",
-            "is no Posterior and no Statistics, which rebuild takes",
-            self.instead_of_rebuilding.get(type(described).__name__, instead),
-            "E-REBUILD",
-        )
+        name, text = type(described).__name__, "is no Posterior and no Statistics, which rebuild takes"
+        raise UnsupportedError(f"a {name}", text, self.instead_of_rebuilding.get(name, instead), "E-REBUILD")
 
     def writes(self, model: object) -> bool:
         """Return whether `save` takes an object: a model of this kind, or what travels beside one."""

@@ -167,10 +167,8 @@ class MethodTable(Generic[AnyMethod]):
                 return method
             # Of another kind. A class of a user's own may do more than its name says, so that it is none of ours.
             if not is_ours or method.name not in (*names, "auto"):
-                raise OptionError(
-                    f"{type(method).__name__} does not fuse {self.fuses or 'such models'}; give one of "
-                    f"{', '.join(map(repr, names))}"
-                )
+                text = f"{type(method).__name__} does not fuse {self.fuses or 'such models'}"
+                raise OptionError(f"{text}; give one of {', '.join(map(repr, names))}")
             options, method = method.stated_options(), method.name
         name = names[0] if method is None or (method == "auto" and "auto" not in names) else method
         where = f" for {self.fuses}" if self.fuses else ""

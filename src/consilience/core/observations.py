@@ -57,9 +57,8 @@ def read_observations(
     if labels is None:
         return Observations(rows, None)
     if row_classes is None:
-        row_classes = (
-            read_class_labels(Path(labels), name, rows.shape[0], what) if isinstance(labels, str | Path) else labels
-        )
+        are_in_file = isinstance(labels, str | Path)
+        row_classes = read_class_labels(Path(labels), name, rows.shape[0], what) if are_in_file else labels
     classes, numbers = _number_classes(row_classes, rows.shape[0], what)
     return Observations(rows, numbers, classes)
 
@@ -158,10 +157,8 @@ def _checked_rows(name: str, values: Any, columns: ExpectedColumns) -> Any:
         row, column = bad[0]
         column_name = "" if columns.names is None else f" ({columns.names[column]})"
         more = f"; {len(bad) - 1} more like it" if len(bad) > 1 else ""
-        text = (
-            f"row {row}, column {column}{column_name}, counted from 0: expected a finite number,"
-            f" found {rows[row, column]}{more}"
-        )
+        place = f"row {row}, column {column}{column_name}, counted from 0"
+        text = f"{place}: expected a finite number, found {rows[row, column]}{more}"
         raise InputError(name, text, code="E-NUMBER")
     return rows
 
@@ -212,10 +209,8 @@ def as_counts(name: str, documents: Any, columns: int | None = None) -> sparse.c
     if not is_whole.all():
         entry = int(np.argmin(is_whole))
         row = int(np.searchsorted(counts.indptr, entry, side="right")) - 1
-        text = (
-            f"row {row}, column {counts.indices[entry]} (counted from 0): expected a number of tokens"
-            f" (0, 1, 2, ...), found {counts.data[entry]:g}"
-        )
+        place = f"row {row}, column {counts.indices[entry]} (counted from 0)"
+        text = f"{place}: expected a number of tokens (0, 1, 2, ...), found {counts.data[entry]:g}"
         raise InputError(name, text, code="E-NUMBER")
     counts.eliminate_zeros()
     return counts

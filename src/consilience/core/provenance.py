@@ -20,16 +20,11 @@ from consilience.files.safetensors_file import SafetensorsFile
 
 Content = TypeVar("Content")
 
-_BLOCK = 2**16
-
 
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal."""
-    digest = hashlib.sha256()
     with path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @cache
@@ -116,17 +111,11 @@ def read_inputs_of(
             continue
         number = input_of_digest.get(digest)
         if not input_of_digest:
-            problems.append(
-                Problem(site, f"{fused} was made from models in memory, so no file can be known to be one of them")
-            )
+            text = f"{fused} was made from models in memory, so no file can be known to be one of them"
+            problems.append(Problem(site, text))
         elif number is None:
-            problems.append(
-                Problem(
-                    site,
-                    f"is not one of the files that {fused} was made from: none has SHA-256 {digest[:12]}…",
-                    code="E-MISMATCH",
-                )
-            )
+            text = f"is not one of the files that {fused} was made from: none has SHA-256 {digest[:12]}…"
+            problems.append(Problem(site, text, code="E-MISMATCH"))
         elif number in file_of_input:
             problems.append(Problem(site, f"is the same file as {file_of_input[number]}", "leave one out", "E-TWICE"))
         else:

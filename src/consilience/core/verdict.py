@@ -149,12 +149,4 @@ class Verdict(Displayed, Plotted, Tabular):
 
     def to_json(self) -> dict[str, Json]:
         """Return the verdict as JSON values."""
-        return {
-            "code": self.code,
-            "text": self.text,
-            "harmless": self.harmless,
-            "candidates": dict(self.candidates),
-            "criterion": self.criterion,
-            "loss": self.loss,
-            "remedy": self.remedy,
-        }
+        return {**vars(self), "candidates": dict(self.candidates)}

@@ -54,9 +54,8 @@ class Displayed:
 
     def _where_else(self, name: str) -> str:
         """Return where a value has what it is asked for and does not have, as a remedy; else ""."""
-        return {"plot": "there is nothing to draw: see its `summary()`", "to_frame": "see its `summary()`"}.get(
-            name, ""
-        )
+        places = {"plot": "there is nothing to draw: see its `summary()`", "to_frame": "see its `summary()`"}
+        return places.get(name, "")
 
     @abstractmethod
     def _headline(self) -> str:
@@ -201,5 +200,7 @@ class Tabular:
             import pandas  # here, so that the library starts, and works, without it
         except ModuleNotFoundError as error:
             remedy = "pip install 'consilience[tables]', or take the columns with `to_columns()`"
-            raise UnsupportedError("", "a data frame needs pandas, which is not installed", remedy, "E-EXTRA") from error
+            raise UnsupportedError(
+                "", "a data frame needs pandas, which is not installed", remedy, "E-EXTRA"
+            ) from error
         return pandas.DataFrame({name: list(values) for name, values in self.to_columns().items()})

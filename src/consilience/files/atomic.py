@@ -63,14 +63,16 @@ def _is_running(process: int) -> bool:
     return True
 
 
-def refuse_unwritable(path: Path) -> None:
-    """Raise when `path` cannot be written, before hours of work are spent on what should go there.
+def refuse_unwritable(path: Path, *read: Path) -> None:
+    """Raise when `path` cannot be written, or is `read` itself, before hours of work are spent on what should go there.
 
     The InputError says why: no such folder, a folder or device in its place, no permission.
     """
     handle, probe = _create_beside(path)
     os.close(handle)
     os.unlink(probe)
+    if any(path.resolve() == other.resolve() for other in read):
+        raise InputError(path, "is read here", "give another output", "E-OUTPUT")
 
 
 def _create_beside(path: Path) -> tuple[int, str]:

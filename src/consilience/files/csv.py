@@ -62,14 +62,12 @@ def _read_rows(path: Path) -> tuple[list[list[str]], list[int]]:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             reader = csv.reader(stream)
             numbered = [(row, reader.line_num) for row in reader if row]
-    except OSError as error:
-        raise FileFormatError(unreadable(path, error)) from error
     except UnicodeDecodeError as error:
         raise FileFormatError(path, "is not text in UTF-8", "save it as CSV in UTF-8") from error
     except csv.Error as error:
         raise FileFormatError(path, f"is not a CSV file ({error})") from error
-    except ValueError as error:  # a name that no file can have, with a zero byte
-        raise FileFormatError(path, f"cannot be read: {error}") from error
+    except (OSError, ValueError) as error:
+        raise FileFormatError(unreadable(path, error)) from error
     return [row for row, _ in numbered], [line for _, line in numbered]
 
 

@@ -77,9 +77,9 @@ def foreign_problem(path: Path, start: bytes) -> Problem | None:
 
     `start` is its first `START_BYTES` bytes.
     """
-    if start.startswith(_LFS) or _ANNEX in start[:400]:
-        tool = "Git LFS" if start.startswith(_LFS) else "git-annex"
-        fetch = "git lfs pull" if start.startswith(_LFS) else "git annex get"
+    is_lfs = start.startswith(_LFS)
+    if is_lfs or _ANNEX in start[:400]:
+        tool, fetch = ("Git LFS", "git lfs pull") if is_lfs else ("git-annex", "git annex get")
         return _problem(path, f"is a pointer of {tool}, a text in place of the file", f"fetch the file itself: {fetch}")
     if start.lstrip()[:20].lower().startswith(_PAGES):
         return _problem(path, "is a web page or XML, not the file that was asked for", "fetch it again")

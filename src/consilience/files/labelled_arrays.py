@@ -1,4 +1,4 @@
-"""Inputs of networks with labels in NumPy's files, ``.npz`` with x and y or ``.npy``, and labels in files of their own."""
+"""Inputs of networks and their labels in NumPy's files, ``.npz`` with x and y or ``.npy``, and labels in own files."""
 
 from __future__ import annotations
 
@@ -56,11 +56,9 @@ def _read_archive(path: Path) -> LabelledArrays | None:
             return None
         inputs, labels = ([name for name in candidates if name in names] for candidates in (INPUTS, LABELS))
         if len(inputs) != 1 or len(labels) > 1:
-            raise FileFormatError(
-                path,
-                f"has the arrays {', '.join(names[:8])}; expected inputs under one of the names "
-                f"{', '.join(INPUTS)}, and labels, if any, under {' or '.join(LABELS)}",
-            )
+            expected = f"inputs under one of the names {', '.join(INPUTS)}, and labels, if any, under"
+            text = f"has the arrays {', '.join(names[:8])}; expected {expected} {' or '.join(LABELS)}"
+            raise FileFormatError(path, text)
         return LabelledArrays(archive[inputs[0]], archive[labels[0]] if labels else None)
 
 

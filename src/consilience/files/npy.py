@@ -26,10 +26,8 @@ def read_array(path: Path) -> Any:
     try:
         with path.open("rb") as stream:
             start = stream.read(6)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise FileFormatError(unreadable(path, error)) from error
-    except ValueError as error:  # a name that no file can have, with a zero byte
-        raise FileFormatError(path, f"cannot be read: {error}") from error
     if not start:
         raise FileFormatError(path, "is empty")
     is_archive = path.suffix.lower() == ".npz"

@@ -82,10 +82,8 @@ def _list_local(text: str, suffixes: tuple[str, ...]) -> list[ListedFile]:
         else:
             names = [text]
         return [ListedFile(name, os.stat(name).st_size) for name in names]
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise InputError(unreadable(text, error)) from error
-    except ValueError as error:  # a name that no file can have, with a zero byte
-        raise InputError(text, f"cannot be read: {error}") from error
 
 
 def _list_remote(text: str, suffixes: tuple[str, ...]) -> list[ListedFile]:

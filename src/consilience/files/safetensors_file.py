@@ -166,8 +166,7 @@ class SafetensorsFile:
         FileFormatError as `header`, for a type that nothing here reads, and naming a tensor that cannot be read.
         """
         header = self.header(remedy)
-        with self._labelled():
-            with_torch = _framework_for(self.path, header.dtypes) == "pt"
+        with_torch = _need_torch(self.label, header.dtypes)
         tensors: dict[str, AnyArray] = {}
         buffers: dict[str, memoryview] = {}
         for name in header.shapes if names is None else names:
@@ -193,8 +192,7 @@ class SafetensorsFile:
         FileFormatError as `arrays`.
         """
         header = self.header(remedy)
-        with self._labelled():
-            with_torch = _framework_for(self.path, header.dtypes) == "pt"
+        with_torch = _need_torch(self.label, header.dtypes)
         tensors: dict[str, AnyArray] = {}
         start = header.n_bytes
         with self._readable():
@@ -317,20 +315,20 @@ def _item_size(dtype: str, with_torch: bool) -> int:
     return size
 
 
-def _framework_for(path: Path, dtypes: Mapping[str, str]) -> str:
-    """Return what a file of these types is read with: "numpy", or "pt" where it has a type that only torch has.
+def _need_torch(label: str, dtypes: Mapping[str, str]) -> bool:
+    """Return whether a file of these types has one that only torch reads.
 
-    Raises FileFormatError naming an array of a type that neither has, or that needs a torch which is not installed.
+    Raises FileFormatError naming an array of a type that nothing reads, or that needs a torch which is not installed.
     """
     for name, dtype in dtypes.items():
         if dtype not in DTYPES.values():
-            raise FileFormatError(path, f"tensor {name!r} has type {dtype}, expected one of {', '.join(DTYPES)}")
-    torch_only = next((name for name, dtype in dtypes.items() if dtype not in NUMPY_TYPES.values()), None)
-    if torch_only is None:
-        return "numpy"
+            raise FileFormatError(label, f"tensor {name!r} has type {dtype}, expected one of {', '.join(DTYPES)}")
+    of_torch = next((name for name, dtype in dtypes.items() if dtype not in NUMPY_TYPES.values()), None)
+    if of_torch is None:
+        return False
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        text = f"tensor {torch_only!r} has type {dtypes[torch_only]}, which only torch reads"
-        raise FileFormatError(path, text, "install torch") from error
-    return "pt"
+        text = f"tensor {of_torch!r} has type {dtypes[of_torch]}, which only torch reads"
+        raise FileFormatError(label, text, "install torch") from error
+    return True

@@ -78,10 +78,8 @@ def read_start(path: Path, remedy: str) -> FileStart:
             is_whole = len(start) == 8 and length <= min(MAX_HEADER_BYTES, size - 8)
             stream.seek(8)
             text = stream.read(length) if is_whole else b""
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise FileFormatError(unreadable(path, error)) from error
-    except ValueError as error:  # a name that no file can have, with a zero byte
-        raise FileFormatError(path, f"cannot be read: {error}") from error
     if not start:
         raise FileFormatError(path, "is empty", remedy)
     if is_whole:

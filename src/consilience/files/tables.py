@@ -141,10 +141,7 @@ def _arrow() -> Any:
     try:
         import pyarrow
     except ModuleNotFoundError as error:
-        raise UnsupportedError(
-            "",
-            "Parquet files and tables of this kind need pyarrow, which is not installed",
-            "pip install 'consilience[scale]', or give an array or a CSV file",
-            "E-EXTRA",
-        ) from error
+        text = "Parquet files and tables of this kind need pyarrow, which is not installed"
+        remedy = "pip install 'consilience[scale]', or give an array or a CSV file"
+        raise UnsupportedError("", text, remedy, "E-EXTRA") from error
     return pyarrow
