@@ -126,8 +126,8 @@ def how_it_was_made(content: Any, meanings: Mapping[str, str]) -> Section:
     details += [(shorten(name.replace("_", " ")), "in the file") for name in findings.hidden_details[:MAX_ROWS]]
     versions = [(name, shorten(version, 40)) for name, version in content.versions]
     further: list[Block] = [Heading("Further details"), _pairs("Further details", "Detail", details)] if details else []
-    of_method = [Heading("Options of the method"), _pairs("Options", "Option", options)]
-    others = [*further, Heading("Versions"), _pairs("Versions", "Library", versions, "Version")]
+    of_method: list[Block] = [Heading("Options of the method"), _pairs("Options", "Option", options)]
+    others: list[Block] = [*further, Heading("Versions"), _pairs("Versions", "Library", versions, "Version")]
     head = Paragraph("The same files, options, seed and versions give the same result.")
     pair = BlockGroup([BlockGroup(of_method, ""), BlockGroup(others, "")])
     return Section("made", "How it was made", [head, pair])
