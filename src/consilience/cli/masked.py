@@ -72,10 +72,11 @@ class MaskedOptions:
         *,
         flower: str | None,
         connection: dict[str, Any],
+        fisher: Path | None,
         **more: Any,
     ) -> None:
-        """Take part with a file, and print what came of it."""
-        arguments = {**self._arguments(), **more}
+        """Take part with a file, and print what came of it; `fisher` is the description of its network."""
+        arguments = {**self._arguments(), "description": fisher, **more}
         if flower is None:
             self._print_sent(send_masked(file, *place_and_site(place, site, connection), **arguments))
         else:

@@ -133,12 +133,10 @@ def serve(
     the common start of networks), and sites that stay (`consilience send --masked`). --quorum is then how many of them
     open the sum, more than two thirds by default, and the deadline is that of each of five steps.
     """
-    if round_options["then"] is not None:
-        Then.parse(round_options["then"])  # before a recipe or key is read
     shown = json_line if log_format == "json" else printable
     arguments: dict[str, Any] = {
         **round_options,
-        **_planned(recipe, settings, method, seed),
+        **_planned(recipe, settings, method, seed, round_options["then"]),
         "weights": None if weights in (None, BY_OBSERVATIONS) else _parse_weights(str(weights)),
         "masked": _masked(masked, signing_keys, weights == BY_OBSERVATIONS, (epsilon, delta, clip)),
         "limits": Limits(file_bytes=limit, components=max_components),
@@ -159,8 +157,12 @@ def serve(
     _report(result, output, page, quiet, as_json)
 
 
-def _planned(recipe: Path | None, settings: tuple[str, ...], method: str | None, seed: int | None) -> dict[str, Any]:
+def _planned(
+    recipe: Path | None, settings: tuple[str, ...], method: str | None, seed: int | None, then: str | None
+) -> dict[str, Any]:
     """Return method, options and seed as a recipe and the command line state them."""
+    if then is not None:
+        Then.parse(then)  # before a recipe or key is read
     plan = Recipe() if recipe is None else read_recipe(recipe)
     if plan.models or plan.weights is not None or plan.module is not None or plan.example is not None:
         raise OptionError(recipe, "a round takes method, options, seed, symmetry and reference of a recipe, no more")
@@ -303,7 +305,6 @@ def send(
         if refine is not None or file is None or announcement.pop("attempt") is not None:
             raise click.UsageError("--masked takes FILE, and no --refine or --attempt.")
         own = MaskedOptions(signing_key, signing_keys, work, receive, timeout, min_count, quiet, as_json)
-        announcement["description"] = announcement.pop("fisher")
         own.send(file, place, site, flower=flower, connection=connection, **announcement)
         return
     only_for("--masked", signing_key=signing_key, signing_keys=signing_keys, work=work)
