@@ -18,7 +18,7 @@ from consilience.core.evaluation import Evaluation, Score
 from consilience.core.inputs import NamedInput
 from consilience.core.scores import ScoreKind
 from consilience.errors import InputError, OptionError
-from consilience.files.our_formats import BAYESIAN
+from consilience.files.document import BAYESIAN
 from consilience.networks.evaluate import LabeledInputs, compare_networks, labeled_inputs, module_of
 from consilience.networks.torch_modules import make_template
 

@@ -21,8 +21,8 @@ from consilience.bayesian.network import MEAN, VARIANCE
 from consilience.checks import AnyArray, Json
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.arrays import storable_arrays
+from consilience.files.document import BAYESIAN
 from consilience.files.format import Format, not_json
-from consilience.files.our_formats import BAYESIAN
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
 from consilience.files.schemas import Chunked, FiniteJSON, StrictModel
 from consilience.networks.symmetry.document import symmetry_from_json

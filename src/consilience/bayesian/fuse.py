@@ -29,7 +29,7 @@ from consilience.core.inputs import NamedInput
 from consilience.core.kind import Prepared, Request
 from consilience.core.progress import Progress
 from consilience.errors import InputError, OptionError
-from consilience.files.our_formats import DESCRIPTION
+from consilience.files.document import DESCRIPTION
 from consilience.networks.choice.candidate import CandidateOptions
 from consilience.networks.choice.default import fuse_by_choice
 from consilience.networks.choice.sites import Sites, weigh_sites

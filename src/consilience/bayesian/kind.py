@@ -11,7 +11,7 @@ from consilience.core.arguments import NETWORK_KEYWORDS
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import FileFormat, Kind, Prepared, Request, SiteFacts, ensemble_is_no_file
 from consilience.errors import InputError, OptionError, UnsupportedError
-from consilience.files.our_formats import BAYESIAN, DESCRIPTION
+from consilience.files.document import BAYESIAN, DESCRIPTION
 
 if TYPE_CHECKING:
     from consilience.bayesian.network import BayesianNetwork

@@ -31,8 +31,8 @@ from consilience.checks import AnyArray
 from consilience.core.gather import Reading, gather, twice
 from consilience.core.inputs import NamedInput, too_few_models
 from consilience.errors import InputError, OptionError, Problem
+from consilience.files.document import BAYESIAN
 from consilience.files.format import Record
-from consilience.files.our_formats import BAYESIAN
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.descriptions.inputs import example_of, with_descriptions
 from consilience.networks.files import read_symmetry

@@ -21,9 +21,8 @@ from consilience.checkpoints.header import SafetensorsHeader, StoredTensor, read
 from consilience.checks import Json
 from consilience.drawing.words import first_names
 from consilience.errors import FileFormatError, Problem
-from consilience.files.document import METADATA_KEY, parse_document, validate_document
+from consilience.files.document import METADATA_KEY, NETWORK, misplaced, parse_document, validate_document
 from consilience.files.foreign_formats import named_foreign, part_of_checkpoint
-from consilience.files.our_formats import NETWORK, misplaced
 from consilience.files.quantisation import quantisation_beside
 
 WEIGHTS = "model.safetensors"

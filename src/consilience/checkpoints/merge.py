@@ -19,13 +19,12 @@ from consilience.checkpoints.plan import MergePlan
 from consilience.checkpoints.recipe import TensorRule, as_rules
 from consilience.checkpoints.request import MergeRequest, prepare
 from consilience.checkpoints.run import run
-from consilience.checks import is_count
+from consilience.checks import as_bytes, is_count
 from consilience.core.methods import Options
 from consilience.core.progress import Progress, seeded, shown
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count
 from consilience.errors import InputError, OptionError
-from consilience.files.sizes import as_bytes
 from consilience.networks.api import symmetry as traced_symmetry
 from consilience.networks.files import read_symmetry
 from consilience.networks.symmetry.symmetry import Symmetry

@@ -22,8 +22,8 @@ from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.hyper_parameters import PRIORS
 from consilience.estimators.statistics import Statistics, Step
 from consilience.estimators.validation import statistics_problems
+from consilience.files.document import STATISTICS
 from consilience.files.format import Record
-from consilience.files.our_formats import STATISTICS
 
 PRIOR_ROUNDING = 1e-6
 """Difference from 1 of the sum of priors that is rounding. Chosen by hand."""

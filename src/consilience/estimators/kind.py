@@ -18,7 +18,7 @@ from consilience.core.kind import (
     root_mean_square,
 )
 from consilience.errors import InputError, OptionError, Problem
-from consilience.files.our_formats import STATISTICS
+from consilience.files.document import STATISTICS
 
 if TYPE_CHECKING:
     from consilience.core.evaluation import Evaluation

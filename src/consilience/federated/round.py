@@ -39,7 +39,7 @@ from consilience.federated.contribution import Announcement, Arrivals, Contribut
 from consilience.federated.isolation import FusionFaultError, isolate
 from consilience.federated.plan import RoundPlan
 from consilience.federated.report import Record, RoundError, RoundReport
-from consilience.files.our_formats import DESCRIPTION
+from consilience.files.document import DESCRIPTION
 from consilience.files.safetensors_file import SafetensorsFile
 
 Checker = Callable[[Contribution], CheckedContribution]

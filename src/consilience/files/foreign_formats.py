@@ -75,16 +75,11 @@ _ARCHIVES = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"7z\xbc\x
 def foreign_problem(path: Path, start: bytes) -> Problem | None:
     """Return what a file is that is no safetensors file, and what converts it; None where nothing says it.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    start : bytes
-        Its first `START_BYTES` bytes.
+    `start` is its first `START_BYTES` bytes.
     """
-    if start.startswith(_LFS) or _ANNEX in start[:400]:
-        tool = "Git LFS" if start.startswith(_LFS) else "git-annex"
-        fetch = "git lfs pull" if start.startswith(_LFS) else "git annex get"
+    is_lfs = start.startswith(_LFS)
+    if is_lfs or _ANNEX in start[:400]:
+        tool, fetch = ("Git LFS", "git lfs pull") if is_lfs else ("git-annex", "git annex get")
         return _problem(path, f"is a pointer of {tool}, a text in place of the file", f"fetch the file itself: {fetch}")
     if start.lstrip()[:20].lower().startswith(_PAGES):
         return _problem(path, "is a web page or XML, not the file that was asked for", "fetch it again")

@@ -12,12 +12,10 @@ import numpy as np
 from consilience.checks import AnyArray, Array, Labels
 from consilience.core.evaluation import MIN_OBSERVATIONS, ClassScore, Evaluation, Score
 from consilience.core.inputs import NamedInput
-from consilience.core.paired import paired_difference
-from consilience.core.scores import ScoreKind
+from consilience.core.scores import ScoreKind, paired_difference
 from consilience.errors import FileFormatError, InputError, OptionError, Problem
-from consilience.files.class_labels import read_class_labels
 from consilience.files.csv import read_csv
-from consilience.files.labelled_arrays import read_labelled_arrays
+from consilience.files.labelled_arrays import read_class_labels, read_labelled_arrays
 from consilience.files.npy import not_data
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.entry_names import is_bookkeeping, renamed_like

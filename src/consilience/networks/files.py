@@ -20,9 +20,8 @@ from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.arrays import same_bits, storable_arrays, write_arrays
 from consilience.files.atomic import write_bytes
-from consilience.files.document import check_version, parse_document, validate_document
+from consilience.files.document import NETWORK, OUR_FORMATS, check_version, misplaced, parse_document, validate_document
 from consilience.files.format import document_text
-from consilience.files.our_formats import NETWORK, OUR_FORMATS, misplaced
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.safetensors_header import MAX_HEADER_BYTES
 from consilience.files.schemas import FiniteJSON, StrictModel

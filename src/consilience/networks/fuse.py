@@ -15,7 +15,7 @@ from consilience.core.inputs import NamedInput
 from consilience.core.kind import Prepared, Request
 from consilience.core.progress import Progress
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
-from consilience.files.our_formats import DESCRIPTION, FISHER
+from consilience.files.document import DESCRIPTION, FISHER
 from consilience.networks.choice.default import fuse_by_default
 from consilience.networks.choice.kronecker import described_information, fuse_with_chosen_damping
 from consilience.networks.choice.named_method import with_verdict

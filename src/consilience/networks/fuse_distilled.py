@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from consilience.core.details import Status
 from consilience.core.progress import Progress
-from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem
 from consilience.networks.choice.candidate import Candidate, CandidateOptions, Effort
 from consilience.networks.choice.sites import Sites

@@ -20,8 +20,7 @@ import numpy as np
 
 from consilience.checks import AnyArray
 from consilience.core.gather import Reading, gather, twice
-from consilience.core.inputs import NamedInput, in_order, too_few_models
-from consilience.core.training_state import training_state_problem
+from consilience.core.inputs import NamedInput, in_order, too_few_models, training_state_problem
 from consilience.errors import FileFormatError, InputError, OptionError, Problem
 from consilience.files.foreign_formats import part_of_checkpoint
 from consilience.files.format import Record

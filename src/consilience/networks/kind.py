@@ -24,7 +24,7 @@ from consilience.core.kind import (
     root_mean_square,
 )
 from consilience.errors import InputError, OptionError, Problem
-from consilience.files.our_formats import DESCRIPTION, FISHER, NETWORK
+from consilience.files.document import DESCRIPTION, FISHER, NETWORK
 
 if TYPE_CHECKING:
     from consilience.core.evaluation import Evaluation

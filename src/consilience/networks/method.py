@@ -27,12 +27,11 @@ from numpy.typing import NDArray
 
 from consilience.catalogue import suggestion
 from consilience.checks import AnyArray, Array, Labels, is_count, is_number
-from consilience.core.details import RobustDetails
+from consilience.core.details import RobustDetails, Status
 from consilience.core.methods import Options, Requirement, is_robust_option
 from consilience.core.progress import Progress, silent
 from consilience.core.robust import geometric_median_weights, judge_twice, tolerated, too_few
 from consilience.core.robust_estimator import Robust, RobustEstimator
-from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem
 from consilience.networks.carried_arrays import largest_counters, moved_mask_problems
 from consilience.networks.details import NetworkDetails

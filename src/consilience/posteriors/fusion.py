@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Labels
+from consilience.core.details import Status
 from consilience.core.fusion import FusedInput, Fusion
 from consilience.core.kind import ensemble_is_no_file
-from consilience.core.status import Status
 from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import Block
 from consilience.drawing.plots import Chart

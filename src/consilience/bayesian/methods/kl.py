@@ -28,9 +28,9 @@ import numpy as np
 from consilience.bayesian.gaussian_arrays import DEVIATION, is_deviation
 from consilience.bayesian.methods.gaussian_average import Lacking, Outgoing, natural_average, natural_parameters
 from consilience.checks import Array, Labels, is_count, is_number
+from consilience.core.details import Status
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
-from consilience.core.status import Status
 from consilience.errors import Problem
 from consilience.families import DiagonalGaussian
 from consilience.matching.assignment import Openings

@@ -46,9 +46,9 @@ from consilience.bayesian.gaussian_arrays import (
     without_deviations,
 )
 from consilience.checks import AnyArray, is_count, is_number
+from consilience.core.details import Status
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
-from consilience.core.status import Status
 from consilience.networks.details import Distances, NetworkDetails
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.networks.methods.weight_matching.coordinate_descent import descend

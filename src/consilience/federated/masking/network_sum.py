@@ -28,7 +28,7 @@ from consilience.estimators.heads.privacy import gaussian_scale
 from consilience.federated.masking.fixed_point import Words, decode, encode
 from consilience.federated.masking.plan import MaskedPlan
 from consilience.federated.masking.summands import Summand, SumResult
-from consilience.files.our_formats import DESCRIPTION
+from consilience.files.document import DESCRIPTION
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.descriptions.files import DESCRIPTION_FILES
 from consilience.networks.files import read_network, write_network

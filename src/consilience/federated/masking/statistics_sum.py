@@ -26,8 +26,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.checks import Array, Json
+from consilience.core.details import Status
 from consilience.core.provenance import make_provenance, result_record
-from consilience.core.status import Status
 from consilience.errors import InputError, UnsupportedError
 from consilience.estimators.average import placed_counts
 from consilience.estimators.details import EstimatorDetails

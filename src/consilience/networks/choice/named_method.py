@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from consilience.core.details import Status
 from consilience.core.progress import silent
-from consilience.core.status import Status
 from consilience.errors import InputError, UnsupportedError
 from consilience.networks.choice.candidate import Candidate, Effort
 from consilience.networks.choice.sites import Sites

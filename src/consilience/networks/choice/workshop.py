@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.checks import AnyArray, Array
+from consilience.core.details import Status
 from consilience.core.progress import Progress
-from consilience.core.status import Status
 from consilience.errors import UnsupportedError
 from consilience.networks.choice.candidate import Candidate, Effort
 from consilience.networks.choice.choose import MAX_SKEW_OF_ALIKE

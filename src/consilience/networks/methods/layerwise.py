@@ -24,9 +24,9 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from consilience.checks import AnyArray, Array
+from consilience.core.details import Status
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
-from consilience.core.status import Status
 from consilience.networks.details import GroupDetails, NetworkDetails
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.networks.methods.weight_matching.state import RUNNING_STATISTICS

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from consilience.checks import Array, is_count, is_number
+from consilience.core.details import Status
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress, silent
-from consilience.core.status import Status
 from consilience.errors import Problem
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fisher.kronecker import KroneckerFactors, arrays_of_layer, matrix_of_layer

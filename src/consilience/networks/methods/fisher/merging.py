@@ -22,9 +22,9 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from consilience.checks import is_count, is_number
+from consilience.core.details import Status
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
-from consilience.core.status import Status
 from consilience.errors import Problem
 from consilience.networks.details import NetworkDetails
 from consilience.networks.fisher.information import FisherInformation

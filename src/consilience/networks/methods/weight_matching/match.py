@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from consilience.checks import Array
+from consilience.core.details import Status
 from consilience.core.progress import Progress
-from consilience.core.status import Status
 from consilience.networks.method import Alignment, NetworkEnsemble
 from consilience.networks.methods.weight_matching.coordinate_descent import CoordinateDescent, descend, visit_group
 from consilience.networks.methods.weight_matching.state import MatchingState, PlacedModel, RemainingModels
