@@ -83,12 +83,7 @@ class LayerQuadratic:
         return self.value_and_gradient(matrix)[0]
 
     def minimise(
-        self,
-        start: Array,
-        damping: float,
-        tolerance: float,
-        max_steps: int,
-        progress: Callable[[int, int], None],
+        self, start: Array, damping: float, tolerance: float, max_steps: int, progress: Callable[[int, int], None]
     ) -> LayerMinimum:
         """Return the minimiser of Q(W) + mu / 2 |W - W_0|^2 with W_0 the start (groups, o, d), m the damping."""
         mu = damping * self.scale

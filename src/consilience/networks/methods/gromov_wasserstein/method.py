@@ -251,12 +251,7 @@ class GromovFusion(WassersteinFusion):
         return min(solutions, key=attrgetter("objective"))
 
     def _initial_plans(
-        self,
-        problems: Sequence[FusedGromov],
-        group: str,
-        ensemble: NetworkEnsemble,
-        reference: int,
-        is_reference: bool,
+        self, problems: Sequence[FusedGromov], group: str, ensemble: NetworkEnsemble, reference: int, is_reference: bool
     ) -> list[list[TransportPlan]]:
         """Return the couplings from which every model's problem is solved first, as the option `starts` says.
 
@@ -301,11 +296,7 @@ class GromovFusion(WassersteinFusion):
         return Spread(plan.mass, signs=signs)
 
     def _update_layer(
-        self,
-        rows: UnitRows,
-        weights: Sequence[RecurrentWeights],
-        model_weights: Array,
-        transports: Sequence[Transport],
+        self, rows: UnitRows, weights: Sequence[RecurrentWeights], model_weights: Array, transports: Sequence[Transport]
     ) -> tuple[AnyArray, Array]:
         """Return the layer of least B given the couplings: rows (K, F) by (45), matrices (gates, K, K) by (46).
 
