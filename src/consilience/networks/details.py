@@ -11,31 +11,21 @@ _Strength = TypedDict("_Strength", {"lambda": float}, total=False)
 
 
 class GroupDetails(_Strength, total=False):
-    """How the units of one group were matched.
+    """How the units of one group were matched."""
 
-    Parameters
-    ----------
-    iterations, steps, annealed
-        Iterations of a barycenter, steps of each model's last descent, costs while the temperature fell.
-    signs
-        Whether units could change sign.
-    alpha, alpha_as_printed, alpha_as_published_code
-        Weight of recurrent weights beside inputs in Gromov-Wasserstein fusion: relative to both means, and in the
-        conventions of equation (10) and of the published code.
-    units, settled, log_posterior
-        Of FedMA: global units, whether sweeps came to an end, and the log posterior of the matching.
-    spread, lambda, shared
-        Of KL fusion of Bayesian networks: standard deviation of divergences, the price of a unit, and how many units so
-        many sites have.
-    """
-
+    # `iterations`, `steps`, `annealed`: iterations of a barycenter, steps of each model's last descent, costs
+    # while the temperature fell.
     iterations: int
     steps: list[int]
     annealed: list[float]
-    signs: bool
+    signs: bool  # whether units could change sign
+    # `alpha`, `alpha_as_printed`, `alpha_as_published_code`: weight of recurrent weights beside inputs in fusion by
+    # Gromov-Wasserstein: relative to both means, and in the conventions of equation (10) and of the published code.
     alpha: float | None
     alpha_as_printed: float
     alpha_as_published_code: float
+    # `units`, `settled`, `log_posterior`: of FedMA: global units, whether sweeps came to an end, and the log
+    # posterior of the matching.
     units: int
     settled: bool
     log_posterior: float

@@ -46,24 +46,14 @@ _MAX_LISTED = 3
 
 @dataclass(frozen=True)
 class NamesInCommon:
-    """Names under which checkpoints agree.
+    """Names under which checkpoints agree."""
 
-    Parameters
-    ----------
-    own_names : tuple of dict of str to str
-        For every checkpoint its own name of every entry, by the name in common, in its order.
-    left_out : tuple of str
-        For every checkpoint what the names have lost, such as "the prefix 'model.'"; empty for nothing.
-    notes : tuple of str
-        The same of those that lost something, a line each.
-    problems : tuple of Problem
-        Which checkpoints differ in a prefix and in more.
-    """
-
+    # For every checkpoint its own name of every entry, by the name in common, in its order.
     own_names: tuple[dict[str, str], ...]
+    # For every checkpoint what the names have lost, such as "the prefix 'model.'"; empty for nothing.
     left_out: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()  # the same of those that lost something, a line each
+    problems: tuple[Problem, ...] = ()  # which checkpoints differ in a prefix and in more
 
 
 def is_counter(name: str) -> bool:

@@ -51,21 +51,13 @@ _SYMMETRY_VERSION = 1
 
 @dataclass(frozen=True, eq=False)
 class NetworkFile:
-    """Content of a network file.
+    """Content of a network file."""
 
-    Parameters
-    ----------
-    arrays : dict of str to array
-        By name, in the order of the symmetry where there is one. NumPy arrays, or torch tensors on the CPU where any
-        of them has a type that NumPy lacks (bfloat16, float8).
-    symmetry : Symmetry or None
-        Which axes move together; None for a plain checkpoint.
-    provenance : dict or None
-        How the file came to be, any JSON object; None for a network nobody fused.
-    """
-
+    # By name, in the order of the symmetry where there is one. NumPy arrays, or torch tensors on the CPU where any
+    # of them has a type that NumPy lacks (bfloat16, float8).
     arrays: dict[str, AnyArray]
-    symmetry: Symmetry | None = None
+    symmetry: Symmetry | None = None  # which axes move together; None for a plain checkpoint
+    # How the file came to be, any JSON object; None for a network nobody fused.
     provenance: dict[str, Json] | None = None
 
 
@@ -265,21 +257,13 @@ class NetworkHeader(StrictModel):
 
 @dataclass(frozen=True)
 class NetworkSummary:
-    """Header of a network file or checkpoint, read without its tensors.
+    """Header of a network file or checkpoint, read without its tensors."""
 
-    Parameters
-    ----------
-    kind : {"network", "checkpoint"}
-        "network" for our own files, "checkpoint" for others.
-    shapes, dtypes : dict
-        By name of the array; types by NumPy's and torch's name.
-    symmetry, provenance, library_version
-        As in the header; None for a plain checkpoint.
-    """
-
-    kind: Literal["network", "checkpoint"]
+    kind: Literal["network", "checkpoint"]  # "network" for our own files, "checkpoint" for others
+    # `shapes`, `dtypes`: by name of the array; types by NumPy's and torch's name.
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     dtypes: dict[str, str] = field(default_factory=dict)
+    # `symmetry`, `provenance`, `library_version`: as in the header; None for a plain checkpoint.
     symmetry: Symmetry | None = None
     provenance: dict[str, Json] | None = None
     library_version: str | None = None

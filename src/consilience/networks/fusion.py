@@ -53,32 +53,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class NetworkInput:
-    """One of the networks that were fused; for the report, never saved.
+    """One of the networks that were fused; for the report, never saved."""
 
-    Parameters
-    ----------
-    name : str
-        Name in results and reports.
-    network : Network
-        Its arrays under the shared symmetry.
-    weight : float
-        Its weight in the fusion; the weights of all inputs sum to 1.
-    sha256 : str or None
-        Digest of its file; None for a module that was handed in.
-    information : FisherInformation, optional
-        The Fisher information of its parameters, where the method weighed by it.
-    description : Description, optional
-        What its site says of it.
-    sent : Network, optional
-        The network as it came, where its units were rescaled to be compared. Default: `network`.
-    """
-
-    name: str
-    network: Network
-    weight: float
-    sha256: str | None
+    name: str  # name in results and reports
+    network: Network  # its arrays under the shared symmetry
+    weight: float  # its weight in the fusion; the weights of all inputs sum to 1
+    sha256: str | None  # digest of its file; None for a module that was handed in
+    # The Fisher information of its parameters, where the method weighed by it.
     information: FisherInformation | None = None
-    description: Description | None = None
+    description: Description | None = None  # what its site says of it
+    # The network as it came, where its units were rescaled to be compared. Default: `network`.
     sent: Network | None = None
 
     @property

@@ -51,42 +51,20 @@ _NO_ARRAY = -1
 
 @dataclass(frozen=True, eq=False)
 class DescribedNetwork:
-    """An input that is a network.
+    """An input that is a network."""
 
-    Parameters
-    ----------
-    name : str
-        Name in results, reports and provenance.
-    label : str
-        Name in messages: the name, or the path of a file.
-    arrays : mapping of str to array
-        Parameters and buffers by name; of parametrised layers the weights that they stand for.
-    symmetry : Symmetry or None
-        The symmetry that the input came with.
-    module : torch.nn.Module or None
-        The module, where the input is one; parametrised layers have their weights as parameters.
-    digest : str or None
-        SHA-256 of the file; None for an object in memory, and where nothing will be fused.
-    description : Description, optional
-        What the site says of the network beside the weights.
-    parametrised : Parametrised, optional
-        Its parametrised layers as the site has them. Default: None, where it has none.
-    extra_state : tuple of str, optional
-        Names of the entries of a state dict that are extra state, and no arrays. Default: none.
-    notes : tuple of str, optional
-        What was left out of its names, a line each. Default: none.
-    """
-
-    name: str
-    label: str
+    name: str  # name in results, reports and provenance
+    label: str  # name in messages: the name, or the path of a file
+    # Parameters and buffers by name; of parametrised layers the weights that they stand for.
     arrays: Mapping[str, AnyArray]
-    symmetry: Symmetry | None
-    module: nn.Module | None
-    digest: str | None
-    description: Description | None = None
+    symmetry: Symmetry | None  # the symmetry that the input came with
+    module: nn.Module | None  # the module, where the input is one; parametrised layers have their weights as parameters
+    digest: str | None  # SHA-256 of the file; None for an object in memory, and where nothing will be fused
+    description: Description | None = None  # what the site says of the network beside the weights
+    # Its parametrised layers as the site has them. Default: None, where it has none.
     parametrised: Parametrised | None = None
-    extra_state: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    extra_state: tuple[str, ...] = ()  # names of the entries of a state dict that are extra state, and no arrays
+    notes: tuple[str, ...] = ()  # what was left out of its names, a line each
 
     @property
     def sent_arrays(self) -> Mapping[str, AnyArray]:

@@ -22,25 +22,14 @@ from consilience.networks.symmetry.transport import Transport
 
 @dataclass(frozen=True)
 class GroupQuality:
-    """Match quality of the units of one group.
+    """Match quality of the units of one group."""
 
-    Parameters
-    ----------
-    units : int
-        Number of fused units.
-    shared : int
-        Number of fused units that more than one model has.
-    distance : float
-        Weighted mean squared distance of the aligned models from their average, over all arrays that touch the group,
-        relative to their mean square: 0 for copies; 1 - sum a_i^2 for models that have nothing in common.
-    before : float or None
-        The same with units as the models number them; None where widths differ.
-    """
-
-    units: int
-    shared: int
+    units: int  # number of fused units
+    shared: int  # number of fused units that more than one model has
+    # Weighted mean squared distance of the aligned models from their average, over all arrays that touch the
+    # group, relative to their mean square: 0 for copies; 1 - sum a_i^2 for models that have nothing in common.
     distance: float
-    before: float | None
+    before: float | None  # the same with units as the models number them; None where widths differ
 
 
 def match_quality(

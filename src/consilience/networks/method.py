@@ -59,40 +59,23 @@ Road = Literal["matched", "chosen", "distilled", "damped"]
 
 @dataclass(frozen=True, eq=False)
 class NetworkEnsemble:
-    """Networks of one symmetry with their weights, and the widths of the fused network.
+    """Networks of one symmetry with their weights, and the widths of the fused network."""
 
-    Parameters
-    ----------
-    networks : tuple of Network, of length n_models
-        The models, in the order in which they are fused.
-    weights : ndarray of shape (n_models,)
-        Weight of each model in the average; they sum to 1.
-    target_units : mapping of str to int
-        Number of units of every group of the fused network.
-    reference : int
-        Index of the model whose numbering of units the fused network keeps where it can. Default: 0.
-    activations : tuple of mappings of str to ndarray of shape (k, n_samples), optional
-        For every model, the activations of its units on the same inputs, by group. Needed by methods that match
-        activations.
-    input_numbers : tuple of int
-        For every model, its position in the list that the user passed; options that name models refer to it. Empty:
-        the same order.
-    initial_transports : tuple of mappings of str to Transport, optional
-        For every model, transports from a matching of all groups at once, for methods that can start from it.
-    information : tuple of FisherInformation, optional
-        Fisher information of every model, for methods that weigh parameters by it.
-    priors : tuple of mappings of str to float, optional
-        For every Bayesian network, its prior variance by parameter; None for a network that states none.
-    """
-
-    networks: tuple[Network, ...]
-    weights: Array
-    target_units: Mapping[str, int]
-    reference: int = 0
+    networks: tuple[Network, ...]  # the models, in the order in which they are fused
+    weights: Array  # (n_models,), weight of each model in the average; they sum to 1
+    target_units: Mapping[str, int]  # number of units of every group of the fused network
+    reference: int = 0  # index of the model whose numbering of units the fused network keeps where it can
+    # For every model, the activations (k, n_samples) of its units on the same inputs, by group, for methods that match
+    # them.
     activations: tuple[Mapping[str, Array], ...] | None = None
+    # For every model, its position in the list that the user passed; options that name models refer to it. Empty:
+    # the same order.
     input_numbers: tuple[int, ...] = ()
+    # For every model, transports from a matching of all groups at once, for methods that can start from it.
     initial_transports: tuple[Mapping[str, Transport], ...] | None = None
+    # Fisher information of every model, for methods that weigh parameters by it.
     information: tuple[FisherInformation, ...] | None = None
+    # For every Bayesian network, its prior variance by parameter; None for a network that states none.
     priors: tuple[Mapping[str, float] | None, ...] | None = None
 
     @property
@@ -108,30 +91,19 @@ class NetworkEnsemble:
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """Result of ``NetworkMethod.align``: transports of all models, and how they were found.
+    """Result of ``NetworkMethod.align``: transports of all models, and how they were found."""
 
-    Parameters
-    ----------
-    transports : tuple of mappings of str to Transport, of length n_models
-        For every model and group, the transport of its units into the fused network.
-    objective : float
-        Final value of the method's objective. Default: NaN, for a method without one.
-    history : ndarray of shape (n_iterations,)
-        The objective after each iteration. Default: empty.
-    status : Status
-        How the iteration ended. Default: converged.
-    details : NetworkDetails
-        Further results for reports and provenance. Default: none.
-    arrays : mapping of str to array, optional
-        The fused arrays, for methods that compute them together with the alignment. Default: the weighted average of
-        the transported networks.
-    """
-
+    # For every model and group, the transport of its units into the fused network.
     transports: tuple[Mapping[str, Transport], ...]
+    # Final value of the method's objective. Default: NaN, for a method without one.
     objective: float = float("nan")
+    # (n_iterations,), the objective after each iteration. Default: empty.
     history: Array = field(default_factory=lambda: np.zeros(0))
+    # How the iteration ended. Default: converged.
     status: Status = Status.CONVERGED
-    details: NetworkDetails = field(default_factory=NetworkDetails)
+    details: NetworkDetails = field(default_factory=NetworkDetails)  # further results for reports and provenance
+    # The fused arrays, for methods that compute them together with the alignment. Default: the weighted average of
+    # the transported networks.
     arrays: Mapping[str, AnyArray] | None = None
 
 

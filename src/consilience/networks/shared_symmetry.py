@@ -38,23 +38,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class NetworksWithSymmetry:
-    """Networks that can be fused: all of one symmetry.
+    """Networks that can be fused: all of one symmetry."""
 
-    Parameters
-    ----------
-    inputs
-        The J networks as they came.
-    networks
-        Their arrays under the symmetry, in the same order.
-    symmetry
-        Which axes move together, in all of them.
-    template
-        A module of the architecture, from which fused modules are made; None where there is none.
-    """
-
-    inputs: tuple[DescribedNetwork, ...]
-    networks: tuple[Network, ...]
-    symmetry: Symmetry
+    inputs: tuple[DescribedNetwork, ...]  # the J networks as they came
+    networks: tuple[Network, ...]  # their arrays under the symmetry, in the same order
+    symmetry: Symmetry  # which axes move together, in all of them
+    # A module of the architecture, from which fused modules are made; None where there is none.
     template: nn.Module | None
 
     def module(self, network: Network) -> nn.Module:

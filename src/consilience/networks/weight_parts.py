@@ -36,21 +36,11 @@ Formula = Literal["weight_norm", "spectral_norm", "mask"]
 
 @dataclass(frozen=True)
 class SplitWeight:
-    """Parts that stand for a weight.
+    """Parts that stand for a weight."""
 
-    Parameters
-    ----------
-    parts : mapping of str to array
-        By name in the state dict.
-    note : str
-        What should be known of them; empty where nothing should.
-    is_exact : bool
-        Whether they stand for the very weight that was split, and not for the nearest one.
-    """
-
-    parts: Mapping[str, AnyArray]
-    note: str = ""
-    is_exact: bool = True
+    parts: Mapping[str, AnyArray]  # by name in the state dict
+    note: str = ""  # what should be known of them; empty where nothing should
+    is_exact: bool = True  # whether they stand for the very weight that was split, and not for the nearest one
 
 
 class PartsOfWeight(Protocol):
@@ -76,23 +66,12 @@ class PartsOfWeight(Protocol):
 
 @dataclass(frozen=True)
 class WeightParts:
-    """Parts of a weight that a formula combines.
+    """Parts of a weight that a formula combines."""
 
-    Parameters
-    ----------
-    kind : {"weight_norm", "spectral_norm", "mask"}
-        The formula.
-    name : str
-        Name of the weight.
-    names : tuple of str
-        Names of the parts: (g, v), (W', u, v) or (W', mask).
-    dim : int, optional
-        Axis of the rows of M, for spectral normalisation. Default: the axis that u and v fit.
-    """
-
-    kind: Formula
-    name: str
-    names: tuple[str, ...]
+    kind: Formula  # the formula
+    name: str  # name of the weight
+    names: tuple[str, ...]  # names of the parts: (g, v), (W', u, v) or (W', mask)
+    # Axis of the rows of M, for spectral normalisation. Default: the axis that u and v fit.
     dim: int | None = None
 
     @property

@@ -20,18 +20,10 @@ of 1 % at most. Chosen by hand."""
 
 @dataclass(frozen=True)
 class ExcessErrors:
-    """By how much more often networks err on inputs drawn as their site describes them than on its own.
+    """By how much more often networks err on inputs drawn as their site describes them than on its own."""
 
-    Parameters
-    ----------
-    of_sites : list of float
-        By site, 0 at least; 0 where it does not say its own error, or no classes.
-    mean : float
-        Over the observations of the sites that say it.
-    """
-
-    of_sites: list[float]
-    mean: float
+    of_sites: list[float]  # by site, 0 at least; 0 where it does not say its own error, or no classes
+    mean: float  # over the observations of the sites that say it
 
 
 def excess_errors(

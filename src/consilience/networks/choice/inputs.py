@@ -106,41 +106,26 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class ChoiceInputs:
-    """Inputs to fit candidates on, to stop their distillation by, and to compare them on.
+    """Inputs to fit candidates on, to stop their distillation by, and to compare them on."""
 
-    Parameters
-    ----------
-    fit, early, held : Rows
-        The three sets.
-    images : tuple of Rows, optional
-        Beside drawn inputs, images matched to batch normalisation, for distillations to train on and to stop by in
-        their place.
-    source : {"given", "drawn", "matched"}
-        Whether the caller gave them, they are drawn from descriptions, or images matched to batch normalisation.
-    stand_for_all : bool
-        Whether every site's inputs are drawn as it describes them, every class among them.
-    notes : tuple of str
-        What is missing, in words.
-    margin, fitted_margin : float
-        Share of a site's own loss on labelled inputs, or on matched images, by which a candidate must be better than
-        it, and one that was fitted to such inputs.
-    is_alike : bool
-        Whether they are labelled, and sites have their classes alike.
-    draws_teach : {"nothing", "too", "alone"}
-        Whether batch normalisation learns its statistics from drawn inputs in no distillation, in further ones, or in
-        all (`MAX_EXCESS_OF_STATISTICS`).
-    """
-
+    # `fit`, `early`, `held`: the three sets.
     fit: Rows
     early: Rows
     held: Rows
+    # Beside drawn inputs, images matched to batch normalisation, for distillations to train on and to stop by in
+    # their place.
     images: tuple[Rows, Rows] | None = None
+    # Whether the caller gave them, they are drawn from descriptions, or images matched to batch normalisation.
     source: Source = "drawn"
-    stand_for_all: bool = True
-    notes: tuple[str, ...] = ()
+    stand_for_all: bool = True  # whether every site's inputs are drawn as it describes them, every class among them
+    notes: tuple[str, ...] = ()  # what is missing, in words
+    # `margin`, `fitted_margin`: share of a site's own loss on labelled inputs, or on matched images, by which a
+    # candidate must be better than it, and one that was fitted to such inputs.
     margin: float = MARGIN
     fitted_margin: float = MARGIN
-    is_alike: bool = False
+    is_alike: bool = False  # whether they are labelled, and sites have their classes alike
+    # Whether batch normalisation learns its statistics from drawn inputs in no distillation, in further ones, or
+    # in all (`MAX_EXCESS_OF_STATISTICS`).
     draws_teach: DrawsTeach = "nothing"
 
     @property

@@ -58,18 +58,10 @@ NamedContext = Callable[[str], AbstractContextManager[None]]
 
 @dataclass(frozen=True, eq=False)
 class KroneckerMerges:
-    """The merges of one fusion by Kronecker factors, in the units of its base.
+    """The merges of one fusion by Kronecker factors, in the units of its base."""
 
-    Parameters
-    ----------
-    workshop : Workshop
-        The networks and their base.
-    information : sequence of FisherInformation
-        Kronecker factors of every network with a vote, in canonical order.
-    """
-
-    workshop: Workshop
-    information: Sequence[FisherInformation]
+    workshop: Workshop  # the networks and their base
+    information: Sequence[FisherInformation]  # Kronecker factors of every network with a vote, in canonical order
 
     @classmethod
     def of(cls, workshop: Workshop) -> KroneckerMerges | None:

@@ -42,17 +42,10 @@ class Teacher:
     they are; without either it is the mean of the sites' probabilities by their weights. Of networks that do not
     classify it is the mean of their outputs, each weighted by how likely the input is at its site where sites describe
     the moments of their inputs.
-
-    Parameters
-    ----------
-    sites : Sites
-        In the order in which outputs are given.
-    classifies : bool
-        Whether outputs are logits or probabilities of classes.
     """
 
-    sites: Sites
-    classifies: bool
+    sites: Sites  # in the order in which outputs are given
+    classifies: bool  # whether outputs are logits or probabilities of classes
 
     def answers(self, outputs: Array, inputs: Tensor | None = None) -> Array:
         """Return the class probabilities (n, C), or mean outputs (n, k), for the outputs (J, n, k) of all sites.

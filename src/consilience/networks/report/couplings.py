@@ -47,33 +47,20 @@ _MAP_SIZE, _LEFT, _TOP, _BOTTOM = 190.0, 40.0, 8.0, 38.0
 
 @dataclass(frozen=True, eq=False)
 class Coupling:
-    """How the units of one group of one model became fused units.
+    """How the units of one group of one model became fused units."""
 
-    Parameters
-    ----------
-    group, model : str
-        Names of the group and of the model.
-    n_units, n_fused : int
-        Numbers of units of the model and of the fused network.
-    n_unmoved : int or None
-        How many of the model's units kept their number; None for a soft coupling.
-    shares : ndarray of shape (R, C) or None
-        Mean share of the fused units of each block of rows that came from each block of columns. None where all units
-        kept their numbers, and for maps beyond `MAX_MAPS`.
-    diagnostics : CouplingDiagnostics or None
-        How close a soft coupling is to a permutation; None for a hard matching.
-    n_sign_flips : int, optional
-        How many of the model's units changed sign. Default: 0.
-    """
-
+    # `group`, `model`: names of the group and of the model.
     group: str
     model: str
+    # `n_units`, `n_fused`: numbers of units of the model and of the fused network.
     n_units: int
     n_fused: int
-    n_unmoved: int | None
+    n_unmoved: int | None  # how many of the model's units kept their number; None for a soft coupling
+    # (R, C), mean share of the fused units of each block of rows that came from each block of columns. None where
+    # all units kept their numbers, and for maps beyond `MAX_MAPS`.
     shares: Array | None
-    diagnostics: CouplingDiagnostics | None
-    n_sign_flips: int = 0
+    diagnostics: CouplingDiagnostics | None  # how close a soft coupling is to a permutation; None for a hard matching
+    n_sign_flips: int = 0  # how many of the model's units changed sign
 
     @property
     def is_moved(self) -> bool:

@@ -42,18 +42,10 @@ _CELLS_ACROSS = 200
 
 @dataclass(frozen=True)
 class ContourLevels:
-    """Values at which the shade of one quantity changes, the same in all planes.
+    """Values at which the shade of one quantity changes, the same in all planes."""
 
-    Parameters
-    ----------
-    edges : tuple of float
-        The values, ascending; there is one shade more than these.
-    ratios : bool
-        Whether they are about equal ratios apart rather than equal differences.
-    """
-
-    edges: tuple[float, ...]
-    ratios: bool
+    edges: tuple[float, ...]  # the values, ascending; there is one shade more than these
+    ratios: bool  # whether they are about equal ratios apart rather than equal differences
 
 
 def levels_of(surfaces: Iterable[Array]) -> ContourLevels:

@@ -48,31 +48,15 @@ their channel. Chosen by hand."""
 
 @dataclass(frozen=True)
 class ModuleTrial:
-    """A copy of a module, arrays and inputs on which changes are tried, and its outputs without any change.
+    """A copy of a module, arrays and inputs on which changes are tried, and its outputs without any change."""
 
-    Parameters
-    ----------
-    module : Module
-        The copy.
-    example : Example
-        Its inputs.
-    arrays : mapping of str to Tensor
-        Random arrays like those of the module.
-    outputs : sequence of Tensor
-        Outputs with these arrays.
-    tolerance : float
-        Relative deviation of outputs that rounding explains.
-    is_double : bool
-        Whether the copy runs in float64, casts to narrower types included. Default: False.
-    """
+    module: nn.Module  # the copy
+    example: Example  # its inputs
+    arrays: Mapping[str, Tensor]  # random arrays like those of the module
+    outputs: Sequence[Tensor]  # outputs with these arrays
+    tolerance: float  # relative deviation of outputs that rounding explains
 
-    module: nn.Module
-    example: Example
-    arrays: Mapping[str, Tensor]
-    outputs: Sequence[Tensor]
-    tolerance: float
-
-    is_double: bool = False
+    is_double: bool = False  # whether the copy runs in float64, casts to narrower types included
 
     def deviation(self, arrays: Mapping[str, Tensor]) -> float:
         """Return the largest difference of outputs with other arrays, relative to the largest entry of each output."""
