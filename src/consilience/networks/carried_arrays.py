@@ -79,14 +79,7 @@ def moved_mask_problems(
 ) -> list[Problem]:
     """Return which masks over units are not, where the units go, those of the reference, whose the fused network has.
 
-    Parameters
-    ----------
-    networks : sequence of Network
-        The networks that were aligned.
-    transports : sequence of mappings of str to Transport
-        For every network, the transport of its units by group.
-    reference : int
-        Index of the network whose masks are taken.
+    `reference` is the number of the network whose masks are taken.
     """
     fused = networks[reference]
     masks = [key for key, layout in fused.symmetry.layouts.items() if layout.moving_axes and key not in fused.working]

@@ -47,17 +47,9 @@ def under_common_names(
 ) -> tuple[list[DescribedNetwork], list[str]]:
     """Return networks under the names that they have in common, and notes on prefixes that were left out.
 
-    Parameters
-    ----------
-    networks : sequence of DescribedNetwork
-        The networks; modules and networks with a symmetry keep their names, by which it knows them.
-    own : mapping of str to array, optional
-        What `own_arrays` returned.
-
-    Raises
-    ------
-    InputError
-        For networks that differ in a prefix and in more, or in a prefix that a module or a symmetry needs.
+    `own` is what `own_arrays` returned. Modules and networks with a symmetry keep their names, by which it knows them.
+    Raises InputError for networks that differ in a prefix and in more, or in a prefix that a module or a symmetry
+    needs.
     """
     shapes = [{key: tuple(values.shape) for key, values in network.arrays.items()} for network in networks]
     labels = [network.label for network in networks]
@@ -86,13 +78,8 @@ def with_common_bookkeeping(
 ) -> tuple[list[DescribedNetwork], list[str]]:
     """Return networks that all have the same bookkeeping, and notes on what was left out of or added to which.
 
-    Parameters
-    ----------
-    networks : sequence of DescribedNetwork
-        The networks.
-    own : mapping of str to array, optional
-        What `own_arrays` returned. What is not among them is left out; what a network lacks of them is another
-        network's or the module's, and a counter that it lacks is zero.
+    What is not in `own`, which `own_arrays` returned, is left out; what a network lacks of it is another network's or
+    the module's, and a counter that it lacks is zero.
     """
     bookkeeping = _bookkeeping(networks, own or {})
     common = set(bookkeeping).intersection(*(network.arrays for network in networks))
@@ -126,12 +113,7 @@ def _with_entries(
 def extra_state_notes(networks: Sequence[DescribedNetwork], has_module: bool) -> list[str]:
     """Return where the extra state of the fused network is from, where any network has some.
 
-    Parameters
-    ----------
-    networks : sequence of DescribedNetwork
-        The networks.
-    has_module : bool
-        Whether there is a module, of which the fused one is a copy with other arrays.
+    With a module, the fused one is a copy of it with other arrays.
     """
     names = dict.fromkeys(name for network in networks for name in network.extra_state)
     taken = "the module's is kept" if has_module else "left out; give `module=` to keep that of a module"

@@ -81,14 +81,8 @@ def common_names(
 ) -> NamesInCommon:
     """Return names under which checkpoints agree, apart from bookkeeping; their own names where there are none.
 
-    Parameters
-    ----------
-    checkpoints : sequence of mappings of str to tuple of int
-        Shape of every entry of each checkpoint, by name.
-    labels : sequence of str
-        Names of the checkpoints in messages.
-    expected : collection of str, optional
-        The names of the network's own entries, where they are known. Default: what the checkpoints agree in.
+    `labels` are their names in messages; `expected` are the names of the network's own entries, where they are known,
+    else what the checkpoints agree in.
     """
     spellings = [list(_spellings(shapes)) for shapes in checkpoints]
     cores = [

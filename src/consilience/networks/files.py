@@ -71,28 +71,11 @@ def write_network(
 ) -> None:
     """Write a network file, whole or not at all.
 
-    A description beside it that is of other arrays is removed, since no fusion would take the two together.
-
-    Parameters
-    ----------
-    path : Path
-        Path of the file.
-    arrays : mapping of str to array
-        Weights, biases and buffers by name, NumPy or torch, of any type that safetensors has. Tied weights may be given
-        under one of their names or under all.
-    symmetry : Symmetry, optional
-        Which axes move together. With it, files alone can be fused.
-    provenance : dict, optional
-        How the network came to be, as JSON values.
-    sent : mapping of str to array, optional
-        What is written instead of `arrays`, which the symmetry is of: a state dict whose parametrised layers have
-        parts. Default: the arrays.
-
-    Raises
-    ------
-    InputError
-        When the path cannot be written, an array cannot be stored, tied weights differ, the symmetry is of another
-        network, or the provenance is not made of JSON values.
+    A description beside it that is of other arrays is removed, since no fusion would take the two together. Tied
+    weights may be given under one of their names or under all. `sent` is written instead of `arrays`, which the
+    symmetry is of: a state dict whose parametrised layers have parts. Raises InputError when the path cannot be
+    written, an array cannot be stored, tied weights differ, the symmetry is of another network, or the provenance is
+    not made of JSON values.
     """
     named = with_tied_arrays(arrays, {} if symmetry is None else symmetry.aliases)
     stored = storable_arrays(path, named)
@@ -121,18 +104,9 @@ def with_tied_arrays(arrays: Mapping[str, AnyArray], aliases: Mapping[str, str])
 def read_network(where: Path | SafetensorsFile, *, mapped: bool = False) -> NetworkFile:
     """Return the arrays of a network file or of any other safetensors checkpoint, everything but numbers checked.
 
-    Parameters
-    ----------
-    where : Path or SafetensorsFile
-        The file.
-    mapped : bool
-        Whether the arrays stay in the file until their values are used. Default: False.
-
-    Raises
-    ------
-    FileFormatError
-        For a file that is missing, empty, truncated, no safetensors, of a newer version, with metadata that is not
-        valid, with a type that nothing here reads, or that holds a posterior.
+    With `mapped`, arrays stay in the file until their values are used. Raises FileFormatError for a file that is
+    missing, empty, truncated, no safetensors, of a newer version, with metadata that is not valid, with a type that
+    nothing here reads, or that holds a posterior.
     """
     file = as_file(where)
     summary = read_network_summary(file)
@@ -151,10 +125,7 @@ def read_weights(where: Path | SafetensorsFile) -> NetworkFile:
 def write_symmetry(path: Path, symmetry: Symmetry) -> None:
     """Write a symmetry as a JSON file, whole or not at all.
 
-    Raises
-    ------
-    InputError
-        When the path cannot be written, or the symmetry refers to groups or arrays that it does not have.
+    Raises InputError when the path cannot be written, or the symmetry refers to groups or arrays that it does not have.
     """
     document = symmetry_to_json(symmetry)
     symmetry_from_json(document, f"{path}: cannot be written")
@@ -174,10 +145,7 @@ def write_symmetry(path: Path, symmetry: Symmetry) -> None:
 def read_symmetry(path: Path) -> Symmetry:
     """Return the symmetry in a JSON file, or the one that a network file carries.
 
-    Raises
-    ------
-    FileFormatError
-        When the file is neither, is of a newer version, or holds a symmetry that is not valid.
+    Raises FileFormatError when the file is neither, is of a newer version, or holds a symmetry that is not valid.
     """
     text = _json_text(path)
     if text is None:
@@ -272,10 +240,7 @@ class NetworkSummary:
 def read_network_summary(where: Path | SafetensorsFile) -> NetworkSummary:
     """Return what the header of a network file or checkpoint says.
 
-    Raises
-    ------
-    FileFormatError
-        As `read_network`, but for what is wrong with tensors.
+    Raises FileFormatError as `read_network`, but for what is wrong with tensors.
     """
     file = as_file(where)
     shapes, dtypes = dict(file.header(REMEDY).shapes), dict(file.header(REMEDY).dtypes)

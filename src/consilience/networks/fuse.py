@@ -390,13 +390,7 @@ def _with_symmetry(
 
 
 def as_ensemble_method(method: NetworkMethod) -> NetworkEnsembleMethod:
-    """Return a method that keeps all networks, which ensembles alone can.
-
-    Raises
-    ------
-    InputError
-        For another one.
-    """
+    """Return a method that keeps all networks, which ensembles alone can; raise InputError for another one."""
     if not isinstance(method, NetworkEnsembleMethod):
         raise InputError(f"method {method.name!r} keeps all models, but is no ensemble")
     return method

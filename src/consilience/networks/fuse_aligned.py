@@ -64,10 +64,7 @@ class NetworkArguments:
     def with_reference_number(self, names: Sequence[str]) -> NetworkArguments:
         """Return the arguments with the number of the reference, where it was given by its name.
 
-        Raises
-        ------
-        OptionError
-            For a name that no model has.
+        Raises OptionError for a name that no model has.
         """
         if not isinstance(self.reference, str):
             return self
@@ -101,24 +98,8 @@ def fuse_aligned(
 ) -> tuple[_FusionType, list[int]]:
     """Return the fusion of networks, without provenance, and the canonical order in which they were fused.
 
-    Parameters
-    ----------
-    models : NetworksWithSymmetry
-        The J networks.
-    method : NetworkMethod
-        Aligns and averages them.
-    weights : array of shape (J,)
-        Weight of each network, summing to 1.
-    arguments : NetworkArguments
-        Target widths, reference and inputs.
-    rng, progress
-        As for any method.
-    fusion_type : type
-        Class of the fusion.
-    information : sequence of FisherInformation, optional
-        Of each network, for methods that weigh parameters by it.
-    priors : sequence of mappings, optional
-        Prior variance by name of the parameter, of each network; None in it where a network states none.
+    `weights` (J,) sum to 1. `information` is the Fisher information of each network, for methods that weigh by it;
+    `priors` the prior variance by parameter, None for a network that states none.
     """
     inputs = models.inputs
     order = canonical_order(inputs)
@@ -177,10 +158,8 @@ def fuse_aligned(
 def target_units(models: NetworksWithSymmetry, method: NetworkMethod, arguments: NetworkArguments) -> dict[str, int]:
     """Return the number of units of the fused network by group: of the target module, as stated, or by the method.
 
-    Raises
-    ------
-    OptionError
-        For a reference that is no number of a model, targets that are none, or widths that groups cannot have.
+    Raises OptionError for a reference that is no number of a model, targets that are none, or widths that groups cannot
+    have.
     """
     count = len(models.networks)
     if arguments.reference is not None and not _is_index(arguments.reference, count):

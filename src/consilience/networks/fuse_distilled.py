@@ -81,27 +81,9 @@ def fuse_distilled(
 ) -> NetworkFusion:
     """Return the fusion of networks whose network was distilled from all of them, without provenance.
 
-    Parameters
-    ----------
-    models : NetworksWithSymmetry
-        The J networks, in the order of the call.
-    sites : Sites
-        What they say, in the same order.
-    arguments : NetworkArguments
-        Of the call.
-    method : Distill
-        How units are matched, and how the network is trained.
-    rng : numpy.random.Generator
-        Source of all random choices.
-    progress : callable
-        Called with (steps done, steps in all), while images are matched and while the network is trained.
-
-    Raises
-    ------
-    InputError
-        Where nothing tells what inputs are like, and for a target with other outputs.
-    OptionError
-        For a time in which no step can be made.
+    Networks and sites are in the order of the call; `method` says how units are matched and how the network is trained.
+    Raises InputError where nothing tells what inputs are like, and for a target with other outputs; OptionError for a
+    time in which no step can be made.
     """
     started = time.monotonic()
     if problems := distillation_problems(models, sites, arguments):
@@ -154,12 +136,8 @@ def fuse_distilled(
 def _inputs(workshop: Workshop, method: Distill, rng: np.random.Generator) -> ChoiceInputs:
     """Return the inputs to train on, to stop by and to score on.
 
-    Raises
-    ------
-    InputError
-        Where nothing tells what inputs are like.
-    OptionError
-        For a time in which images cannot be matched.
+    Raises InputError where nothing tells what inputs are like, and OptionError for a time in which images cannot be
+    matched.
     """
     from consilience.networks.choice.inputs import choice_inputs  # here, since it needs torch
 
@@ -244,10 +222,7 @@ def _judged(comparison: NetworkComparison, start: Candidate, taken: Candidate) -
 def _start_of_other(target: nn.Module, comparison: NetworkComparison) -> Candidate:
     """Return a network of another architecture as a start.
 
-    Raises
-    ------
-    InputError
-        For one that does not take the networks' inputs, or answers otherwise.
+    Raises InputError for one that does not take the networks' inputs, or answers otherwise.
     """
     from consilience.networks.module_inputs import refuse_unfit
 

@@ -269,10 +269,7 @@ class NetworkFusion(Fusion):
     def module_of(self, network: Network) -> Any:
         """Return one of the networks that were fused, or an aligned one, as a module in evaluation mode.
 
-        Raises
-        ------
-        InputError
-            When the models were files without a module.
+        Raises InputError when the models were files without a module.
         """
         if self._rebuild is None:
             text = "give `module=`, a function that makes one"
@@ -399,14 +396,7 @@ without it, and with inputs of ten times the models' scale, 9. Chosen by hand.""
 def norm_distance(fused: Mapping[str, AnyArray], models: Sequence[Mapping[str, AnyArray]], weights: Array) -> float:
     """Return how far gamma and beta of batch normalisation are from those of the models, in units of their gamma.
 
-    Parameters
-    ----------
-    fused : mapping of str to array
-        Arrays of the fused network.
-    models : sequence of mappings of str to array, of length n_models
-        Those of the models, with their units in its order.
-    weights : array of shape (n_models,)
-        Weight of each model.
+    The models have their units in the fused network's order, and `weights` (n_models,).
     """
     paths = [key.removesuffix("running_var") for key in fused if key.endswith("running_var")]
     distances = [

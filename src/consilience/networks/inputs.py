@@ -118,21 +118,10 @@ def describe_networks(
 ) -> list[DescribedNetwork]:
     """Return the networks of all inputs.
 
-    Parameters
-    ----------
-    inputs : sequence of NamedInput
-        Modules, Networks and files.
-    mapped : bool
-        Whether arrays stay in their files until their values are used; digests are then not taken.
-    template : Module, optional
-        A module of the architecture, which says how parametrised layers of files and state dicts compute their weights.
-    example : Tensor or tuple, optional
-        Arguments for a call of the modules, which gives lazy layers their shapes. Default: lazy layers are refused.
-
-    Raises
-    ------
-    InputError
-        Naming everything that is no network, and files given twice.
+    With `mapped`, arrays stay in their files until their values are used, and no digests are taken. `template` is a
+    module of the architecture, which says how parametrised layers of files and state dicts compute their weights;
+    `example` has the arguments of a call, which gives lazy layers their shapes: else they are refused. Raises
+    InputError, naming everything that is no network, and files given twice.
     """
     reading = NetworkReading(mapped, template, example)
     gathered, problems = gather(inputs, reading)
@@ -151,10 +140,7 @@ def describe_networks(
 class NetworkReading(Reading[DescribedNetwork]):
     """How networks are read: modules, state dicts, Networks, and files, whose arrays may stay there.
 
-    Parameters
-    ----------
-    mapped, template, example
-        As `describe_networks` takes them.
+    `mapped`, `template` and `example` are as `describe_networks` takes them.
     """
 
     called = "a network"
@@ -285,10 +271,7 @@ def split_companions(inputs: Sequence[NamedInput], *formats: str) -> tuple[list[
 def values_in_order(values: Any, names: Sequence[str], option: str) -> Sequence[Any] | None:
     """Return one value for each network, in their order, of a list or a mapping by name; None where none were given.
 
-    Raises
-    ------
-    OptionError
-        For anything else, and another number of values.
+    Raises OptionError for anything else, and another number of values.
     """
     values = in_order(values, names, option)
     if values is None:
@@ -309,16 +292,8 @@ def assign_by_digest(
 ) -> tuple[dict[int, CompanionType], list[Problem]]:
     """Return the companion of every network that has one, by the network's number, and what is wrong with the others.
 
-    Parameters
-    ----------
-    networks : sequence of DescribedNetwork
-        The networks.
-    companions : sequence
-        In any order.
-    is_of : callable
-        Whether a companion is of a network, by digest.
-    unmatched, remedy : str
-        What to say of a companion of no network here.
+    Companions come in any order; `is_of` says by digest whether one is of a network. `unmatched` and `remedy` are what
+    to say of a companion of no network here.
     """
     by_network: dict[int, CompanionType] = {}
     problems: list[Problem] = []

@@ -110,10 +110,7 @@ class Networks(Kind):
     def withhold(self, file: SafetensorsFile, target: Path, min_count: float) -> Problem | None:
         """Refuse a description of classes with fewer observations than may leave; see `Kind.withhold`.
 
-        Raises
-        ------
-        InputError
-            For such a description; the rest of it cannot be separated from what was measured.
+        Raises InputError for such a description; the rest of it cannot be separated from what was measured.
         """
         from consilience.networks.descriptions.files import DESCRIPTION_FILES
 
@@ -260,10 +257,7 @@ def load_curves(
 ) -> dict[str, Any]:
     """Return the loss barriers and planes that a report page shows, read from files, by name.
 
-    Raises
-    ------
-    OptionError
-        For data, which are shown of statistical models only.
+    Raises OptionError for data, which are shown of statistical models only.
     """
     if data or truth is not None:
         raise OptionError("`data=`, `truth=`: for statistical models, and this is a network; see `barriers=`")
@@ -296,13 +290,7 @@ def network_facets(
 
 
 def refuse_not_finite(file: SafetensorsFile, arrays: Mapping[str, AnyArray], constants: Container[str] = ()) -> None:
-    """Raise for arrays with values that are not finite, but for those that are constants.
-
-    Raises
-    ------
-    InputError
-        Naming the first of them.
-    """
+    """Raise InputError, naming the first, for arrays that are not finite and no constants."""
     from consilience.networks.network import is_finite
 
     non_finite = [name for name, values in arrays.items() if name not in constants and not is_finite(values)]

@@ -37,14 +37,7 @@ def match_quality(
 ) -> dict[str, GroupQuality]:
     """Return the match quality of every group.
 
-    Parameters
-    ----------
-    networks : sequence of Network, of length n_models
-        The models.
-    weights : ndarray of shape (n_models,)
-        Weight of each model; they sum to 1.
-    transports : sequence of mappings of str to Transport, of length n_models
-        For every model and group, the transport of its units.
+    `weights` (n_models,) sum to 1; `transports` are those of the units of every model and group.
     """
     symmetry = networks[0].symmetry
     after = _squared_distances([n.move(t) for n, t in zip(networks, transports, strict=True)], weights)

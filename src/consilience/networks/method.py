@@ -208,25 +208,13 @@ class NetworkMethod(Options, ABC):
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return the transports of all models.
 
-        Parameters
-        ----------
-        ensemble : NetworkEnsemble
-            The prepared networks.
-        rng : numpy.random.Generator
-            Source of all random choices.
-        progress : callable
-            Called with (steps done, steps in all).
+        All random choices come from `rng`; `progress` is called with (steps done, steps in all).
         """
 
     def default_units(self, networks: Sequence[Network], reference: int | None) -> dict[str, int]:
         """Return the default widths of the fused network: of every group the widest model's.
 
-        Parameters
-        ----------
-        networks : sequence of Network
-            The models.
-        reference : int, optional
-            Index of the reference model, if the user chose one.
+        `reference` is the number of the reference model, if the user chose one.
         """
         return {name: max(network.units[name] for network in networks) for name in networks[0].units}
 
@@ -270,24 +258,8 @@ class NetworkMethod(Options, ABC):
     def fuse(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress = silent) -> NetworkOutcome:
         """Align the networks and average them.
 
-        Parameters
-        ----------
-        ensemble : NetworkEnsemble
-            The networks.
-        rng : numpy.random.Generator
-            Source of all random choices.
-        progress : callable, optional
-            Called with (steps done, steps in all). Default: silent.
-
-        Returns
-        -------
-        NetworkOutcome
-            The alignment, the fused network in the precision of the reference model, and the averaged networks.
-
-        Raises
-        ------
-        InputError
-            When the networks do not fit the options.
+        The outcome has the alignment, the fused network in the precision of the reference model, and the averaged
+        networks. Raises InputError when the networks do not fit the options.
         """
         if reasons := self.reasons(ensemble):
             raise InputError(reasons)
@@ -368,19 +340,8 @@ def average(
 ) -> dict[str, AnyArray]:
     """Return the average of transported networks, every weight over the models that own the unit which receives it.
 
-    Parameters
-    ----------
-    ensemble : NetworkEnsemble
-        The networks and their weights.
-    transports : tuple of mappings of str to Transport, of length n_models
-        For every model and group, the transport of its units.
-    robust : RobustEstimator, optional
-        Robust average to take instead of the weighted mean. Default: the weighted mean.
-
-    Returns
-    -------
-    dict of str to array
-        The fused floating-point arrays in the shapes of the fused network, in working precision.
+    `transports` are those of the units of every model and group; `robust` replaces the weighted mean. Floating-point
+    arrays come in the shapes of the fused network, in working precision.
     """
     weights = ensemble.weights.tolist()
     layouts = {key: ensemble.symmetry.layouts[key] for key in ensemble.networks[0].working}
@@ -415,11 +376,6 @@ def robust_average(
     the median distance, are left out as a whole (`core.robust`): the units of one network rely on each
     other. They are judged by their weights as they are, and those that pass once more by standardized weights, in
     which small pushes show.
-
-    Parameters
-    ----------
-    ensemble, transports
-        As for ``average``.
     """
     voters = np.flatnonzero(ensemble.weights > 0)
     layouts = {key: ensemble.symmetry.layouts[key] for key in ensemble.networks[0].working}
@@ -515,19 +471,7 @@ def owned_entries(axis: Axis, transports: Mapping[str, Transport], units: Mappin
 def check_widths(symmetry: Symmetry, units: Mapping[str, int], requested: Mapping[str, int] | None) -> dict[str, int]:
     """Return the widths of the fused network: the defaults, replaced by the checked widths that the user requested.
 
-    Parameters
-    ----------
-    symmetry : Symmetry
-        The symmetry of the networks.
-    units : mapping of str to int
-        Default number of units of every group.
-    requested : mapping of str to int, optional
-        Number of units of some groups. Default: none.
-
-    Raises
-    ------
-    OptionError
-        For groups that do not exist or cannot be resized, and numbers that are not positive.
+    Raises OptionError for groups that do not exist or cannot be resized, and numbers that are not positive.
     """
     widths = dict(units)  # of the fused network
     if not isinstance(requested, Mapping | None):

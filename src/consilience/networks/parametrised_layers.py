@@ -152,12 +152,7 @@ def plain_module(module: nn.Module) -> nn.Module:
 def copy_of_module(module: nn.Module, memo: dict[int, Any] | None = None) -> Any:
     """Return a deep copy of a module; what layers have computed and keep, such as weights of hooks, is copied detached.
 
-    Parameters
-    ----------
-    module : Module
-        The module.
-    memo : dict of int to object, optional
-        What stands in the copy for objects of the module, by their identity.
+    `memo` has what stands in the copy for objects of the module, by their identity.
     """
     import torch
 

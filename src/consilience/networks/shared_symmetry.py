@@ -66,25 +66,11 @@ def with_symmetry(
 ) -> NetworksWithSymmetry:
     """Return the networks with the symmetry that they share, proved where there are modules and an example.
 
-    Parameters
-    ----------
-    inputs : sequence of DescribedNetwork
-        The networks.
-    symmetry : Symmetry or path, optional
-        A symmetry or its file. Default: the one that inputs came with, or else that of the first module, traced.
-    example : Tensor or tuple, optional
-        Arguments for a call of the modules; needed to trace and to prove.
-    module : torch.nn.Module or callable, optional
-        A module of the architecture, or a function that makes one, where the inputs are files.
-    rng : numpy.random.Generator
-        Draws the random group elements of the proof.
-
-    Raises
-    ------
-    InputError
-        For networks that differ in more than widths, or a symmetry that is wrong.
-    OptionError
-        If there is no symmetry, nor what it takes to trace one.
+    `symmetry`, or its file, is by default the one that inputs came with, or else that of the first module, traced;
+    `example` has arguments for a call of the modules, to trace and to prove, with random elements of groups from `rng`;
+    `module`, or a function that makes one, is of the architecture, where the inputs are files. Raises InputError for
+    networks that differ in more than widths, or a symmetry that is wrong, and OptionError if there is no symmetry, nor
+    what it takes to trace one.
     """
     template = _template(inputs, module)
     stated = [network.symmetry for network in inputs if network.symmetry is not None]
@@ -114,19 +100,8 @@ def without_symmetry(
 ) -> NetworksWithSymmetry:
     """Return the networks under the trivial symmetry, for methods that take units as they are numbered.
 
-    Parameters
-    ----------
-    inputs : sequence of DescribedNetwork
-        The networks.
-    module : torch.nn.Module or callable, optional
-        As in `with_symmetry`.
-    aliases : sequence of mappings of str to str
-        Other names of tied arrays to their names, such as Fisher information states them for networks that are files.
-
-    Raises
-    ------
-    InputError
-        For networks that are not of one architecture.
+    `aliases` are other names of tied arrays to their names, such as Fisher information states them for networks that
+    are files. Raises InputError for networks that are not of one architecture.
     """
     template = _template(inputs, module)
     tied = {alias: name for by_alias in aliases for alias, name in by_alias.items()}

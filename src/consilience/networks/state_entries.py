@@ -38,18 +38,8 @@ def is_state_dict(model: object) -> bool:
 def dense_arrays(state: Mapping[str, AnyArray], label: str) -> dict[str, AnyArray]:
     """Return the arrays of a state dict, not copied and without gradients; extra state is left out.
 
-    Parameters
-    ----------
-    state : mapping of str to object
-        What ``module.state_dict()`` returns.
-    label : str
-        The network's name in messages.
-
-    Raises
-    ------
-    InputError
-        With a line for every entry that is no dense tensor: lazy, sparse, quantised, nested, sharded, without values,
-        or no tensor at all.
+    `label` is the network's name in messages. Raises InputError with a line for every entry that is no dense tensor:
+    lazy, sparse, quantised, nested, sharded, without values, or no tensor at all.
     """
     arrays: dict[str, AnyArray] = {}
     problems: list[Problem] = []

@@ -37,16 +37,8 @@ def summary_lines(
 ) -> list[str]:
     """Return the lines of a summary after the verdict: widths, match quality by group, open problems.
 
-    Parameters
-    ----------
-    fusion : NetworkFusion
-        The fusion.
-    what : str
-        Name of the kind of model, in the plural.
-    more : sequence of str
-        Lines after the objective.
-    is_comparable : callable
-        Whether the distances between the units of a group, given by name, mean something.
+    `what` names the kind of model, in the plural; `more` are lines after the objective; `is_comparable` says whether
+    the distances between the units of a group, given by name, mean something.
     """
     method = fusion.provenance["method"]
     lines = [] if fusion.judgement is None else list(_candidates(fusion.judgement))

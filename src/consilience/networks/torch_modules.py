@@ -88,12 +88,8 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 def make_template(module: nn.Module | Callable[[], nn.Module] | None) -> nn.Module | None:
     """Return the network that was handed in, or that a function makes, its initial weights drawn with seed 0.
 
-    A symmetry is proved at the initial weights, and the proof is written to files: same seed, same bytes.
-
-    Raises
-    ------
-    OptionError
-        For anything else.
+    A symmetry is proved at the initial weights, and the proof is written to files: same seed, same bytes. Raises
+    OptionError for anything else.
     """
     made: Any = module
     if module is not None and not is_module(module) and callable(module):
@@ -109,10 +105,8 @@ def make_template(module: nn.Module | Callable[[], nn.Module] | None) -> nn.Modu
 def arrays_of_module(module: nn.Module, label: str | None = None) -> dict[str, AnyArray]:
     """Return the state of a module: parameters and persistent buffers by name, not copied; no extra state.
 
-    Raises
-    ------
-    InputError
-        For entries that are no dense tensors, by the module's name in messages (default: that of its class).
+    Raises InputError for entries that are no dense tensors, by the module's name in messages (default: that of its
+    class).
     """
     return dense_arrays(module.state_dict(), type(module).__name__ if label is None else label)
 
@@ -120,10 +114,7 @@ def arrays_of_module(module: nn.Module, label: str | None = None) -> dict[str, A
 def initialised(module: nn.Module, example: Any) -> nn.Module:
     """Return a module whose lazy layers have shapes: itself, or a copy that was called on an example, with seed 0.
 
-    Raises
-    ------
-    InputError
-        For an example that it does not take.
+    Raises InputError for an example that it does not take.
     """
     lazy: list[Any] = [one for one in (*module.parameters(), *module.buffers()) if is_uninitialised(one)]
     if example is None or not lazy:
@@ -205,20 +196,8 @@ def tensor_beside(values: AnyArray, tensor: Any) -> Any:
 def module_with(template: nn.Module, arrays: Mapping[str, AnyArray], symmetry: Symmetry) -> nn.Module:
     """Return a copy of a module with other arrays, its layers resized where the arrays have another width.
 
-    Parameters
-    ----------
-    template : Module
-        A module of the architecture; it is left as it is.
-    arrays : mapping of str to array
-        Every array by name; those of tied weights under one name at least. Weights of parametrised layers under their
-        own names, or under those of their parts.
-    symmetry : Symmetry
-        Which names are tied.
-
-    Raises
-    ------
-    InputError
-        When the arrays are not those of the module.
+    Arrays of tied weights, which `symmetry` knows, come under one name at least; weights of parametrised layers under
+    their own names, or under those of their parts. Raises InputError when the arrays are not those of the module.
     """
     import torch
 
@@ -273,10 +252,7 @@ def is_scripted(module: nn.Module) -> bool:
 def refuse_scripted_parts(module: nn.Module | None, label: str) -> None:
     """Raise for a TorchScript module with parts of weights, of which its code does not say how they are combined.
 
-    Raises
-    ------
-    UnsupportedError
-        Naming the weights.
+    Raises UnsupportedError, naming the weights.
     """
     if module is None or not is_scripted(module):
         return

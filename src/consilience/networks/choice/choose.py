@@ -110,7 +110,7 @@ class CandidateScores:
     # By site's own network, what it counts: of sites that cannot be told apart that of the most is taken.
     sizes: Sequence[float] | None = None
     mean_gap: float = 0.0  # the mean of the sites' gaps over all observations: what drawn inputs of all cannot tell
-    # Whether a candidate was fitted to drawn inputs; only these need their margin for harm to be excluded. None for none.
+    # Whether a candidate was fitted to drawn inputs; only these need their margin for harm to be excluded. None: none.
     is_fitted: Sequence[bool] | None = None
     ensemble: Array | None = None  # (n,), losses of the ensemble of all sites
     is_waivable: Sequence[bool] | None = None  # whether the ensemble may waive a margin; None for all

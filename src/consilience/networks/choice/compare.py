@@ -75,10 +75,7 @@ class CandidateComparison:
     def one_output(self) -> OneOutput | None:
         """What networks of one output for two classes return; None for all others.
 
-        Raises
-        ------
-        UnsupportedError
-            Where it is neither the log odds of a linear layer nor a probability.
+        Raises UnsupportedError where it is neither the log odds of a linear layer nor a probability.
         """
         classes = self.workshop.sites.classes
         if classes is None or len(classes) != 2:

@@ -34,16 +34,8 @@ def excess_errors(
 ) -> ExcessErrors:
     """Return by how much more often the sites' networks err on drawn inputs.
 
-    Parameters
-    ----------
-    descriptions : sequence of Description or None
-        What every site says.
-    answers_of : callable
-        Called with the number of a site and inputs (n, ...); returns what its network answers (n, C).
-    beside_module : Module
-        On whose device, and in whose precision, inputs are.
-    rng : numpy.random.Generator
-        Draws the inputs.
+    `answers_of` takes the number of a site and inputs (n, ...), on the device and in the precision of `beside_module`,
+    and returns what its network answers (n, C).
     """
     excesses, observations = [0.0] * len(descriptions), [0.0] * len(descriptions)
     for site, (said, stream) in enumerate(zip(descriptions, rng.spawn(len(descriptions)), strict=True)):

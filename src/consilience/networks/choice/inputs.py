@@ -174,27 +174,10 @@ def choice_inputs(
 ) -> ChoiceInputs | None:
     """Return inputs for a choice, or None where nobody says what inputs are like.
 
-    Parameters
-    ----------
-    sites : Sites
-        What the sites say, in the order of the modules.
-    modules : sequence of Module
-        The sites' networks.
-    given : Tensor or iterable of batches, optional
-        Unlabelled inputs of the caller.
-    example : Tensor or tuple, optional
-        An input that the networks take, for the shape of matched inputs.
-    n_inputs : int
-        Inputs to fit candidates on.
-    rng : numpy.random.Generator
-        Source of all draws.
-    progress : callable
-        Called with (steps done, steps in all) while images are matched.
-    max_seconds : float, optional
-        Of the call; images take `IMAGE_SHARE` of it at most. Default: no bound.
-    distils : bool, optional
-        Whether networks are distilled on them, so that images are matched beside draws from which batch normalisation
-        may not learn. Default: not.
+    Modules are in the order of the sites. `given` are unlabelled inputs of the caller, `example` is an input for the
+    shape of matched ones, `n_inputs` how many candidates are fitted on. Images are matched in `IMAGE_SHARE` of
+    `max_seconds` at most; where networks are distilled (`distils`), also beside draws from which batch normalisation
+    may not learn.
     """
     draw_rng, image_rng, shift_rng, excess_rng = rng.spawn(4)
     if given is not None:
@@ -334,12 +317,8 @@ def _match(
 def _split(given: Any, module: nn.Module, rng: np.random.Generator) -> ChoiceInputs:
     """Return given inputs in three parts.
 
-    Raises
-    ------
-    InputError
-        For inputs that are not finite, or that the networks do not take.
-    UnsupportedError
-        For inputs that are not tensors, or fewer than there are parts.
+    Raises InputError for inputs that are not finite, or that the networks do not take, and UnsupportedError for what is
+    no tensor, or fewer inputs than parts.
     """
     if isinstance(given, tuple) and len(given) == 2 and np.ndim(given[1]) < np.ndim(given[0]):
         given = given[0]  # (X, y)

@@ -67,10 +67,8 @@ class KroneckerMerges:
     def of(cls, workshop: Workshop) -> KroneckerMerges | None:
         """Return the merges of a fusion; None where not every site says its layers' factors, or widths differ.
 
-        Raises
-        ------
-        UnsupportedError
-            For factors that are not of the same parameters at all sites, such as where one froze a bias.
+        Raises UnsupportedError for factors that are not of the same parameters at all sites, such as where one froze a
+        bias.
         """
         if not workshop.has_equal_widths or workshop.models.template is None:
             return None
@@ -187,16 +185,8 @@ def kronecker_candidates(
 ) -> Iterator[Candidate]:
     """Yield the base merged by the sites' Kronecker factors, at several dampings, one at a time.
 
-    Parameters
-    ----------
-    workshop : Workshop
-        The networks.
-    classifies : bool
-        Whether outputs are those of classes.
-    is_too_late : callable
-        Tells whether a candidate of some name is to be left out for want of time, and notes it.
-    or_noted : callable
-        Context in which a candidate of some name is made, or left out with a note on why.
+    `classifies` says whether outputs are those of classes; `is_too_late` whether time is up for a candidate, which it
+    notes; in the context `or_noted` a candidate is made, or left out with a note on why.
     """
     merges = None
     with or_noted("kfac"):

@@ -108,19 +108,8 @@ def weigh_sites(
 ) -> tuple[Array, bool, Array | None]:
     """Return weights (J,) that sum to 1, whether anybody stated them, and the observations (J,) where these weigh.
 
-    Parameters
-    ----------
-    names : sequence of str
-        The sites' names.
-    weights, n_observations : optional
-        What the caller of ``fuse`` says; weights come first.
-    said : sequence of (float or None)
-        Observations of each site as it says itself; they weigh where the caller says nothing and no site is silent.
-
-    Raises
-    ------
-    OptionError
-        For anything but a number for each site.
+    What the caller of ``fuse`` says weighs, `weights` first; else the observations as sites say them (`said`), where no
+    site is silent. Raises OptionError for anything but a number for each site.
     """
     numbers = stated_numbers(n_observations, names)
     stated = None

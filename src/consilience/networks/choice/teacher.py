@@ -96,12 +96,8 @@ def stationary_answers(
 ) -> Array:
     """Return the stationary ensemble (n, C) of the sites' probabilities (J, n, C), with counts of classes (J, C).
 
-    Parameters
-    ----------
-    are_removed : sequence of bool
-        Whether a site's probabilities lack the frequencies of its classes, which are then put back.
-    weights : array of shape (J,), optional
-        The sites' shares in classes that nobody holds. Default: those in all counts.
+    Where a site's probabilities lack the frequencies of its classes (`are_removed`), these are put back. `weights` (J,)
+    are the sites' shares in classes that nobody holds, by default those in all counts.
     """
     logarithms = np.log(np.maximum(probabilities, SMALLEST_PROBABILITY))
     logarithms += np.where(are_removed, 1.0, 0.0)[:, None, None] * log_class_counts(counts)[:, None]
@@ -125,19 +121,7 @@ COORDINATES_PER_DEGREE = 20
 def site_posterior(moments: Sequence[Moments], weights: Array, inputs: Array) -> Array:
     """Return p(j | x) (J, n) of each site for inputs (n, d), given the moments of the sites' inputs.
 
-    Parameters
-    ----------
-    moments : sequence of description.Moments
-        Of the J sites' inputs.
-    weights : array of shape (J,)
-        Prior weights of the sites; of weight 0, probability 0.
-    inputs : array of shape (n, d)
-        The inputs.
-
-    Returns
-    -------
-    array of shape (J, n)
-        Columns sum to 1.
+    `weights` (J,) are the prior; a site of weight 0 has probability 0. Columns sum to 1.
 
     Examples
     --------

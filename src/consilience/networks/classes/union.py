@@ -35,17 +35,8 @@ LOG_ODDS_OF_NEW = 10.0
 def unite_classes(networks: Sequence[DescribedNetwork], example: Any) -> list[DescribedNetwork]:
     """Return networks with heads of the union of their classes, in natural order of the names.
 
-    Parameters
-    ----------
-    networks : sequence of DescribedNetwork
-        Modules, each with a description that names its classes.
-    example : Tensor or tuple
-        An input that they take.
-
-    Raises
-    ------
-    InputError
-        Naming networks that are no modules, do not name their classes, or do not end in a linear layer with a bias.
+    `example` is an input that they take. Raises InputError, naming networks that are no modules, do not name their
+    classes, or do not end in a linear layer with a bias.
     """
     problems = [
         Problem(

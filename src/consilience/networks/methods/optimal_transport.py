@@ -79,12 +79,8 @@ class TransportMethod(LayerwiseMethod):
     def plans(self, costs: Mapping[str, Array], epsilon: float) -> dict[str, Transport]:
         """Return the transports of one model's group (first) and of the groups inside it, by least cost.
 
-        Parameters
-        ----------
-        costs : mapping of str to ndarray of shape (K, k_j)
-            By group, costs of moving a unit of the model (column) to a unit of the fused network (row).
-        epsilon : float
-            Weight of the entropy, relative to the largest cost; 0 solves exactly.
+        `costs` (K, k_j), by group, are those of moving a unit of the model (column) to a unit of the fused network
+        (row); `epsilon` is the weight of the entropy relative to the largest cost, and 0 solves exactly.
         """
         group, *inside = costs
         if inside:  # attention heads: their units are never split, so plans are assignments
@@ -106,17 +102,7 @@ def squared_costs(support: AnyArray, rows: UnitRows, model: int, support_squares
     """Return the mean squared distances (K, k_j) of support rows from the rows of one model's units.
 
     Formula (7) as one matrix product: |x|^2 + |y|^2 - 2 <x, y>, with |y|^2 the mean square under the coupling before.
-
-    Parameters
-    ----------
-    support : array of shape (K, F)
-        Rows of the fused layer.
-    rows : UnitRows
-        Rows of all models' units.
-    model : int
-        Index of the model.
-    support_squares : array of shape (K,), optional
-        `row_squares` of the support, where they are known. Default: computed.
+    `support` (K, F) has the rows of the fused layer; `support_squares` (K,) are its `row_squares`, where known.
     """
     xp = array_namespace(support)
     # In as few passes over (K, k_j) as there may be: for layers of a few hundred units memory takes the time.

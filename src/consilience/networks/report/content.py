@@ -193,10 +193,7 @@ class _Provenance(BaseModel):
 def provenance_of(label: str, record: Mapping[str, Any]) -> _Provenance:
     """Return a provenance, validated: it may come from somebody else.
 
-    Raises
-    ------
-    FileFormatError
-        For a record that no fusion wrote.
+    Raises FileFormatError for a record that no fusion wrote.
     """
     return validate_document(label, _Provenance, record, "provenance", "give a file that a fusion was saved to")
 
@@ -232,17 +229,7 @@ def content_of(
 ) -> NetworkContent:
     """Return the content of the page of fused networks.
 
-    Parameters
-    ----------
-    shown : ShownNetworks
-        The fused network and those of its sites.
-    barriers, planes, scores : mapping, optional
-        By name, what was given with the fusion.
-
-    Raises
-    ------
-    FileFormatError
-        For a record that no fusion wrote.
+    Barriers, planes and scores are shown by name. Raises FileFormatError for a record that no fusion wrote.
     """
     provenance = provenance_of(shown.label, shown.record)
     places = sorted(

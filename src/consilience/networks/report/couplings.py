@@ -86,15 +86,7 @@ class Coupling:
 
 
 def couplings_of(matching: Mapping[str, Matching], models: Sequence[str]) -> tuple[Coupling, ...]:
-    """Return the coupling of every group and model, in this order.
-
-    Parameters
-    ----------
-    matching : mapping of str to Matching
-        By group, which fused unit each unit of every model became.
-    models : sequence of str
-        What to call the models.
-    """
+    """Return the coupling of every group and model, in this order."""
     matchings = [
         _GroupMatching(group, model, group_matching, site)
         for group, group_matching in matching.items()

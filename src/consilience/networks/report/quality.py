@@ -114,15 +114,6 @@ def layers_of(
         sum_j a_j |T_j theta_j - theta|^2 / sum_j a_j |T_j theta_j|^2,        theta = sum_j a_j T_j theta_j,
 
     summed over the arrays of the layer; running statistics of normalisation are left out. A layer of zeros has 0.
-
-    Parameters
-    ----------
-    networks : sequence of Network, of length J
-        The models.
-    weights : ndarray of shape (J,)
-        Weight of each, of sum 1.
-    transports : sequence of mapping of str to Transport, of length J
-        By group, where the units of each model go.
     """
     same_widths = all(dict(network.units) == dict(networks[0].units) for network in networks)
     # By layer: entries, then squared distance and mean square of the aligned models, then the same unaligned.

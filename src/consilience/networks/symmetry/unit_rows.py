@@ -22,19 +22,8 @@ from consilience.networks.symmetry.transport import Transport, move, to_blocks, 
 def odd_columns(shape: tuple[int, ...], layout: Layout, place: Place) -> NDArray[np.bool_]:
     """Return which columns of `unit_rows` change sign with the unit.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Shape of the dense array.
-    layout : Layout
-        Its layout.
-    place : Place
-        The place of which rows are taken.
-
-    Returns
-    -------
-    ndarray of bool, shape (F,)
-        In the order of the columns of `unit_rows`: (axes before, outer, inner and axes after).
+    They (F,) are in the order of the columns of `unit_rows`: axes before, outer, inner and axes after; `shape` is that
+    of the dense array.
     """
     segment = layout.axes[place.axis].segments[place.segment]
     odd = np.zeros(
@@ -48,16 +37,7 @@ def odd_columns(shape: tuple[int, ...], layout: Layout, place: Place) -> NDArray
 def unit_rows(values: AnyArray, layout: Layout, place: Place, units: Mapping[str, int]) -> AnyArray:
     """Return the entries of each unit at one of its places as the rows of a matrix (k, F).
 
-    Parameters
-    ----------
-    values : array
-        The array, dense.
-    layout : Layout
-        Its layout.
-    place : Place
-        Which segment of which axis.
-    units : mapping of str to int
-        Number of units of every group in this array.
+    The array is dense; `units` are numbers of units by group.
     """
     axis = layout.axes[place.axis]
     if place.axis == 0 and values.ndim == 2 and len(axis.segments) == 1:
@@ -89,14 +69,7 @@ def row_squares(rows: AnyArray) -> AnyArray:
 def take_units(values: AnyArray, layout: Layout, masks: Mapping[str, NDArray[np.bool_]]) -> AnyArray:
     """Return an array restricted to some units of each group.
 
-    Parameters
-    ----------
-    values : array
-        The array, as stored.
-    layout : Layout
-        Its layout.
-    masks : mapping of str to ndarray of bool, shape (k,)
-        By group, which units stay.
+    The array is as stored; `masks` (k,) say by group which units stay.
     """
     taken = to_dense(values, layout)
     xp = array_namespace(taken)
@@ -120,23 +93,9 @@ def entry_permutation(
 
     What travels beside an array entry by entry in a flattened order (Fisher factors, singular directions) is no array
     of its shape, and is reindexed so. The permutation is read off by moving an array that holds the numbers 1 .. size:
-    each new entry then names the old one in its absolute value, and its own change of sign in its sign.
-
-    Parameters
-    ----------
-    layout : Layout
-        The array's axes.
-    transports : mapping of str to Transport
-        By group, a permutation of its units, with signs or without.
-    units : mapping of str to int
-        Number of units of every group.
-
-    Returns
-    -------
-    entries : ndarray of int, shape (size,), or None
-        Old flat index of every new entry; None where all stay as they are.
-    signs : ndarray of shape (size,), or None
-        Factor 1 or -1 of every new entry; None where none changes its sign.
+    each new entry then names the old one in its absolute value, and its own change of sign in its sign. Transports are
+    permutations, with signs or without. Returned are the old flat index of every new entry (size,), None where all
+    stay, and the factor 1 or -1 of every new entry (size,), None where none changes its sign.
     """
     shape = layout.shape(units)
     # Numbers start at 1, so that the sign of each survives.

@@ -234,16 +234,7 @@ def _n_repetitions(factors: Sequence[Factor]) -> int | None:
 def at_host_units(axis: AxisTerms, host: AxisPart, units: Sequence[int], new_host: AxisPart | None = None) -> AxisTerms:
     """Return an axis at some units of a host: members in place of its families.
 
-    Parameters
-    ----------
-    axis : AxisTerms
-        The axis.
-    host : AxisPart
-        The host of which some units are selected.
-    units : sequence of int
-        The selected units.
-    new_host : AxisPart, optional
-        Where several are selected: the host of the families that remain.
+    Where several units are selected, `new_host` is the host of the families that remain.
     """
     terms = []
     for term in resolve(axis):

@@ -121,12 +121,8 @@ def _quiet() -> Iterator[None]:
 def export(module: nn.Module, example: Example) -> torch.export.ExportedProgram:
     """Return the graph of ATen operations of a module in evaluation mode.
 
-    Raises
-    ------
-    InputError
-        If the module cannot be called with the example.
-    UnsupportedError
-        If what it computes depends on the numbers in its inputs, or on things outside of it.
+    Raises InputError if the module cannot be called with the example, and UnsupportedError if what it computes depends
+    on the numbers in its inputs, or on things outside of it.
     """
     if is_scripted(module):
         text = "give the module that it was scripted from; method 'average' without `example=` needs no tracing"

@@ -89,13 +89,7 @@ class ModuleTrial:
 
 
 def make_trial(module: nn.Module, example: Example, symmetry: Symmetry, rng: np.random.Generator) -> ModuleTrial:
-    """Return a trial in the highest precision that the module runs in.
-
-    Raises
-    ------
-    UnsupportedError
-        If a copy of the module runs in none.
-    """
+    """Return a trial in the highest precision that the module runs in; UnsupportedError if it runs in none."""
     first_error: Exception | None = None
     for dtype, tolerance in OUTPUT_TOLERANCE.items():
         try:

@@ -50,17 +50,8 @@ _RULES: dict[str, OperatorRule] = {
 def trace(module: nn.Module, example: Any) -> Symmetry:
     """Return the symmetry of a module, unproved.
 
-    Parameters
-    ----------
-    module : Module
-        Any module; it is traced in evaluation mode and left as it was.
-    example : Tensor, tuple or dict
-        Example input: a tensor, a tuple of arguments, or a dict of keyword arguments.
-
-    Raises
-    ------
-    UnsupportedError
-        If the module cannot be exported, because what it computes depends on the numbers it is given.
+    It is traced in evaluation mode and left as it was; the example is a tensor, a tuple of arguments, or a dict of
+    keyword arguments. Raises UnsupportedError if what it computes depends on the numbers it is given.
 
     Examples
     --------

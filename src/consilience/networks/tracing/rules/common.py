@@ -198,18 +198,8 @@ def contract(record: TraceRecord, tensors: Sequence[TracedTensor], labels: Seque
     """Return a sum of products of tensors, as ``einsum`` computes it.
 
     Axes of one label move together. A summed label reads its units: the arrays that have it get an input side there,
-    and the labels that remain an output side.
-
-    Parameters
-    ----------
-    record : TraceRecord
-        Takes up what moves together.
-    tensors : sequence of TracedTensor
-        The factors.
-    labels : sequence of str
-        For each factor, one letter per axis.
-    out : str
-        The letters that remain, in order; all others are summed over.
+    and the labels that remain an output side. `labels` has one letter per axis of each factor, `out` the letters that
+    remain, in order; all others are summed over.
     """
     places: dict[str, list[tuple[int, int]]] = {}  # by letter: (number of the factor, axis) of each occurrence
     for factor, letters in enumerate(labels):
