@@ -192,10 +192,8 @@ def _templates(module: Any, names: Sequence[str]) -> list[nn.Module]:
     for each in module:
         template = make_template(each)
         if template is None:
-            raise OptionError(
-                "module",
-                "files have parameters only: give a network of the members' architecture, or a function that makes one",
-            )
+            remedy = "give a network of the members' architecture, or a function that makes one"
+            raise OptionError("module", f"files have parameters only: {remedy}")
         templates.append(template)
     return templates
 

@@ -204,12 +204,9 @@ def _activations(models: NetworksWithSymmetry, order: Sequence[int], inputs: Any
         described = models.inputs[i]
         of_model = activations(described.module or models.module(models.networks[i]), models.symmetry, batches)
         if overflowing := [group for group, values in of_model.items() if not np.isfinite(values).all()]:
-            raise InputError(
-                described.name,
-                f"has NaN or infinite activations in group {overflowing[0]} on these inputs",
-                "give inputs of the scale that it was trained on, or leave this network out",
-                "E-NUMBER",
-            )
+            text = f"has NaN or infinite activations in group {overflowing[0]} on these inputs"
+            remedy = "give inputs of the scale that it was trained on, or leave this network out"
+            raise InputError(described.name, text, remedy, "E-NUMBER")
         by_model.append(of_model)
     return tuple(by_model)
 

@@ -236,12 +236,9 @@ def load_network(file: SafetensorsFile) -> Network:
     """Return the network in a file that states its symmetry."""
     described = describe_network_file(file, file.label, file.label)
     if described.symmetry is None:
-        raise FileFormatError(
-            file,
-            "has no consilience metadata with a symmetry, so it is neither a posterior file nor a network of "
-            "known symmetry",
-            "read it with safetensors, or write it with consilience.save and its `symmetry=`",
-        )
+        text = "has no consilience metadata with a symmetry, so it is neither a posterior file nor a network of known symmetry"
+        remedy = "read it with safetensors, or write it with consilience.save and its `symmetry=`"
+        raise FileFormatError(file, text, remedy)
     # One file does not say what all networks of a fusion share: NaN is refused here, an infinity where it is fused.
     constants = frozenset(key for key, values in described.arrays.items() if not has_nan(values))
     return Network(

@@ -295,12 +295,8 @@ def refuse_not_finite(file: SafetensorsFile, arrays: Mapping[str, AnyArray], con
 
     non_finite = [name for name, values in arrays.items() if name not in constants and not is_finite(values)]
     if non_finite:
-        raise InputError(
-            [
-                Problem(file, f"array {name} has values that are not finite", code="E-NUMBER")
-                for name in non_finite[:MAX_ARRAYS_NAMED]
-            ]
-        )
+        texts = [f"array {name} has values that are not finite" for name in non_finite[:MAX_ARRAYS_NAMED]]
+        raise InputError([Problem(file, text, code="E-NUMBER") for text in texts])
 
 
 def array_scales(arrays: Mapping[str, AnyArray]) -> dict[str, float]:

@@ -479,19 +479,14 @@ def check_widths(symmetry: Symmetry, units: Mapping[str, int], requested: Mappin
         raise OptionError("target_widths", f"expected numbers of units by group, as {example}, found {requested!r:.80}")
     for name, width in (requested or {}).items():
         if name not in symmetry.by_name:
-            raise OptionError(
-                "target_widths",
-                f"group {name!r} does not exist{suggestion(name, symmetry.by_name)}; there are "
-                f"{', '.join(symmetry.by_name)}",
-            )
+            text = f"group {name!r} does not exist{suggestion(name, symmetry.by_name)}"
+            raise OptionError("target_widths", f"{text}; there are {', '.join(symmetry.by_name)}")
         if not is_count(width):
             raise OptionError("target_widths", f"group {name} must have at least one unit, found {width!r}")
         group = symmetry.by_name[name]
         if width != widths[name] and (not group.resizable or group.parent is not None):
-            raise OptionError(
-                "target_widths",
-                f"group {name} must keep its {widths[name]} units, since something in the network "
-                "(a normalisation over units, attention, a fixed reshape) depends on their number",
-            )
+            why = "(a normalisation over units, attention, a fixed reshape) depends on their number"
+            text = f"group {name} must keep its {widths[name]} units, since something in the network {why}"
+            raise OptionError("target_widths", text)
         widths[name] = int(width)
     return widths

@@ -79,10 +79,8 @@ class KroneckerMerges:
         first = _what_is_informed(workshop, information[0])
         for of_site in information[1:]:
             if _what_is_informed(workshop, of_site) != first:
-                raise UnsupportedError(
-                    f"{of_site.name} says Kronecker factors of other parameters than {information[0].name}; train the "
-                    "same ones at all sites"
-                )
+                text = f"{of_site.name} says Kronecker factors of other parameters than {information[0].name}"
+                raise UnsupportedError(f"{text}; train the same ones at all sites")
         # Factors move with units one to one, and with no others.
         transports = [transport for i in voting for transport in workshop.base.transports[i].values()]
         if any(one.is_soft or not np.array_equal(np.sort(one.labels), np.arange(one.width)) for one in transports):

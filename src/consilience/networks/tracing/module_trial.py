@@ -104,11 +104,9 @@ def make_trial(module: nn.Module, example: Example, symmetry: Symmetry, rng: np.
             return ModuleTrial(copied, cast_example, arrays, outputs, tolerance, is_double)
         except Exception as error:  # whatever the module's own code raises in a precision that it was not written for
             first_error = first_error or error
-    raise UnsupportedError(
-        type(module).__name__,
-        f"a copy of it does not run in float64 or float32 ({first_error})",
-        "let its forward take the precision of its weights",
-    ) from first_error
+    text = f"a copy of it does not run in float64 or float32 ({first_error})"
+    remedy = "let its forward take the precision of its weights"
+    raise UnsupportedError(type(module).__name__, text, remedy) from first_error
 
 
 def _randomise_arrays(
