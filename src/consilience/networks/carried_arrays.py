@@ -13,9 +13,8 @@ import numpy as np
 
 from consilience.checks import AnyArray
 from consilience.errors import Problem
-from consilience.networks.entry_names import is_counter
+from consilience.networks.entry_names import is_counter, is_extra_state
 from consilience.networks.network import Network, as_buffer, dtype_name, is_averaged, is_complex, is_finite, to_numpy
-from consilience.networks.state_entries import is_extra_state
 from consilience.networks.symmetry.transport import Transport, move
 
 CARRIED_REMEDY = "make it the same in all (quantised weights: dequantise), or leave it out"

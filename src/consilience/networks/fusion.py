@@ -34,7 +34,6 @@ from consilience.networks.descriptions.description import Description
 from consilience.networks.details import NetworkDetails
 from consilience.networks.files import with_tied_arrays, write_network
 from consilience.networks.fisher.information import FisherInformation
-from consilience.networks.match_quality import GroupQuality, match_quality
 from consilience.networks.network import (
     Network,
     never_saw_data,
@@ -44,6 +43,7 @@ from consilience.networks.network import (
     working_precision,
 )
 from consilience.networks.parametrised_layers import Parametrised, StoredArrays
+from consilience.networks.summary import GroupQuality, match_quality
 from consilience.networks.symmetry.transport import Transport
 
 if TYPE_CHECKING:

@@ -29,11 +29,10 @@ from consilience.files.quantisation import quantisation_beside
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.files.tensor_names import PLAIN_TYPES, unfit_tensors
 from consilience.networks.descriptions.description import Description
-from consilience.networks.entry_names import common_names
+from consilience.networks.entry_names import common_names, dense_arrays, extra_state, is_state_dict
 from consilience.networks.files import read_network
 from consilience.networks.network import Network, as_buffer, dtype_name, has_nan, to_bytes
 from consilience.networks.parametrised_layers import Parametrised, parts_of_module, plain_module
-from consilience.networks.state_entries import dense_arrays, extra_state, is_state_dict
 from consilience.networks.symmetry.symmetry import Symmetry, trivial_symmetry
 from consilience.networks.torch_modules import arrays_of_module, initialised, is_module, unwrapped
 from consilience.networks.weight_parts import plain_arrays
@@ -236,9 +235,11 @@ def load_network(file: SafetensorsFile) -> Network:
     """Return the network in a file that states its symmetry."""
     described = describe_network_file(file, file.label, file.label)
     if described.symmetry is None:
-        text = "has no consilience metadata with a symmetry, so it is neither a posterior file nor a network of known symmetry"
+        text = "has no consilience metadata with a symmetry"
         remedy = "read it with safetensors, or write it with consilience.save and its `symmetry=`"
-        raise FileFormatError(file, text, remedy)
+        raise FileFormatError(
+            file, f"{text}, so it is neither a posterior file nor a network of known symmetry", remedy
+        )
     # One file does not say what all networks of a fusion share: NaN is refused here, an infinity where it is fused.
     constants = frozenset(key for key, values in described.arrays.items() if not has_nan(values))
     return Network(

@@ -229,10 +229,10 @@ class Networks(Kind):
 
 def _write(model: Any, path: Path, symmetry: Symmetry | None) -> None:
     """Write a network, or a module or state dict with a symmetry or without."""
+    from consilience.networks.entry_names import dense_arrays, is_state_dict
     from consilience.networks.files import write_network
     from consilience.networks.inputs import describe_object
     from consilience.networks.network import Network
-    from consilience.networks.state_entries import dense_arrays, is_state_dict
     from consilience.networks.torch_modules import arrays_of_module, unwrapped
 
     if isinstance(model, Network) and model.is_untraced:

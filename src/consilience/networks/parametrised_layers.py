@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from consilience.checks import AnyArray
+from consilience.networks.entry_names import is_extra_state
 from consilience.networks.orthogonal_maps import nearest_orthogonal, orthogonal_part
-from consilience.networks.state_entries import is_extra_state
 from consilience.networks.weight_parts import (
     PARAMETRISATIONS,
     PartsOfWeight,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from consilience.checks import AnyArray
 from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.networks.entry_names import dense_arrays, is_extra_state, is_uninitialised
 from consilience.networks.parametrised_layers import Parametrised, copy_of_module, parts_of_module, set_hooked_weights
-from consilience.networks.state_entries import dense_arrays, is_extra_state, is_uninitialised
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.weight_parts import find_parts, unknown_parts, with_weights
 

@@ -24,8 +24,7 @@ from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.teacher import Teacher
 from consilience.networks.choice.verdict import Choice
 from consilience.networks.choice.workshop import Workshop
-from consilience.networks.classes.logits import OneOutput, TwoClasses
-from consilience.networks.classes.probabilities import as_probabilities
+from consilience.networks.classes.logits import OneOutput, TwoClasses, as_probabilities
 from consilience.networks.classes.shares import class_skew
 
 MAX_GAP_UNSAID = 0.05

@@ -21,8 +21,7 @@ from consilience.networks.choice.inputs import Rows
 from consilience.networks.choice.kronecker import MAX_KRONECKER, kronecker_candidates
 from consilience.networks.choice.workshop import Workshop
 from consilience.networks.classes.heads import class_heads, refit_head
-from consilience.networks.classes.logits import TwoClasses
-from consilience.networks.classes.probabilities import as_probabilities
+from consilience.networks.classes.logits import TwoClasses, as_probabilities
 from consilience.networks.classes.shares import class_shares, class_skew
 from consilience.networks.distillation import Distilled, distill, has_batch_norm, part_way
 from consilience.networks.fusion import NetworkFusion

@@ -26,7 +26,7 @@ from torch import Tensor
 from consilience.checks import Array
 from consilience.networks.choice.sites import Sites
 from consilience.networks.classes.logit_adjustment import log_class_counts
-from consilience.networks.classes.probabilities import SMALLEST_PROBABILITY, as_probabilities
+from consilience.networks.classes.logits import SMALLEST_PROBABILITY, as_probabilities
 from consilience.networks.classes.shares import class_shares
 from consilience.networks.classes.stationary import MIXING, stationary_posterior
 from consilience.networks.descriptions.description import Moments

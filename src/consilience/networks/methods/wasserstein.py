@@ -29,9 +29,13 @@ from consilience.core.methods import Requirement
 from consilience.core.progress import Progress, silent
 from consilience.networks.details import GroupDetails
 from consilience.networks.method import Alignment, NetworkEnsemble
-from consilience.networks.methods.barycenter_support import initial_support
 from consilience.networks.methods.layerwise import LayerMatching, UnitRows
-from consilience.networks.methods.optimal_transport import TransportMethod, squared_costs, transport_rows
+from consilience.networks.methods.optimal_transport import (
+    TransportMethod,
+    initial_support,
+    squared_costs,
+    transport_rows,
+)
 from consilience.networks.symmetry.transport import Injection, Transport
 
 MIN_RELATIVE_DECREASE = 1e-6

@@ -15,12 +15,12 @@ from consilience.core.findings import Findings, VerdictSummary, findings_of, ver
 from consilience.drawing.words import natural_key, short_names
 from consilience.files.document import validate_document
 from consilience.networks.files import NetworkFile
-from consilience.networks.match_quality import GroupQuality, match_quality
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods import NETWORK_METHODS
 from consilience.networks.network import Network, identity_transports, total_size
 from consilience.networks.report.couplings import Coupling, couplings_of
 from consilience.networks.report.quality import GroupSummary, LayerSummary, layers_of
+from consilience.networks.summary import GroupQuality, match_quality
 from consilience.networks.symmetry.symmetry import Symmetry
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from consilience.errors import UnsupportedError
-from consilience.networks.state_entries import is_extra_state
+from consilience.networks.entry_names import is_extra_state
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import evaluating, seeded_torch
 from consilience.networks.tracing.export import Example

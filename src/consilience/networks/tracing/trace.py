@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from consilience.networks.state_entries import is_extra_state
+from consilience.networks.entry_names import is_extra_state
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.tracing.axis_parts import AxisTerms, fixed_axis, free_axis
 from consilience.networks.tracing.export import as_example, export

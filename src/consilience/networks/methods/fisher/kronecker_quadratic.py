@@ -25,7 +25,7 @@ from functools import cached_property
 import numpy as np
 
 from consilience.checks import Array
-from consilience.networks.methods.fisher.conjugate_gradients import conjugate_gradients
+from consilience.networks.methods.fisher.precision import conjugate_gradients
 
 MIN_RIDGE = 1e-9
 """Ridge of the regression mean, relative to the mean square of inputs, for those that are constantly zero: as small as

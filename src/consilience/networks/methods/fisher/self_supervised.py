@@ -30,13 +30,11 @@ from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem
 from consilience.networks.details import NetworkDetails
 from consilience.networks.fisher.information import FisherInformation
-from consilience.networks.methods.fisher.base import FisherMethod, Prior
-from consilience.networks.methods.fisher.conjugate_gradients import conjugate_gradients
-from consilience.networks.methods.fisher.informed import MergedParameters
+from consilience.networks.methods.fisher.informed import FisherMethod, MergedParameters, Prior
 from consilience.networks.methods.fisher.masked_objective import LowRankGaussian, Mask, MaskedObjective, draw_masks
 from consilience.networks.methods.fisher.merging import RIDGE
 from consilience.networks.methods.fisher.parameter_vectors import AlignedSites
-from consilience.networks.methods.fisher.precision import PosteriorProduct
+from consilience.networks.methods.fisher.precision import PosteriorProduct, conjugate_gradients
 from consilience.networks.network import to_numpy
 
 AVERAGED_FRACTION = 0.2

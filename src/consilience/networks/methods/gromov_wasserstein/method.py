@@ -35,18 +35,17 @@ from consilience.matching.gromov_descent import (
 )
 from consilience.networks.details import GroupDetails
 from consilience.networks.method import Alignment, NetworkEnsemble
-from consilience.networks.methods.barycenter_support import initial_support
 from consilience.networks.methods.layerwise import LayerMatching, UnitRows
-from consilience.networks.methods.optimal_transport import squared_costs
+from consilience.networks.methods.optimal_transport import initial_support, squared_costs
 from consilience.networks.methods.wasserstein import WassersteinFusion, barycenter_rows, has_converged
-from consilience.networks.methods.weight_matching.match import match_weights
-from consilience.networks.methods.weight_matching.recurrent_matching import (
+from consilience.networks.methods.weight_matching.coordinate_descent import (
     RecurrentWeights,
     ignored_recurrent_arrays,
     permutation_transport,
     recurrent_arrays,
     recurrent_weights,
 )
+from consilience.networks.methods.weight_matching.match import match_weights
 from consilience.networks.network import to_numpy
 from consilience.networks.symmetry.transport import Injection, Spread, Transport
 

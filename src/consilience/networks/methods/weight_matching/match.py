@@ -18,9 +18,9 @@ from consilience.networks.method import Alignment, NetworkEnsemble
 from consilience.networks.methods.weight_matching.coordinate_descent import CoordinateDescent, descend, visit_group
 from consilience.networks.methods.weight_matching.state import MatchingState, PlacedModel, RemainingModels
 from consilience.networks.network import Network
-from consilience.networks.symmetry.scaling import shared_groups
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection
+from consilience.networks.symmetry.unit_rows import shared_groups
 
 
 def match_weights(
