@@ -35,16 +35,12 @@ def shared_constants(networks: Sequence[Mapping[str, AnyArray]]) -> frozenset[st
 
 def type_problems(network: Network, first: Network) -> list[Problem]:
     """Return which arrays of a network are real, complex or neither where those of another are not."""
-    return [
-        Problem(
-            network.name,
-            f"array {key} holds {dtype_name(values)}, but {dtype_name(first.arrays[key])} in {first.name}",
-            "convert one",
-            "E-TYPE",
-        )
+    texts = [
+        f"array {key} holds {dtype_name(values)}, but {dtype_name(first.arrays[key])} in {first.name}"
         for key, values in network.arrays.items()
         if (is_averaged(values), is_complex(values)) != (is_averaged(first.arrays[key]), is_complex(first.arrays[key]))
     ]
+    return [Problem(network.name, text, "convert one", "E-TYPE") for text in texts]
 
 
 def difference_problems(network: Network, first: Network) -> list[Problem]:

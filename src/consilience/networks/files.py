@@ -194,13 +194,9 @@ def _json_text(path: Path) -> bytes | None:
 
 def _refuse_untied(path: Path, stored: Mapping[str, AnyArray], symmetry: Symmetry) -> None:
     """Raise for tied arrays with different values."""
+    where = "are one array in this network (tied weights), but differ here"
     problems = [
-        Problem(
-            path,
-            f"cannot be written: arrays {alias} and {name} are one array in this network (tied weights), "
-            "but differ here",
-            "give them the same values",
-        )
+        Problem(path, f"cannot be written: arrays {alias} and {name} {where}", "give them the same values")
         for alias, name in symmetry.aliases.items()
         if not same_bits(stored[alias], stored[name])
     ]

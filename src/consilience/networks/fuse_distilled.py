@@ -92,8 +92,7 @@ def fuse_distilled(
 
     matching_rng, input_rng, candidate_rng = rng.spawn(3)
     other = _other_architecture(models, arguments.target)
-    if other is not None:
-        arguments = replace(arguments, target=None)
+    arguments = arguments if other is None else replace(arguments, target=None)
     is_narrower = other is None and is_narrower_than_some(models.networks, target_units(models, method, arguments))
     is_of_models = other is None and not is_narrower
     method = method.for_start(is_fused=is_of_models)
@@ -126,11 +125,8 @@ def fuse_distilled(
         bound = f"max_seconds={method.max_seconds:g}"
         comparison.notes.append(f"Training ended at {bound}, after {distilled.steps} of {steps} steps")
     fusion = workshop.finish(_judged(comparison, start, candidate or start))
-    return replace(
-        fusion,
-        status=Status.OUT_OF_TIME if is_cut_short else fusion.status,
-        details={**fusion.details, "distillation": _record(distilled)},
-    )
+    status = Status.OUT_OF_TIME if is_cut_short else fusion.status
+    return replace(fusion, status=status, details={**fusion.details, "distillation": _record(distilled)})
 
 
 def _inputs(workshop: Workshop, method: Distill, rng: np.random.Generator) -> ChoiceInputs:

@@ -191,13 +191,8 @@ class NetworkFusion(Fusion):
             names = [local.name for local in self.inputs]
             return {"model": names, "weight": [local.weight for local in self.inputs]}
         quality = self.quality
-        return {
-            "group": list(quality),
-            **{
-                name: [getattr(one, name) for one in quality.values()]
-                for name in ("units", "shared", "before", "distance")
-            },
-        }
+        names = ("units", "shared", "before", "distance")
+        return {"group": list(quality), **{name: [getattr(one, name) for one in quality.values()] for name in names}}
 
     def _blocks(self) -> list[Block | None]:
         columns = self.to_columns()
@@ -399,11 +394,8 @@ def norm_distance(fused: Mapping[str, AnyArray], models: Sequence[Mapping[str, A
     The models have their units in the fused network's order, and `weights` (n_models,).
     """
     paths = [key.removesuffix("running_var") for key in fused if key.endswith("running_var")]
-    distances = [
-        _of_layer(*(_affine(arrays, path) for arrays in (fused, *models)), weights=weights)
-        for path in paths
-        if f"{path}weight" in fused
-    ]
+    paths = [path for path in paths if f"{path}weight" in fused]
+    distances = [_of_layer(*(_affine(arrays, path) for arrays in (fused, *models)), weights=weights) for path in paths]
     return max(distances, default=0.0)
 
 

@@ -44,6 +44,10 @@ def _format(name: str, tag: str | None, called: str, loader: str, inspector: str
     )
 
 
+_OF_NETWORKS = ("inputs:load_network", "inspect:inspect_network")
+_OF_DESCRIPTIONS = ("descriptions.files:read_description", "descriptions.inspect:inspect_description")
+
+
 class Networks(Kind):
     """Neural networks: torch modules, Networks, and checkpoints of them."""
 
@@ -51,19 +55,10 @@ class Networks(Kind):
     title = "networks"
     keywords = NETWORK_KEYWORDS
     formats = (
-        _format("network", NETWORK, "a network", "inputs:load_network", "inspect:inspect_network"),
+        _format("network", NETWORK, "a network", *_OF_NETWORKS),
         _format("fisher", FISHER, "Fisher information", "fisher.files:read_fisher", "inspect:inspect_fisher", True),
-        _format(
-            "description",
-            DESCRIPTION,
-            "a description of a network",
-            "descriptions.files:read_description",
-            "descriptions.inspect:inspect_description",
-            True,
-        ),
-        _format(
-            "checkpoint", None, "a plain checkpoint without variances", "inputs:load_network", "inspect:inspect_network"
-        ),
+        _format("description", DESCRIPTION, "a description of a network", *_OF_DESCRIPTIONS, True),
+        _format("checkpoint", None, "a plain checkpoint without variances", *_OF_NETWORKS),
     )
     no_file = ensemble_is_no_file("consensus")
 

@@ -225,26 +225,18 @@ class NetworkMethod(Options, ABC):
     def refuse(self, ensemble: NetworkEnsemble) -> list[Problem]:
         """Return the problems of fusing these networks with these options, a line each; empty when there are none."""
         if self.wants_activations and ensemble.activations is None:
-            return [
-                Problem(
-                    self.name,
-                    "matching by activations needs `inputs=...`, unlabeled inputs that all models are asked",
-                    code="E-NEEDED",
-                )
-            ]
+            text = "matching by activations needs `inputs=...`, unlabeled inputs that all models are asked"
+            return [Problem(self.name, text, code="E-NEEDED")]
         if self.widths:
             return []
-        return [
-            Problem(
-                network.name,
-                f"group {group} has {network.units[group]} units where the fused network has {units}; "
-                f"method {self.name!r} needs the same everywhere (methods 'consensus', 'ot' and 'wb' do not)",
-                code="E-SHAPE",
-            )
+        why = f"method {self.name!r} needs the same everywhere (methods 'consensus', 'ot' and 'wb' do not)"
+        texts = [
+            (network.name, f"group {group} has {network.units[group]} units where the fused network has {units}; {why}")
             for network in ensemble.networks
             for group, units in ensemble.target_units.items()
             if network.units[group] != units
         ]
+        return [Problem(name, text, code="E-SHAPE") for name, text in texts]
 
     @final
     def reasons(self, ensemble: NetworkEnsemble) -> list[Problem]:
@@ -287,13 +279,8 @@ def _alignment_problems(ensemble: NetworkEnsemble, alignment: Alignment) -> list
     """Return how the transports of a method do not fit the networks, a line each; a method of others may err."""
     n_models = len(ensemble.networks)
     if len(alignment.transports) != n_models:
-        return [
-            Problem(
-                "",
-                f"its alignment has transports of {len(alignment.transports)} models, expected {n_models}",
-                code="E-SHAPE",
-            )
-        ]
+        text = f"its alignment has transports of {len(alignment.transports)} models, expected {n_models}"
+        return [Problem("", text, code="E-SHAPE")]
     problems = []
     widths: dict[str, int] = {}  # a method may find the width of a group, but one for all models
     for network, transports in zip(ensemble.networks, alignment.transports, strict=True):
@@ -346,12 +333,9 @@ def average(
     weights = ensemble.weights.tolist()
     layouts = {key: ensemble.symmetry.layouts[key] for key in ensemble.networks[0].working}
     if robust is not None and robust.how == "trim":
-        distances = np.array(
-            [
-                distances_to_median(*_transported(ensemble, transports, key), weights, layout)
-                for key, layout in layouts.items()
-            ]
-        )  # (n_arrays, n_models)
+        by_array = ((_transported(ensemble, transports, key), layout) for key, layout in layouts.items())
+        # (n_arrays, n_models)
+        distances = np.array([distances_to_median(*moved, weights, layout) for moved, layout in by_array])
         voters = np.flatnonzero(ensemble.weights > 0)  # a model of weight zero has no say in which model is far
         inlier_weights = np.zeros(len(weights))
         inlier_weights[voters] = inlier_mask(distances[:, voters], robust) * ensemble.weights[voters]
@@ -460,12 +444,11 @@ def _mean_over_owners(arrays: Sequence[AnyArray], ownership: Sequence[Any], weig
 
 def owned_entries(axis: Axis, transports: Mapping[str, Transport], units: Mapping[str, int]) -> Array:
     """Return the ownership mask (n_entries,) of an axis: 1 for entries of units that the model has, 0 for others."""
-    return np.concatenate(
-        [
-            np.ones(segment.length(units)) if segment.group is None else segment.along(transports[segment.group].owned)
-            for segment in axis.segments
-        ]
-    )
+    stretches = [
+        np.ones(segment.length(units)) if segment.group is None else segment.along(transports[segment.group].owned)
+        for segment in axis.segments
+    ]
+    return np.concatenate(stretches)
 
 
 def check_widths(symmetry: Symmetry, units: Mapping[str, int], requested: Mapping[str, int] | None) -> dict[str, int]:

@@ -287,13 +287,9 @@ def non_finite_problems(
     arrays: Mapping[str, AnyArray], name: str, constants: Container[str] = frozenset()
 ) -> list[Problem]:
     """Return a line for every array of a network that has NaN or infinite values, and is none of the constants."""
-    return [
-        Problem(
-            name, f"array {key} has NaN or infinite values", "leave this network out, or train it again", "E-NUMBER"
-        )
-        for key, values in arrays.items()
-        if key not in constants and not is_finite(values)
-    ]
+    wrong = [key for key, values in arrays.items() if key not in constants and not is_finite(values)]
+    remedy = "leave this network out, or train it again"
+    return [Problem(name, f"array {key} has NaN or infinite values", remedy, "E-NUMBER") for key in wrong]
 
 
 def untrained_infinities(arrays: Mapping[str, AnyArray], module: nn.Module | None = None) -> frozenset[str]:

@@ -313,11 +313,8 @@ def _remove_parts(layer: Any, name: str, weight: Any) -> None:
     if name in of_hooks:
         parts = [values for key, values in layer.named_parameters(recurse=False) if key.startswith(f"{name}_")]
         requires_grad = any(values.requires_grad for values in parts)
-        remove: dict[str, Any] = {
-            "weight_norm": remove_weight_norm,
-            "spectral_norm": remove_spectral_norm,
-            "mask": prune.remove,
-        }
+        norms: dict[str, Any] = {"weight_norm": remove_weight_norm, "spectral_norm": remove_spectral_norm}
+        remove = {**norms, "mask": prune.remove}
         remove[of_hooks[name]](layer, name)
         # torch leaves what loads the parts of spectral normalisation, which takes the weight out of state dicts.
         loading = layer._load_state_dict_pre_hooks

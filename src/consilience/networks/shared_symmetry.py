@@ -121,14 +121,12 @@ def without_symmetry(
 def _non_finite_module_problems(inputs: Sequence[DescribedNetwork]) -> list[Problem]:
     """Return which arrays of modules are not finite, and no constants."""
     shared = shared_constants([network.arrays for network in inputs])
-    return [
-        problem
-        for network in inputs
-        if network.module is not None
-        for problem in non_finite_problems(
-            network.arrays, network.label, shared | untrained_infinities(network.arrays, network.module)
-        )
-    ]
+    problems: list[Problem] = []
+    for network in inputs:
+        if network.module is not None:
+            constants = shared | untrained_infinities(network.arrays, network.module)
+            problems += non_finite_problems(network.arrays, network.label, constants)
+    return problems
 
 
 def _networks(
@@ -162,17 +160,14 @@ def _layer_type_problems(inputs: Sequence[DescribedNetwork]) -> list[Problem]:
     """Return which layers differ in type from those of the first module, though their arrays may look alike."""
     with_modules = [network for network in inputs if network.module is not None]
     types = [layer_kinds(network.module) for network in with_modules if network.module is not None]  # by path
-    return [
-        Problem(
-            network.label,
-            f"{path or 'it'} is of type {types_by_path[path]}, but {types[0][path]} in {with_modules[0].label}",
-            "fuse networks of one architecture only",
-            "E-TYPE",
-        )
+    first, remedy = with_modules[0].label, "fuse networks of one architecture only"
+    texts = [
+        (network.label, f"{path or 'it'} is of type {types_by_path[path]}, but {types[0][path]} in {first}")
         for network, types_by_path in zip(with_modules[1:], types[1:], strict=True)
         for path in types_by_path
         if path in types[0] and types_by_path[path] != types[0][path]
     ]
+    return [Problem(label, text, remedy, "E-TYPE") for label, text in texts]
 
 
 def _template(
@@ -263,13 +258,11 @@ def with_common_actions(symmetries: Sequence[Symmetry]) -> Symmetry | None:
     if len(plain) > 1:
         return None
     by_name = [{group.name: group.actions for group in symmetry.all_groups} for symmetry in symmetries]
-    common = _with_actions(
-        first,
-        [
-            tuple(action for action in group.actions if all(action in actions[group.name] for actions in by_name))
-            for group in first.all_groups
-        ],
-    )
+    in_all = [
+        tuple(action for action in group.actions if all(action in actions[group.name] for actions in by_name))
+        for group in first.all_groups
+    ]
+    common = _with_actions(first, in_all)
     return _with_joint_proof(common, symmetries)
 
 

@@ -119,11 +119,8 @@ def _quality_table(fusion: NetworkFusion, is_comparable: Callable[[str], bool]) 
         rows.append((printable(name), local_widths, str(quality.units), str(quality.shared), distance))
     n_columns = 5 if any(row[4] for row in rows[1:]) else 4  # without distances where none is comparable
     columns = [max(len(row[column]) for row in rows) for column in range(n_columns)]
-    lines = [
-        f"  {row[0]:{columns[0]}}  "
-        + "  ".join(f"{cell:>{width}}" for cell, width in zip(row[1:n_columns], columns[1:], strict=True))
-        for row in rows
-    ]
+    aligned = [[f"{cell:>{width}}" for cell, width in zip(row[1:n_columns], columns[1:], strict=True)] for row in rows]
+    lines = [f"  {row[0]:{columns[0]}}  " + "  ".join(cells) for row, cells in zip(rows, aligned, strict=True)]
     more = len(fusion.groups) - MAX_GROUPS
     return [*lines, f"  and {more} more groups"] if more > 0 else lines
 
@@ -164,11 +161,9 @@ def match_quality(
     symmetry = networks[0].symmetry
     after = _squared_distances([n.move(t) for n, t in zip(networks, transports, strict=True)], weights)
     has_equal_widths = all(dict(network.units) == dict(networks[0].units) for network in networks)
-    before = (
-        _squared_distances([n.move(identity_transports(n.units)) for n in networks], weights)
-        if has_equal_widths
-        else None
-    )
+    before = None
+    if has_equal_widths:
+        before = _squared_distances([n.move(identity_transports(n.units)) for n in networks], weights)
     quality = {}
     for name in symmetry.by_name:
         # Statistics of batch normalisation describe data, not units, and are of another scale.

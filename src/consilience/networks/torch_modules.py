@@ -162,11 +162,9 @@ def layer_kinds(module: nn.Module) -> dict[str, str]:
                 option for option in submodule.extra_repr().split(", ") if option and not option.startswith("inplace")
             ]
         elif next(submodule.parameters(recurse=False), None) is not None:
-            options = [
-                attributes.get("nonlinearity", ""),
-                "both ways" if attributes.get("bidirectional", False) else "",
-                "batch first" if attributes.get("batch_first", False) else "",
-            ]
+            ways = "both ways" if attributes.get("bidirectional", False) else ""
+            first = "batch first" if attributes.get("batch_first", False) else ""
+            options = [attributes.get("nonlinearity", ""), ways, first]
         else:
             continue
         name = "BatchNorm" if "BatchNorm" in base.__name__ else base.__name__

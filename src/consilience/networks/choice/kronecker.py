@@ -281,12 +281,10 @@ def fuse_with_chosen_damping(
 
 def _not_compared(fusion: NetworkFusion, reason: str) -> NetworkFusion:
     """Return the merge at the default damping, with a verdict on why no others were compared with it."""
-    verdict = Verdict(
-        code="no_inputs",
-        text=f"{reason}, so dampings were not compared; taken: {DEFAULT_DAMPING:g}, the best fixed one over 26 "
-        "federated settings. Whether it is no worse than the best site is not known.",
-        remedy=DESCRIBE,
-    )
+    taken = f"{DEFAULT_DAMPING:g}, the best fixed one over 26 federated settings"
+    unknown = "Whether it is no worse than the best site is not known."
+    text = f"{reason}, so dampings were not compared; taken: {taken}. {unknown}"
+    verdict = Verdict(code="no_inputs", text=text, remedy=DESCRIBE)
     return _judged(fusion, verdict, DEFAULT_DAMPING)
 
 

@@ -101,12 +101,9 @@ def stationary_answers(
     """
     logarithms = np.log(np.maximum(probabilities, SMALLEST_PROBABILITY))
     logarithms += np.where(are_removed, 1.0, 0.0)[:, None, None] * log_class_counts(counts)[:, None]
-    stationary: Array = stationary_posterior(
-        torch.log_softmax(torch.as_tensor(logarithms), dim=2).exp(),
-        torch.as_tensor(class_shares(counts, weights)),
-        torch.as_tensor(counts.sum(axis=0) / counts.sum()),
-        MIXING,
-    ).numpy()
+    answers = torch.log_softmax(torch.as_tensor(logarithms), dim=2).exp()
+    shares, prior = torch.as_tensor(class_shares(counts, weights)), torch.as_tensor(counts.sum(axis=0) / counts.sum())
+    stationary: Array = stationary_posterior(answers, shares, prior, MIXING).numpy()
     return stationary
 
 

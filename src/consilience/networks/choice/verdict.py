@@ -111,14 +111,9 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
     """Return the verdict on a choice: a sentence on what was taken, what it rests on, and the remedy."""
     notes = _notes(choice, sites)
     if choice.scores is None or choice.criterion is None:
-        return Verdict(
-            code="no_inputs",
-            text=" ".join(
-                [f"{choice.reason}, so no candidate was compared; taken: {choice.taken.name}.", _UNKNOWN, *notes]
-            ),
-            harmless=None,
-            remedy=choice.remedy or None,
-        )
+        text = f"{choice.reason}, so no candidate was compared; taken: {choice.taken.name}."
+        said = " ".join([text, _UNKNOWN, *notes])
+        return Verdict(code="no_inputs", text=said, harmless=None, remedy=choice.remedy or None)
     is_labelled = choice.criterion.is_labelled
     percent = choice.criterion.number_format
     harmless = _harmless(choice, choice.scores) if is_labelled and choice.can_exclude_harm else None

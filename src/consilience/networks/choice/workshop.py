@@ -209,11 +209,8 @@ class Workshop:
         names = " and ".join(self.ordered.names[site] for site in chosen)
         self._check_mean(fusion, chosen, weights[placed], inputs)
         pairs = zip(fusion.inputs, self.sites.weights.tolist(), strict=True)
-        fusion = replace(
-            fusion,
-            inputs=tuple(replace(of_site, weight=weight) for of_site, weight in pairs),
-            repaired=f"the networks of {names} beside each other",
-        )
+        weighed = tuple(replace(of_site, weight=weight) for of_site, weight in pairs)
+        fusion = replace(fusion, inputs=weighed, repaired=f"the networks of {names} beside each other")
         return Candidate("side_by_side", Effort.AVERAGE, fusion.model, fusion, sites=tuple(chosen))
 
     def _check_mean(self, fusion: NetworkFusion, sites: Sequence[int], weights: Array, inputs: Tensor) -> None:

@@ -74,10 +74,8 @@ class Consensus(NetworkMethod):
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
         yield from super().requirements()
-        yield from (
-            ("restarts", is_count(self.restarts), "a positive integer"),
-            ("max_iterations", is_count(self.max_iterations), "a positive integer"),
-        )
+        yield "restarts", is_count(self.restarts), "a positive integer"
+        yield "max_iterations", is_count(self.max_iterations), "a positive integer"
 
     @property
     def refits(self) -> bool:

@@ -64,11 +64,9 @@ class TransportMethod(LayerwiseMethod):
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
         yield from super().requirements()
-        yield from (
-            ("cost", self.cost in ("weights", "activations"), "'weights' or 'activations'"),
-            ("epsilon", is_number(self.epsilon), "a number that is not negative"),
-            ("start", self.start in ("reference", "units", "random"), "'reference', 'units' or 'random'"),
-        )
+        yield "cost", self.cost in ("weights", "activations"), "'weights' or 'activations'"
+        yield "epsilon", is_number(self.epsilon), "a number that is not negative"
+        yield "start", self.start in ("reference", "units", "random"), "'reference', 'units' or 'random'"
 
     @property
     def wants_activations(self) -> bool:

@@ -85,10 +85,8 @@ class WassersteinFusion(TransportMethod):
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
         yield from super().requirements()
-        yield from (
-            ("restarts", is_count(self.restarts), "a positive integer"),
-            ("max_iterations", is_count(self.max_iterations), "a positive integer"),
-        )
+        yield "restarts", is_count(self.restarts), "a positive integer"
+        yield "max_iterations", is_count(self.max_iterations), "a positive integer"
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return the alignment of least B over `restarts` passes."""
@@ -165,11 +163,8 @@ def renumber_permutations(
 
     Groups in which the reference's transport is no permutation keep their numbering.
     """
-    inverses = {
-        name: inverse
-        for name, transport in transports[reference].items()
-        if isinstance(inverse := transport.inverse, Injection)
-    }
+    found = ((name, transport.inverse) for name, transport in transports[reference].items())
+    inverses = {name: inverse for name, inverse in found if isinstance(inverse, Injection)}
     return tuple(
         {
             name: transport.then(inverses[name]) if name in inverses else transport

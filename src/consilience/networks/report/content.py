@@ -239,26 +239,20 @@ def content_of(
     inputs, sites = [provenance.inputs[place] for place in places], [shown.sites[place] for place in places]
     # Inputs stand in the natural order of their names, whatever that of the record.
     names, weights = short_names([record.name for record in inputs]), [record.weight for record in inputs]
-    symmetry, matched = shown.symmetry, shown.matched
     findings, network_findings = findings_of_networks(
-        provenance.result, symmetry, shown.needs_repair, shown.keeps_models
+        provenance.result, shown.symmetry, shown.needs_repair, shown.keeps_models
     )
     groups, layers = _groups_and_layers(shown, inputs, sites, weights)
+    couplings: tuple[Coupling, ...] = ()
+    if shown.matched is not None:
+        couplings = couplings_of(shown.matched.matching, short_names([one.name for one in shown.matched.inputs]))
     return NetworkContent(
         method=provenance.method,
         options=tuple(sorted(provenance.options.items())),
         seed=provenance.seed,
         versions=tuple(sorted(provenance.versions.items())),
         sites=tuple(
-            InputNetworkSummary(
-                name,
-                record.name,
-                _n_movable_units(record.units, symmetry),
-                None if network is None else total_size(network.arrays),
-                record.weight,
-                record.sha256,
-                record.fisher,
-            )
+            _summary(record, name, network, shown.symmetry)
             for record, name, network in zip(inputs, names, sites, strict=True)
         ),
         groups=groups,
@@ -270,13 +264,19 @@ def content_of(
         side_by_side=shown.keeps_models,
         is_from_file=shown.is_from_file,
         layers=layers,
-        couplings=()
-        if matched is None
-        else couplings_of(matched.matching, short_names([one.name for one in matched.inputs])),
+        couplings=couplings,
         barriers=barriers or {},
         planes=planes or {},
         scores=scores or {},
     )
+
+
+def _summary(
+    record: _InputRecord, name: str, network: Network | NetworkFile | None, symmetry: Symmetry | None
+) -> InputNetworkSummary:
+    n_units = _n_movable_units(record.units, symmetry)
+    n_parameters = None if network is None else total_size(network.arrays)
+    return InputNetworkSummary(name, record.name, n_units, n_parameters, record.weight, record.sha256, record.fisher)
 
 
 def _groups_and_layers(

@@ -87,10 +87,8 @@ def take_units(values: AnyArray, layout: Layout, masks: Mapping[str, NDArray[np.
     for number, axis in enumerate(layout.axes):
         if axis.moves:
             entry_masks = [
-                np.ones(segment.inner * segment.outer)
-                if segment.group is None
-                else segment.along(masks[segment.group].astype(np.float64))
-                for segment in axis.segments
+                np.ones(of.inner * of.outer) if of.group is None else of.along(masks[of.group].astype(np.float64))
+                for of in axis.segments
             ]
             entries = np.flatnonzero(np.concatenate(entry_masks))
             taken = xp.take(taken, xp.asarray(entries, device=taken.device), axis=number)

@@ -90,12 +90,10 @@ class InformedMethod(NetworkMethod, ABC):
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
         yield from super().requirements()
-        yield from (
-            ("aligned", self.aligned is None or isinstance(self.aligned, bool), "true, false or None"),
-            ("restarts", is_count(self.restarts), "a positive integer"),
-            ("tolerance", is_number(self.tolerance) and self.tolerance > 0, "a positive number"),
-            ("max_iterations", is_count(self.max_iterations), "a positive integer"),
-        )
+        yield "aligned", self.aligned is None or isinstance(self.aligned, bool), "true, false or None"
+        yield "restarts", is_count(self.restarts), "a positive integer"
+        yield "tolerance", is_number(self.tolerance) and self.tolerance > 0, "a positive number"
+        yield "max_iterations", is_count(self.max_iterations), "a positive integer"
 
     @property
     def wants_information(self) -> bool:

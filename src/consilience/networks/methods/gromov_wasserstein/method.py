@@ -109,19 +109,15 @@ class GromovFusion(WassersteinFusion):
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
         yield from super().requirements()
-        yield from (
-            ("cost", self.cost == "weights", "'weights': hidden-to-hidden weights are no activations"),
-            ("mode", self.mode in ("exact", "paper", "mirror"), "'exact', 'paper' or 'mirror'"),
-            ("alpha", self.alpha is None or is_number(self.alpha), "a number that is not negative, or None"),
-        )
+        yield "cost", self.cost == "weights", "'weights': hidden-to-hidden weights are no activations"
+        yield "mode", self.mode in ("exact", "paper", "mirror"), "'exact', 'paper' or 'mirror'"
+        yield "alpha", self.alpha is None or is_number(self.alpha), "a number that is not negative, or None"
         starts: Any = self.starts  # whatever a recipe may say
         are_known = isinstance(starts, tuple) and all(start in ("input", "uniform", "matching") for start in starts)
-        yield from (
-            ("starts", are_known and len(starts) > 0, "some of 'input', 'uniform' and 'matching'"),
-            ("signs", self.signs is None or isinstance(self.signs, bool), "true, false or None"),
-            ("signs", not self.signs or self.mode == "exact", "false or None: only mode 'exact' has signs"),
-            ("epsilon", self.epsilon == 0 or self.mode == "paper", "0: only mode 'paper' has entropy"),
-        )
+        yield "starts", are_known and len(starts) > 0, "some of 'input', 'uniform' and 'matching'"
+        yield "signs", self.signs is None or isinstance(self.signs, bool), "true, false or None"
+        yield "signs", not self.signs or self.mode == "exact", "false or None: only mode 'exact' has signs"
+        yield "epsilon", self.epsilon == 0 or self.mode == "paper", "0: only mode 'paper' has entropy"
 
     @property
     def counts_sent(self) -> bool:
@@ -204,12 +200,8 @@ class GromovFusion(WassersteinFusion):
             if is_last:
                 break
             layer_rows, hidden = self._update_layer(rows, weights, ensemble.weights, transports)
-        details: GroupDetails = {
-            "iterations": len(history),
-            "steps": n_steps.tolist(),
-            "signs": has_signs,
-            **alpha_details,
-        }
+        found: GroupDetails = {"iterations": len(history), "steps": n_steps.tolist(), "signs": has_signs}
+        details: GroupDetails = {**found, **alpha_details}
         return LayerMatching(tuple({group: transport} for transport in transports), history, details, converged)
 
     def _sampled_layer(
@@ -256,11 +248,10 @@ class GromovFusion(WassersteinFusion):
 
         Where the layer has the units of the reference model, that one is coupled with itself.
         """
+        itself = reference if is_reference else -1
         return [
-            [identity_plan(problem)]
-            if is_reference and model == reference
-            else self._plans_of_model(problem, group, ensemble, reference, model)
-            for model, problem in enumerate(problems)
+            [identity_plan(one)] if model == itself else self._plans_of_model(one, group, ensemble, reference, model)
+            for model, one in enumerate(problems)
         ]
 
     def _plans_of_model(

@@ -206,11 +206,8 @@ class MatchingState:
             unmerged: Any = 1.0  # 1 for entries of which no axis is merged; broadcasts to the array
             for number, axis in enumerate(self.symmetry.layouts[key].axes):
                 if axis.moves:
-                    axis_mask = xp.asarray(
-                        1.0 - self._merged_entries(axis, first, second),
-                        dtype=difference.dtype,
-                        device=difference.device,
-                    )
+                    apart = 1.0 - self._merged_entries(axis, first, second)
+                    axis_mask = xp.asarray(apart, dtype=difference.dtype, device=difference.device)
                     shape = tuple(-1 if n == number else 1 for n in range(difference.ndim))
                     unmerged = unmerged * xp.reshape(axis_mask, shape)
             total += square_sum(difference * (1.0 - unmerged))
