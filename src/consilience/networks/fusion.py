@@ -191,8 +191,8 @@ class NetworkFusion(Fusion):
             names = [local.name for local in self.inputs]
             return {"model": names, "weight": [local.weight for local in self.inputs]}
         quality = self.quality
-        names = ("units", "shared", "before", "distance")
-        return {"group": list(quality), **{name: [getattr(one, name) for one in quality.values()] for name in names}}
+        columns = ("units", "shared", "before", "distance")
+        return {"group": list(quality), **{name: [getattr(one, name) for one in quality.values()] for name in columns}}
 
     def _blocks(self) -> list[Block | None]:
         columns = self.to_columns()

@@ -160,13 +160,13 @@ def _layer_type_problems(inputs: Sequence[DescribedNetwork]) -> list[Problem]:
     """Return which layers differ in type from those of the first module, though their arrays may look alike."""
     with_modules = [network for network in inputs if network.module is not None]
     types = [layer_kinds(network.module) for network in with_modules if network.module is not None]  # by path
-    first, remedy = with_modules[0].label, "fuse networks of one architecture only"
     texts = [
-        (network.label, f"{path or 'it'} is of type {types_by_path[path]}, but {types[0][path]} in {first}")
-        for network, types_by_path in zip(with_modules[1:], types[1:], strict=True)
-        for path in types_by_path
-        if path in types[0] and types_by_path[path] != types[0][path]
+        (network.label, f"{path or 'it'} is of type {kinds[path]}, but {types[0][path]} in {with_modules[0].label}")
+        for network, kinds in zip(with_modules[1:], types[1:], strict=True)
+        for path in kinds
+        if path in types[0] and kinds[path] != types[0][path]
     ]
+    remedy = "fuse networks of one architecture only"
     return [Problem(label, text, remedy, "E-TYPE") for label, text in texts]
 
 
