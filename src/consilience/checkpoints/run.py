@@ -27,11 +27,19 @@ from consilience.checkpoints.carried_tensors import with_carried_tensors
 from consilience.checkpoints.fisher_files import diagonal_norms, refuse_mismatched_fishers
 from consilience.checkpoints.folder import Checkpoint
 from consilience.checkpoints.inputs import locate_tensor, parts_in
-from consilience.checkpoints.journal import PROVENANCE, PartialOutput, merge_identity, open_partial_output, publish
 from consilience.checkpoints.methods.average import TensorFisher
 from consilience.checkpoints.methods.base import Facts
 from consilience.checkpoints.numbers import FLOAT_TYPES
-from consilience.checkpoints.output import as_json, copy_companions, refuse_full_disk
+from consilience.checkpoints.output import (
+    PROVENANCE,
+    PartialOutput,
+    as_json,
+    copy_companions,
+    merge_identity,
+    open_partial_output,
+    publish,
+    refuse_full_disk,
+)
 from consilience.checkpoints.parametrised_weights import WeightMerger, combined
 from consilience.checkpoints.plan import TensorTask
 from consilience.checkpoints.request import SINGLE_FILE_SUFFIX, PreparedMerge, default_threads, units_of
@@ -63,24 +71,12 @@ from consilience.networks.symmetry.transport import Injection, move
 
 @dataclass(frozen=True, eq=False)
 class FinishedMerge:
-    """The output of a merge.
+    """The output of a merge."""
 
-    Parameters
-    ----------
-    digests : mapping of str to str
-        SHA-256 of every file of weights, by name.
-    provenance : mapping
-        How it was made.
-    notes : tuple of str
-        What a user should know of it, a line each.
-    resumed : int
-        Number of files that an interrupted run had finished.
-    """
-
-    digests: Mapping[str, str]
-    provenance: Mapping[str, Json]
-    notes: tuple[str, ...]
-    resumed: int
+    digests: Mapping[str, str]  # SHA-256 of every file of weights, by name
+    provenance: Mapping[str, Json]  # how it was made
+    notes: tuple[str, ...]  # what a user should know of it, a line each
+    resumed: int  # number of files that an interrupted run had finished
 
 
 def run(
@@ -182,24 +178,12 @@ def _align(prepared: PreparedMerge, input_files: InputFiles) -> CheckpointAlignm
 
 @dataclass(eq=False)
 class _Execution:
-    """A merge under way: where its tensors are read, and how far it is.
+    """A merge under way: where its tensors are read, and how far it is."""
 
-    Parameters
-    ----------
-    prepared : PreparedMerge
-        What is merged.
-    input_files : InputFiles
-        Its files, open.
-    alignment : CheckpointAlignment or None
-        Where units go; None where they stay.
-    progress : callable
-        Called with (bytes written, bytes in all).
-    """
-
-    prepared: PreparedMerge
-    input_files: InputFiles
-    alignment: CheckpointAlignment | None
-    progress: Progress
+    prepared: PreparedMerge  # what is merged
+    input_files: InputFiles  # its files, open
+    alignment: CheckpointAlignment | None  # where units go; None where they stay
+    progress: Progress  # called with (bytes written, bytes in all)
     written: int = 0
 
     @cached_property
@@ -327,14 +311,9 @@ ReadArray = Callable[[int, str], NDArray[np.float32]]
 
 @dataclass(frozen=True, eq=False)
 class CheckpointAlignment:
-    """Where the units of every model go.
+    """Where the units of every model go."""
 
-    Parameters
-    ----------
-    transports : tuple of J mappings of str to Injection
-        For every model the permutation of each group; the identity for the first model.
-    """
-
+    # (J,): For every model the permutation of each group; the identity for the first model.
     transports: tuple[Mapping[str, Injection], ...]
 
     @property

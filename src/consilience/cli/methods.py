@@ -13,8 +13,8 @@ import click
 
 from consilience.bayesian.methods import BAYESIAN_METHODS
 from consilience.catalogue import suggestion
+from consilience.checkpoints.methods import TENSOR_METHODS
 from consilience.checkpoints.methods.base import TensorMethod
-from consilience.checkpoints.methods.table import TENSOR_METHODS
 from consilience.checks import Json
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import INDENT, echo_prose, terminal_width

@@ -24,17 +24,15 @@ from consilience.core.recipe import Recipe, read_recipe
 from consilience.drawing.words import printable
 from consilience.errors import OptionError
 from consilience.federated.convergence import table
-from consilience.federated.events import json_line
 from consilience.federated.flower.server import serve_flower
 from consilience.federated.flower.site import send_flower
 from consilience.federated.folder.server import TOLERANCE, report_path, serve_folder
 from consilience.federated.folder.site import Sent, receive_folder, send_folder, take_part
 from consilience.federated.masking.keys import read_public_keys
-from consilience.federated.masking.network_sum import BY_OBSERVATIONS
-from consilience.federated.masking.noise import SumNoise
+from consilience.federated.masking.network_sum import BY_OBSERVATIONS, SumNoise
 from consilience.federated.masking.table import Masked
 from consilience.federated.plan import DEADLINE
-from consilience.federated.report import RoundError, RoundReport
+from consilience.federated.report import RoundError, RoundReport, json_line
 from consilience.federated.requests.table import Then
 from consilience.federated.round import RoundResult
 from consilience.files.limits import Limits

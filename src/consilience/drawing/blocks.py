@@ -46,7 +46,7 @@ def markup(template: str, *values: object, **named: object) -> Markup:
 
 
 def prose(value: object) -> Markup:
-    """Return a text escaped, what stands in backticks as code; HTML of ours as it is.
+    """Return a text escaped, its code (in backticks) marked; HTML of ours as it is.
 
     Examples
     --------
