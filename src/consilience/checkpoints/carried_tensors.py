@@ -19,8 +19,7 @@ from consilience.checkpoints.tensor_reader import ByteArray, TensorReader
 from consilience.errors import InputError, Problem
 from consilience.files.arrays import DTYPES
 from consilience.networks.carried_arrays import CARRIED_REMEDY
-from consilience.networks.entry_names import is_counter
-from consilience.networks.state_entries import is_extra_state
+from consilience.networks.entry_names import is_counter, is_extra_state
 
 _COMPARED_BYTES = 2**22
 """Bytes of a tensor that are compared at once. Chosen by hand."""

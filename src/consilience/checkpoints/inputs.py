@@ -18,7 +18,7 @@ from consilience.errors import Problem
 from consilience.files.arrays import DTYPES
 from consilience.files.safetensors_header import ITEM_BITS
 from consilience.files.tensor_names import unfit_tensors
-from consilience.networks.state_entries import is_extra_state
+from consilience.networks.entry_names import is_extra_state
 from consilience.networks.weight_parts import REMOVAL, WeightParts, find_parts, unknown_parts
 
 _MAX_LISTED = 5

@@ -26,8 +26,7 @@ from consilience.checkpoints.recipe import TensorRule
 from consilience.checks import Json, as_weights
 from consilience.drawing.words import first_names
 from consilience.errors import InputError, OptionError, Problem
-from consilience.networks.entry_names import common_names, is_bookkeeping, is_counter
-from consilience.networks.state_entries import is_extra_state
+from consilience.networks.entry_names import common_names, is_bookkeeping, is_counter, is_extra_state
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.weight_parts import REMOVAL, WeightParts, plain_shapes
 

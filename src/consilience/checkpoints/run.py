@@ -2,7 +2,7 @@
 
 **Weight matching of checkpoints that no memory holds**: every model's units into the order of the first model's.
 
-The coordinate descent of `ReBasin` over lazy arrays (``weight_matching.lazy_arrays``), model by model. Each model is
+The coordinate descent of `ReBasin` over lazy arrays (``weight_matching.state``), model by model. Each model is
 first matched by what its units receive, from the input to the output, and then by all that touches a unit until no
 group of units gains. That start need not be better than the order in which the units came; if the result is not closer
 to the first model than that order, it stays.
@@ -56,9 +56,14 @@ from consilience.core.progress import Progress
 from consilience.core.provenance import library_versions
 from consilience.files.atomic import write_bytes
 from consilience.networks.methods.weight_matching.coordinate_descent import improve_model
-from consilience.networks.methods.weight_matching.lazy_arrays import LazyArrays, LazyModel, RecomputedProducts
 from consilience.networks.methods.weight_matching.match import match_incoming
-from consilience.networks.methods.weight_matching.state import MatchingState, has_matched_units
+from consilience.networks.methods.weight_matching.state import (
+    LazyArrays,
+    LazyModel,
+    MatchingState,
+    RecomputedProducts,
+    has_matched_units,
+)
 from consilience.networks.symmetry.axes import Layout
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection, move

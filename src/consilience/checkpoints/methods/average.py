@@ -19,7 +19,7 @@ import numpy as np
 from consilience.checkpoints.methods.base import Facts, Floats, TensorBlock, TensorMethod, TensorSetting, linear
 from consilience.checks import is_count, is_number
 from consilience.core.methods import Requirement
-from consilience.networks.methods.fisher.diagonal_average import diagonal_average, least_precision
+from consilience.networks.methods.fisher.precision import diagonal_average, least_precision
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,8 @@ from consilience.federated.requests.network_state import (
 from consilience.files.schemas import StrictModel
 from consilience.networks.network import same_values
 from consilience.networks.symmetry.axes import Axis
-from consilience.networks.symmetry.scaling import balancing_scales, shared_groups
 from consilience.networks.symmetry.transport import Transport, move_axis
+from consilience.networks.symmetry.unit_rows import balancing_scales, shared_groups
 
 
 class ChainRequestFields(LayerRequestFields):

@@ -241,11 +241,10 @@ def _move_other_axes(
 
 def _identity_matching(ensemble: NetworkEnsemble, names: Sequence[str]) -> LayerMatching:
     """Return identity transports, for units without any row when their turn comes."""
+    units = ensemble.target_units
+    networks = ensemble.networks
     return LayerMatching(
-        tuple(
-            {name: Injection(np.arange(network.units[name]), ensemble.target_units[name]) for name in names}
-            for network in ensemble.networks
-        )
+        tuple({name: Injection(np.arange(of.units[name]), units[name]) for name in names} for of in networks)
     )
 
 

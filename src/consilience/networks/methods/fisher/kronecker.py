@@ -174,13 +174,9 @@ class KroneckerMethod(InformedMethod, ABC):
         problem = KroneckerProblem.of(sites.weights, arrays, sites.information)
         minimum = self.minimise(problem, progress)
         vector = np.concatenate([minimum.arrays[name].ravel() for name in sites.layout.shapes])
-        return MergedParameters(
-            convert_like(vector, sites.means[0]),
-            minimum.objective,
-            minimum.history,
-            Status.CONVERGED if minimum.is_converged else Status.UNSOLVED,
-            {"layers": list(problem.factors)},
-        )
+        status, details = Status.CONVERGED if minimum.is_converged else Status.UNSOLVED, list(problem.factors)
+        merged = convert_like(vector, sites.means[0])
+        return MergedParameters(merged, minimum.objective, minimum.history, status, {"layers": details})
 
 
 @dataclass(frozen=True)
