@@ -21,7 +21,7 @@ def summary_lines(fusion: PosteriorFusion) -> list[str]:
     lines = [
         f"{format_count(details.get('sites', len(inputs)), 'model')}"
         f" with {format_count(sum(record['components'] for record in inputs), 'component')}"
-        f" -> {format_count(fusion.n_components, 'component')} (method {fusion.provenance['method']})",
+        f" -> {format_count(fusion.n_components, 'component')} (method {fusion.provenance['method']})"
     ]
     if fusion.history.size:
         lines.append(f"objective {fusion.objective:.6g} after {fusion.history.size} steps: {fusion.status.value}")

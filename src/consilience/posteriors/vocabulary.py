@@ -94,9 +94,7 @@ def _agree(posteriors: Sequence[Posterior]) -> bool:
     return len(vocabularies) <= 1 and len({posterior.family for posterior in posteriors}) == 1
 
 
-def _over_union(
-    models: Sequence[tuple[str, Posterior]],
-) -> tuple[list[Posterior], VocabularyAlignment, list[Problem]]:
+def _over_union(models: Sequence[tuple[str, Posterior]]) -> tuple[list[Posterior], VocabularyAlignment, list[Problem]]:
     """Return named topic models over the union of their words, how far each was from it, and what prevents it."""
     owner_counts = Counter(word for _, posterior in models for word in set(posterior.features.names or ()))
     union = tuple(sorted(owner_counts))

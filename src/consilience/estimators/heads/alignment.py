@@ -195,7 +195,5 @@ def _mapped(site: Statistics, matrix: Array, shift: Array) -> Statistics:
     counts = site.counts[ROWS]
     sums = site.counts[SUMS] @ matrix.T + counts[:, None] * shift
     return replace(
-        site,
-        moments={TOTAL: site.moments[TOTAL].affine_image(matrix, shift)},
-        counts={ROWS: counts, SUMS: sums},
+        site, moments={TOTAL: site.moments[TOTAL].affine_image(matrix, shift)}, counts={ROWS: counts, SUMS: sums}
     )

@@ -22,12 +22,7 @@ from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
 from consilience.files.schemas import Chunked, StrictModel
 from consilience.networks.descriptions.description import ChannelStatistics, Description, Moments, TokenCounts
 from consilience.networks.descriptions.parts import REAL, StoredClassTokens, StoredMoments, StoredTokens
-from consilience.networks.fisher.kronecker import (
-    factor_arrays,
-    factor_tensors,
-    factors_of_arrays,
-    stated_sizes,
-)
+from consilience.networks.fisher.kronecker import factor_arrays, factor_tensors, factors_of_arrays, stated_sizes
 
 SUFFIX = ".description"
 """What the name of a description's file has before its suffix."""

@@ -61,11 +61,7 @@ _SEED = 0
 
 
 def with_mixtures(
-    described: Description,
-    rows: Array,
-    labels: Labels,
-    error_on: Callable[[SyntheticInputs], float],
-    min_count: float,
+    described: Description, rows: Array, labels: Labels, error_on: Callable[[SyntheticInputs], float], min_count: float
 ) -> Description:
     """Return a description with split classes, where that brings synthetic inputs nearer to the site's own.
 

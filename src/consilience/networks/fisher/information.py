@@ -30,12 +30,7 @@ from consilience.checks import AnyArray, Json
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count
 from consilience.errors import InputError, Problem
-from consilience.networks.fisher.kronecker import (
-    KroneckerFactors,
-    diagonal_by_parameter,
-    informed_names,
-    moved_factors,
-)
+from consilience.networks.fisher.kronecker import KroneckerFactors, diagonal_by_parameter, informed_names, moved_factors
 from consilience.networks.network import Network, is_floating, non_finite_problems, to_bytes
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Transport

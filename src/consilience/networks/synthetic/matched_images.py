@@ -339,11 +339,7 @@ def _described_deviation(stated: Sequence[Description], shape: tuple[int, ...], 
 
 
 def _calibrate(
-    networks: Sequence[_ObservedNetwork],
-    noise: Tensor,
-    steps: int,
-    deadline: float,
-    report: Callable[[int], None],
+    networks: Sequence[_ObservedNetwork], noise: Tensor, steps: int, deadline: float, report: Callable[[int], None]
 ) -> tuple[Tensor, Tensor]:
     """Return an offset and a deviation (1, channels, 1, ...) at which noise meets the first statistics best.
 

@@ -19,12 +19,7 @@ from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
 from consilience.families.chunks import sum_of_rows
-from consilience.matching.agglomeration import (
-    MIN_RELATIVE_GAIN,
-    AgglomerationPath,
-    agglomerate,
-    nearest_rows,
-)
+from consilience.matching.agglomeration import MIN_RELATIVE_GAIN, AgglomerationPath, agglomerate, nearest_rows
 from consilience.matching.assignment import NO_NEW_GROUPS, UNLIMITED, Openings
 from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.site_by_site import ascend, grow

@@ -33,11 +33,7 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.core.robust import geometric_median
-from consilience.core.robust_estimator import (
-    Divergence,
-    RobustEstimator,
-    squared_distance,
-)
+from consilience.core.robust_estimator import Divergence, RobustEstimator, squared_distance
 from consilience.families import Direction, Family
 from consilience.posteriors.average import MIN_PRECISION, AverageFunction, Inclusion, Value, likelihoods
 from consilience.posteriors.ensemble import Ensemble

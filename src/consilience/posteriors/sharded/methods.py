@@ -153,11 +153,7 @@ def _of_sample(method: KLFusion, sites: ShardedInput) -> tuple[KLFusion, float, 
 
 
 def _descend_from_samples(
-    method: KLFusion,
-    sites: ShardedInput,
-    passes: Callable[..., ShardDescent],
-    n_samples: int,
-    rng: np.random.Generator,
+    method: KLFusion, sites: ShardedInput, passes: Callable[..., ShardDescent], n_samples: int, rng: np.random.Generator
 ) -> tuple[ShardDescent, PosteriorDetails]:
     """Return the descent from what the method finds in a sample, and what to report of it.
 
