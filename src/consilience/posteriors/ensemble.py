@@ -86,21 +86,11 @@ class Stack(SiteRows):
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """J posteriors of one family, stacked: L components in all.
+    """J posteriors of one family, stacked: L components in all."""
 
-    Parameters
-    ----------
-    posteriors
-        The J posteriors; a canonical ensemble makes each when it is asked for.
-    site_weights
-        One weight per posterior (J,), scaled to mean 1.
-    names
-        What to call each model in messages.
-    """
-
-    posteriors: Sequence[Posterior]
-    site_weights: Array
-    names: tuple[str, ...]
+    posteriors: Sequence[Posterior]  # the J posteriors; a canonical ensemble makes each when it is asked for
+    site_weights: Array  # one weight per posterior (J,), scaled to mean 1
+    names: tuple[str, ...]  # what to call each model in messages
 
     @classmethod
     def of(

@@ -53,39 +53,21 @@ from consilience.posteriors.robust.minority import match_supported_first, report
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """What ``match`` returns: a label for every component, and how the search for them ended.
+    """What ``match`` returns: a label for every component, and how the search for them ended."""
 
-    Parameters
-    ----------
-    labels : Labels of shape (L,)
-        Global index of every stacked component, -1 for a dropped one; indices are consecutive from 0.
-    objective : float, optional
-        Value of the method's objective at the end. Default: NaN, for a method without one.
-    history : Array of shape (iterations,), optional
-        The objective after each iteration. Default: empty.
-    status : Status, optional
-        How the search ended. Default: converged.
-    coupling : Array of shape (L, G), optional
-        Soft plan, for methods that have one.
-    confidence : Array of shape (L,), optional
-        Probability of each match, as in Matching.
-    details : PosteriorDetails, optional
-        Further facts worth reporting.
-    averaged : Array of shape (G, P), optional
-        Natural parameters of the fused components, for methods that find them with the matching. Default: the average
-        of what was matched.
-    atoms : Posterior, optional
-        Posterior over the points that stand for the fused components (G, D), for methods that have one.
-    """
-
+    # (L,), global index of every stacked component, -1 for a dropped one; indices are consecutive from 0.
     labels: Labels
+    # Value of the method's objective at the end. Default: NaN, for a method without one.
     objective: float = float("nan")
-    history: Array = field(default_factory=lambda: np.zeros(0))
-    status: Status = Status.CONVERGED
-    coupling: Array | None = None
-    confidence: Array | None = None
-    details: PosteriorDetails = field(default_factory=PosteriorDetails)
+    history: Array = field(default_factory=lambda: np.zeros(0))  # (iterations,), the objective after each iteration
+    status: Status = Status.CONVERGED  # how the search ended
+    coupling: Array | None = None  # (L, G), soft plan, for methods that have one
+    confidence: Array | None = None  # (L,), probability of each match, as in Matching
+    details: PosteriorDetails = field(default_factory=PosteriorDetails)  # further facts worth reporting
+    # (G, P), natural parameters of the fused components, for methods that find them with the matching. Default: the
+    # average of what was matched.
     averaged: Array | None = None
+    # Posterior over the points that stand for the fused components (G, D), for methods that have one.
     atoms: Posterior | None = None
 
 

@@ -120,18 +120,10 @@ def _geometric_medians(
 
 @dataclass(frozen=True)
 class RobustInclusion(Inclusion):
-    """The copies near to where most are, and no more of any total than other sites make credible.
+    """The copies near to where most are, and no more of any total than other sites make credible."""
 
-    Parameters
-    ----------
-    estimator : RobustEstimator
-        The rule, and how many sites may be hostile.
-    direction : {"forward", "reverse"}
-        Divergence that the geometric median takes: KL(fused || local) or KL(local || fused).
-    """
-
-    estimator: RobustEstimator
-    direction: Direction
+    estimator: RobustEstimator  # the rule, and how many sites may be hostile
+    direction: Direction  # divergence that the geometric median takes: KL(fused || local) or KL(local || fused)
 
     def site_shares(self, priors: Array, site_weights: Array) -> Array:
         """Return equal shares by weight of the priors that are inliers, 0 of the others."""

@@ -30,49 +30,24 @@ OUTLIER_DISTANCE_RATIO = 10.0
 
 @dataclass(frozen=True, eq=False)
 class MixtureSetting:
-    """Hyper-parameters of one mixture.
+    """Hyper-parameters of one mixture."""
 
-    Parameters
-    ----------
-    truncation : int
-        Number T of sticks, at most that of the points.
-    covariance_type : {"diag", "spherical"}
-        Shape of the clusters' covariances.
-    concentration : float
-        a, of the Dirichlet process: the larger, the more clusters.
-    share : float, optional
-        Variance of points around their cluster's mean, in that of all. Default: 1.
-    """
-
-    truncation: int
-    covariance_type: CovarianceType
-    concentration: float
-    share: float = 1.0
+    truncation: int  # number T of sticks, at most that of the points
+    covariance_type: CovarianceType  # shape of the clusters' covariances
+    concentration: float  # a, of the Dirichlet process: the larger, the more clusters
+    share: float = 1.0  # variance of points around their cluster's mean, in that of all
 
 
 @dataclass(frozen=True, eq=False)
 class MixtureFit:
-    """A fitted mixture: clusters of the points and the lower bound of its log evidence.
+    """A fitted mixture: clusters of the points and the lower bound of its log evidence."""
 
-    Parameters
-    ----------
-    setting
-        What was fitted.
-    labels
-        Cluster of each point (N,), consecutive from 0; clusters that no point is surest of are dropped.
-    confidence
-        Probability of that cluster (N,).
-    bounds
-        Lower bound of the log evidence after each iteration, in nats, up to what is the same for every setting.
-    converged
-        Whether the last iteration changed it by less than 1e-3.
-    """
-
-    setting: MixtureSetting
-    labels: Labels
-    confidence: Array
+    setting: MixtureSetting  # what was fitted
+    labels: Labels  # cluster of each point (N,), consecutive from 0; clusters that no point is surest of are dropped
+    confidence: Array  # probability of that cluster (N,)
+    # Lower bound of the log evidence after each iteration, in nats, up to what is the same for every setting.
     bounds: Array
-    converged: bool
+    converged: bool  # whether the last iteration changed it by less than 1e-3
 
     @property
     def n_clusters(self) -> int:

@@ -240,24 +240,14 @@ class RenyiGeometry(Geometry):
 
 @dataclass(frozen=True, eq=False)
 class RenyiSums:
-    """Sums of one step of a Renyi average, additive over shards.
+    """Sums of one step of a Renyi average, additive over shards."""
 
-    Parameters
-    ----------
-    sums : Array of shape (G, P)
-        Mean parameters between the centre and each member, weighted by the affinity where the divergence is bounded.
-    mass : Array of shape (G,)
-        Their weights.
-    values : Array of shape (G,)
-        Weighted divergences of the members from the centre.
-    sizes : Array of shape (G,)
-        Weighted absolute values of the members' log normalisers, which the rounding is relative to.
-    """
-
+    # (G, P), mean parameters between the centre and each member, weighted by the affinity where the divergence is
+    # bounded.
     sums: Array
-    mass: Array
-    values: Array
-    sizes: Array
+    mass: Array  # (G,), their weights
+    values: Array  # (G,), weighted divergences of the members from the centre
+    sizes: Array  # (G,), weighted absolute values of the members' log normalisers, which the rounding is relative to
 
     def __add__(self, other: RenyiSums) -> RenyiSums:
         return RenyiSums(

@@ -45,18 +45,10 @@ MAX_CACHED_ROWS = 2048
 
 @dataclass(frozen=True, eq=False)
 class KLProblem:
-    """The data of one objective: fixed once and shared by every restart.
+    """The data of one objective: fixed once and shared by every restart."""
 
-    Parameters
-    ----------
-    ensemble
-        The stacked models, L components in all, with one weight per component.
-    geometry
-        The divergence between fused and local components, and its average.
-    """
-
-    ensemble: Stacked
-    geometry: Geometry
+    ensemble: Stacked  # the stacked models, L components in all, with one weight per component
+    geometry: Geometry  # the divergence between fused and local components, and its average
 
     @classmethod
     def of(cls, ensemble: Stacked, direction: Direction = "forward") -> Self:
@@ -143,33 +135,15 @@ class KLProblem:
 
 @dataclass(frozen=True, eq=False)
 class KLFit:
-    """A matching and the averages that belong to it.
+    """A matching and the averages that belong to it."""
 
-    Parameters
-    ----------
-    labels : Labels of shape (L,)
-        Group of each local component, consecutive from 0.
-    centres : Array of shape (G, P)
-        Natural parameters of the barycenters.
-    objective : float
-        Value of (9).
-    history : tuple of float
-        The objective after each averaging step.
-    converged : bool
-        Whether the last step changed nothing, or less than the tolerance.
-    gap : float, optional
-        Relative certified gap of the last matching; None for a binary one.
-    plan : Array of shape (L, G), optional
-        The relaxed matching before rounding; None for a binary one.
-    """
-
-    labels: Labels
-    centres: Array
-    objective: float
-    history: tuple[float, ...]
-    converged: bool
-    gap: float | None = None
-    plan: Array | None = None
+    labels: Labels  # (L,), group of each local component, consecutive from 0
+    centres: Array  # (G, P), natural parameters of the barycenters
+    objective: float  # value of (9)
+    history: tuple[float, ...]  # the objective after each averaging step
+    converged: bool  # whether the last step changed nothing, or less than the tolerance
+    gap: float | None = None  # relative certified gap of the last matching; None for a binary one
+    plan: Array | None = None  # (L, G), the relaxed matching before rounding; None for a binary one
 
     @property
     def n_groups(self) -> int:

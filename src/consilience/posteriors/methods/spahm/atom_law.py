@@ -66,18 +66,10 @@ def initial_law(points: Array, offsets: Labels, spread: Array) -> AtomLaw:
 
 @dataclass(frozen=True, eq=False)
 class AtomStatistics:
-    """Sufficient statistics of a matching for the distributions of atoms and copies.
+    """Sufficient statistics of a matching for the distributions of atoms and copies."""
 
-    Parameters
-    ----------
-    groups : GroupSums
-        Sum (G, D) and number (G,) of the points of each group.
-    squares : Array of shape (D,)
-        Sum of all squared points.
-    """
-
-    groups: GroupSums
-    squares: Array
+    groups: GroupSums  # sum (G, D) and number (G,) of the points of each group
+    squares: Array  # (D,), sum of all squared points
 
     def about(self, mean: Array) -> AtomStatistics:
         """Return the same for points less `mean`."""
