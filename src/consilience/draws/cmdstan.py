@@ -35,15 +35,7 @@ class Chain:
 
 
 def read_cmdstan(paths: Sequence[Path]) -> Contents:
-    """Return the draws of the chains of one site.
-
-    Raises
-    ------
-    FileFormatError
-        For a file that cannot be read or is no CmdStan CSV.
-    InputError
-        For chains of other columns or lengths.
-    """
+    """Return the draws of the chains of one site, which have the same columns and lengths."""
     chains = [_read_chain(path) for path in paths]
     first = chains[0]
     problems = []

@@ -328,10 +328,7 @@ def _agreed(statistics: Statistics, features: Features, is_told: bool) -> Featur
 def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list[Problem]]:
     """Return statistics without classes of too few rows, and what was left out, a line each.
 
-    Raises
-    ------
-    InputError
-        Where nothing would be left.
+    It raises where nothing would be left.
     """
     adapter = adapter_of_kind(statistics.kind)
     disclosure = adapter.disclosure()

@@ -135,10 +135,7 @@ def _by_class(statistics: Statistics, name: str, value: Any) -> Any:
 def steps_of(pipeline: Any) -> tuple[Step, ...]:
     """Return the steps of a Pipeline before its last.
 
-    Raises
-    ------
-    UnsupportedError
-        For a step that is no affine function of columns, or not one of their moments, by its name.
+    A step that is no affine function of columns, or not one of their moments, is refused by its name.
     """
     steps = []
     for name, step in pipeline.steps[:-1]:

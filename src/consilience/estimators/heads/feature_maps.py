@@ -284,10 +284,7 @@ def remember(features: FeatureMap) -> FeatureMap:
 def map_of_record(record: str, makers: Mapping[str, Callable[..., FeatureMap]]) -> FeatureMap | None:
     """Return the map that a file names: one of this process, or made from its recipe; None where neither can be.
 
-    Raises
-    ------
-    InputError
-        For a record that is none, and a recipe that makes another map here, as under another release of NumPy.
+    It raises for a record that is none, and a recipe that makes another map here, as under another release of NumPy.
     """
     stated = parsed_record(record)
     seen = _SEEN.get(stated["digest"])

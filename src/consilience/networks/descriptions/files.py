@@ -93,13 +93,7 @@ def description_path(network: Path) -> Path:
 
 
 def write_description(path: Path, description: Description) -> None:
-    """Write a description, whole or not at all; the same bytes for the same statements.
-
-    Raises
-    ------
-    InputError
-        When the path cannot be written, or an array cannot be stored.
-    """
+    """Write a description, whole or not at all; the same bytes for the same statements."""
     # Classes in the order of their numbers, so that the same statements have the same bytes.
     numbers = sorted(description.class_moments)
     mixtures = [description.class_mixtures.get(number, ()) for number in numbers]

@@ -58,13 +58,6 @@ def measure_network(
     """Return a network's description and its first inputs, None without data; `WithheldWarning` names what stays.
 
     Options are as `consilience.describe` takes them; `data` are read once, and the network is left as it is.
-
-    Raises
-    ------
-    InputError
-        For data that the network does not take, labels outside the classes, or fewer observations than `min_count`.
-    OptionError
-        For options that have another type or value.
     """
     if not is_module(module):
         raise InputError(name, f"expected a torch module, found a {type(module).__name__}", code="E-TYPE")

@@ -306,10 +306,7 @@ def factors_of_arrays(
 ) -> dict[str, KroneckerFactors]:
     """Return the factors in the tensors of a file, of sizes (groups, o, d, and 1 where d counts a bias) by path.
 
-    Raises
-    ------
-    InputError
-        Naming the layers whose tensors do not have these sizes.
+    One error names all layers whose tensors do not have these sizes.
     """
     layers: dict[str, KroneckerFactors] = {}
     problems = []

@@ -211,12 +211,7 @@ class HiddenMarkovModel:
 
 
 def as_lengths(lengths: ArrayLike | None, count: int) -> Labels:
-    """Return lengths of sequences that follow each other in `count` rows; None for one sequence.
-
-    Raises
-    ------
-    InputError
-        Unless they are positive integers that add up to `count`.
+    """Return lengths of sequences that follow each other in `count` rows, or raise; None for one sequence.
 
     Examples
     --------

@@ -249,13 +249,7 @@ def lower_solve(factor: Array, right: Array, *, transposed: bool = False) -> Arr
 
 
 def prior_factor(kernel: Kernel, inputs: Array, jitter: float) -> Array:
-    """Return the lower Cholesky factor of k(Z, Z) + jitter v I (M, M).
-
-    Raises
-    ------
-    InputError
-        When that matrix is not positive definite, as it may be without jitter.
-    """
+    """Return the lower Cholesky factor of k(Z, Z) + jitter v I (M, M), or raise where that is not positive definite."""
     covariance = kernel.matrix(inputs)
     covariance[np.diag_indices_from(covariance)] += jitter * kernel.variance
     try:

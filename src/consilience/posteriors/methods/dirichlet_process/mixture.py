@@ -88,16 +88,7 @@ def _spread(offsets: Array, covariance_type: CovarianceType) -> Array:
 def fit_mixture(points: Array, setting: MixtureSetting, restarts: int, max_iterations: int, seed: int) -> MixtureFit:
     """Return the fit of greatest lower bound of `restarts` starts: k-means++ seeds, other points, and chance in turn.
 
-    Parameters
-    ----------
-    points
-        From ``standardised`` (N, D), at least two and not all the same.
-    setting
-        What to fit.
-    restarts, max_iterations
-        Number of starts, and of iterations of each at most.
-    seed
-        Of the starts.
+    Points (N, D) are ``standardised``, at least two and not all the same.
     """
     counts = {start: len(range(index, restarts, len(INITIALISATIONS))) for index, start in enumerate(INITIALISATIONS)}
     models = [_fitted(points, setting, start, count, max_iterations, seed) for start, count in counts.items() if count]

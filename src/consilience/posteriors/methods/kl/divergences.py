@@ -82,13 +82,8 @@ class Geometry(ABC):
     def averages_by_sums(self, ask: AskShards, n_groups: int) -> Array:
         """Return the centres (G, P) of groups that all have members, of which sums over shards tell all that it takes.
 
-        Parameters
-        ----------
-        ask : callable
-            ``ask(function, *common)`` is the sum of ``function(geometry, labels, weights, *common)`` over all shards,
-            each with a geometry of its own components. This geometry's own components are not looked at.
-        n_groups : int
-            Number G of groups.
+        ``ask(function, *common)`` is the sum of ``function(geometry, labels, weights, *common)`` over all shards, each
+        with a geometry of its own components. This geometry's own components are not looked at.
         """
 
     @final
@@ -357,20 +352,10 @@ class WassersteinGeometry(Geometry):
 
 
 def make_geometry(name: DivergenceName, order: float, direction: Direction, family: Family, natural: Array) -> Geometry:
-    """Return the geometry of a divergence by its name.
+    """Return the geometry of a divergence between local components of these natural parameters (L, P).
 
-    Parameters
-    ----------
-    name : {"kl", "renyi", "hellinger", "wasserstein"}
-        The divergence.
-    order : float
-        Order of the Renyi divergence; without effect on the others.
-    direction : {"forward", "reverse"}
-        KL(fused || local) or KL(local || fused); without effect on the others.
-    family : Family
-        The family of all components.
-    natural : Array of shape (L, P)
-        Natural parameters of the local components.
+    The order is the Renyi divergence's, the direction that of Kullback and Leibler's: KL(fused || local) or KL(local ||
+    fused).
     """
     if name == "kl":
         return KLGeometry(family, natural, direction)
