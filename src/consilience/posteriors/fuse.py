@@ -28,8 +28,7 @@ from consilience.posteriors.admission import inadmissible
 from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.fusion import PosteriorFusion
-from consilience.posteriors.inputs import describe_inputs, unusable_in
-from consilience.posteriors.labels import group_by_label, with_labels
+from consilience.posteriors.inputs import describe_inputs, group_by_label, unusable_in, with_labels
 from consilience.posteriors.method import Assignment, Method, PosteriorOutcome, expand_assignment
 from consilience.posteriors.methods import make_method
 from consilience.posteriors.model_ensemble import ensemble_of

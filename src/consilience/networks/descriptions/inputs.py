@@ -14,8 +14,8 @@ from consilience.errors import InputError, Problem
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.descriptions.compare import description_problems
 from consilience.networks.descriptions.description import Description
-from consilience.networks.descriptions.digest import network_digest
 from consilience.networks.descriptions.files import description_path, read_description
+from consilience.networks.fisher.information import network_digest
 from consilience.networks.inputs import DescribedNetwork, assign_by_digest, values_in_order
 
 if TYPE_CHECKING:

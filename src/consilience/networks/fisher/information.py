@@ -358,3 +358,17 @@ def _shorten(names: Sequence[str]) -> str:
     shown = ", ".join(names[:_MAX_NAMES_SHOWN])
     more = len(names) - _MAX_NAMES_SHOWN
     return shown if more <= 0 else f"{shown} and {more} more"
+
+
+def network_digest(arrays: Mapping[str, AnyArray], aliases: Mapping[str, str]) -> str:
+    """Return the SHA-256 of a network's parameters and buffers, the same in memory and in its file.
+
+    Arrays hold tied weights under one of their names or under all; files have all names.
+    """
+    named = dict(arrays)
+    for alias, name in aliases.items():
+        if name in named:
+            named.setdefault(alias, named[name])
+        elif alias in named:
+            named[name] = named[alias]
+    return parameter_digest(named, named)

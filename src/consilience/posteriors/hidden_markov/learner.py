@@ -45,16 +45,14 @@ from consilience.families import NormalWishart
 from consilience.posteriors.hidden_markov.forward_backward import ChainMarginals
 from consilience.posteriors.hidden_markov.model import KIND, HiddenMarkovModel, as_lengths
 from consilience.posteriors.hidden_markov.sticky_transitions import (
-    StickyPrior,
-    TransitionCounts,
-    sticks_from_weights,
-    uniform_sticks,
-)
-from consilience.posteriors.hidden_markov.variational_steps import (
     GlobalFactors,
     HMMProblem,
+    StickyPrior,
+    TransitionCounts,
     global_step,
     local_step,
+    sticks_from_weights,
+    uniform_sticks,
     with_refitted_sticks,
 )
 from consilience.posteriors.posterior import Attached, Posterior

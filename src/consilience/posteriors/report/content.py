@@ -18,7 +18,6 @@ from consilience.core.provenance import read_inputs_of
 from consilience.drawing.words import natural_key, short_names
 from consilience.errors import FileFormatError, InputError
 from consilience.files.safetensors_file import SafetensorsFile
-from consilience.posteriors.component_table import ComponentMoments, feature_moments
 from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.methods import METHODS
@@ -28,7 +27,7 @@ from consilience.posteriors.report.hidden_markov import ChainContent, chain_of
 from consilience.posteriors.report.illustration import Illustration, illustrate
 from consilience.posteriors.report.members import ComponentSummary, SiteSummary, components_of, labels_of, site_of
 from consilience.posteriors.report.planar_components import ComponentPlane, plane_of
-from consilience.posteriors.summary import notes_of
+from consilience.posteriors.summary import ComponentMoments, feature_moments, notes_of
 from consilience.posteriors.topics.gaussian_topics import KIND as GAUSSIAN_TOPICS
 from consilience.posteriors.vocabulary import expand_vocabulary, is_topic_posterior
 

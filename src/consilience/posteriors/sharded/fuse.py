@@ -36,6 +36,7 @@ from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.table import adapter_of_source
 from consilience.posteriors.average import AverageRecord, combine
 from consilience.posteriors.columns import ComponentColumns, ShardSchema
+from consilience.posteriors.describe import unknown_number
 from consilience.posteriors.details import MinorityDetails, PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble, offsets_of
 from consilience.posteriors.files import read_summary
@@ -44,14 +45,20 @@ from consilience.posteriors.fusion import PosteriorFusion
 from consilience.posteriors.inputs import PosteriorReading
 from consilience.posteriors.method import Method, PosteriorOutcome, fused_order
 from consilience.posteriors.methods.kl.method import KLFusion
-from consilience.posteriors.observation_counts import unknown_number
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.rebuild import rebuild
 from consilience.posteriors.robust.minority import GroupHolders
 from consilience.posteriors.sharded.descent import label_all_rows
-from consilience.posteriors.sharded.gathered import PilotSample, draw_pilot_sample, gather, merge_pilot_samples
 from consilience.posteriors.sharded.methods import MAX_GATHERED_ROWS, SHARDED, ShardedFit, ShardedInput, refusals
-from consilience.posteriors.sharded.passes import PreparedShard, PreparedShards, prepare
+from consilience.posteriors.sharded.passes import (
+    PilotSample,
+    PreparedShard,
+    PreparedShards,
+    draw_pilot_sample,
+    gather,
+    merge_pilot_samples,
+    prepare,
+)
 from consilience.posteriors.sharded.shards import SHARD_BYTES, Shards, ShardSource, load_shard
 from consilience.posteriors.sharded.shards import shards as open_shards
 from consilience.posteriors.sharded.totals import (

@@ -33,8 +33,7 @@ from consilience.posteriors.methods.kmeans import KMeans
 from consilience.posteriors.methods.spahm.method import SPAHM
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.sharded.descent import Centres, ShardDescent, descend, site_costs
-from consilience.posteriors.sharded.gathered import gather, n_active_rows
-from consilience.posteriors.sharded.passes import Divergence, PreparedShard, PreparedShards
+from consilience.posteriors.sharded.passes import Divergence, PreparedShard, PreparedShards, gather, n_active_rows
 from consilience.posteriors.sharded.spahm import ascend_shards
 
 MAX_PILOTS = 2
