@@ -67,7 +67,6 @@ class Inclusion:
 
     def site_shares(self, priors: Array, site_weights: Array) -> Array:
         """Return the share (J,) of each site in the mean of the priors (J, P); they sum to 1."""
-        del priors
         return site_weights / site_weights.sum()
 
     def averages(self, ensemble: Ensemble, labels: Labels, n_groups: int, average: AverageFunction) -> Array:
@@ -76,12 +75,10 @@ class Inclusion:
 
     def likelihood_sums(self, ensemble: Ensemble, labels: Labels, n_groups: int, average: AverageFunction) -> Array:
         """Return the sums (G, P) of what the data of each group's components say, for their product."""
-        del average
         return group_sums(likelihoods(ensemble), labels, ensemble.row_weights, n_groups).sums
 
     def credible_counts(self, counts: Array, ensemble: Ensemble) -> Array:
         """Return the counts (L,) that are believed."""
-        del ensemble
         return counts
 
     def totals(self, values: Array, ensemble: Ensemble, labels: Labels, n_groups: int) -> Array:

@@ -132,9 +132,8 @@ def describe_all(
             return model
         adapter, posterior = adapter_of(model), model
         if adapter is None:
-            raise OptionError(
-                "data, n_observations", "are for fitted models; this Posterior says what it says by its counts"
-            )
+            text = "are for fitted models; this Posterior says what it says by its counts"
+            raise OptionError("data, n_observations", text)
     else:
         adapter = _adapter_for(model)
         posterior = _describe_fitted(model, adapter, n_observations)
@@ -226,9 +225,8 @@ def _with_features(posterior: Posterior, features: Features, *, is_told: bool) -
         raise InputError("features", f"expected consilience.Features, found {type(features).__name__}", code="E-TYPE")
     recorded = posterior.features
     if differences := recorded.differences(features):
-        raise InputError(
-            "features", f"what is stated {differences[0]}, as the model itself was trained", code="E-MISMATCH"
-        )
+        text = f"what is stated {differences[0]}, as the model itself was trained"
+        raise InputError("features", text, code="E-MISMATCH")
     names = recorded.names if features.names is None else features.names
     return replace(posterior, features=replace(features, names=names, from_columns=recorded.from_columns))
 
@@ -275,9 +273,8 @@ def count_observations(model: Any, adapter: Adapter, posterior: Posterior, data:
     if sample_weight is None:
         return float(n_rows)
     if adapter.records_n_observations:
-        raise OptionError(
-            "sample_weight", f"a {type(model).__name__} records the weight of its observations itself; leave it out"
-        )
+        text = f"a {type(model).__name__} records the weight of its observations itself; leave it out"
+        raise OptionError("sample_weight", text)
     weights: Array = np.asarray(sample_weight, dtype=np.float64)
     if weights.shape != (n_rows,) or not np.all(np.isfinite(weights) & (weights >= 0)) or not np.any(weights > 0):
         raise OptionError(
@@ -300,12 +297,8 @@ def require_same_as_recorded(
     recorded = float(posterior.counts.sum())
     # Components with less than one observation count as one, so K of them may add up to K more.
     if abs(recorded - n_observations) > posterior.n_components + RECORDED_ROUNDING * max(recorded, n_observations):
-        raise InputError(
-            subject,
-            f"is {n_observations:g}, but the model records {recorded:g} observations",
-            "leave it out, or give what the model was fitted to",
-            "E-MISMATCH",
-        )
+        text = f"is {n_observations:g}, but the model records {recorded:g} observations"
+        raise InputError(subject, text, "leave it out, or give what the model was fitted to", "E-MISMATCH")
 
 
 def unknown_number(label: str | Path, kind: str) -> Problem:

@@ -110,11 +110,8 @@ class Ensemble:
         called = tuple(f"model {number}" for number in range(len(posteriors))) if names is None else tuple(names)
         for name, posterior in zip(called, posteriors, strict=True):
             if posterior.family != posteriors[0].family:
-                raise InputError(
-                    "",
-                    f"{name} is {posterior.family}, expected {posteriors[0].family} as {called[0]}",
-                    code="E-MISMATCH",
-                )
+                text = f"{name} is {posterior.family}, expected {posteriors[0].family} as {called[0]}"
+                raise InputError("", text, code="E-MISMATCH")
         site_weights = as_weights(weights, len(posteriors), "weights of the models")
         return cls(tuple(posteriors), site_weights * (len(site_weights) / math.fsum(site_weights)), called)
 

@@ -46,7 +46,6 @@ class PosteriorReading(FormatReading[Posterior]):
 
     def takes(self, file: NamedInput) -> bool:
         """Return that every file is read: the reader says what else it is."""
-        del file
         return True
 
     def convert(self, one: NamedInput) -> tuple[Posterior, Record]:
@@ -66,10 +65,9 @@ class PosteriorReading(FormatReading[Posterior]):
         is_fitted = one.file is None and not isinstance(one.model, Posterior)
         if adapter.records_n_observations:
             if self.are_equal:
+                remedy = "leave it out, and give weights if models are to count otherwise"
                 raise InputError(
-                    "n_observations",
-                    f"is {EQUAL!r}, but a {adapter.kind} records its observations",
-                    "leave it out, and give weights if models are to count otherwise",
+                    "n_observations", f"is {EQUAL!r}, but a {adapter.kind} records its observations", remedy
                 )
             if n_observations is None:
                 return value

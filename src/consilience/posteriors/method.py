@@ -412,9 +412,8 @@ def _consecutive(labels: Labels) -> Labels:
     """Return labels whose groups are numbered from 0 on without gaps; -1 stays. Some component must have one."""
     used = np.unique(labels[labels >= 0])
     if not used.size:
-        raise InputError(
-            "", "`robust=True`: no component matches that of another model, so none would be left", code="E-MISMATCH"
-        )
+        text = "`robust=True`: no component matches that of another model, so none would be left"
+        raise InputError("", text, code="E-MISMATCH")
     return np.where(labels >= 0, np.searchsorted(used, labels), -1)
 
 

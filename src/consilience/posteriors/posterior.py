@@ -167,9 +167,8 @@ class Posterior(Displayed, Plotted, Tabular):
 
     def __post_init__(self) -> None:
         if not isinstance(self.family, Family):
-            raise InputError(
-                "family", f"expected a member of consilience.families, found {self.family!r}", code="E-TYPE"
-            )
+            text = f"expected a member of consilience.families, found {self.family!r}"
+            raise InputError("family", text, code="E-TYPE")
         for name in ("natural", "prior", "counts", "weights"):
             values = getattr(self, name)
             if values is not None:

@@ -41,6 +41,5 @@ def rebuild(posterior: Posterior) -> Any:
     try:
         return rebuild_pipeline(posterior, adapter) if is_of_pipeline(posterior) else adapter.rebuild(posterior)
     except KeyError as error:
-        raise InputError(
-            "", f"this posterior of a {adapter.kind} lacks {error}, which rebuilding needs", code="E-NEEDED"
-        ) from error
+        text = f"this posterior of a {adapter.kind} lacks {error}, which rebuilding needs"
+        raise InputError("", text, code="E-NEEDED") from error

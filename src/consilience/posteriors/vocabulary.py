@@ -104,14 +104,11 @@ def _over_union(models: Sequence[tuple[str, Posterior]]) -> tuple[list[Posterior
         words = posterior.features.names or ()
         shared = sum(owner_counts[word] > 1 for word in words)  # with any other model
         if not shared:
-            problems.append(
-                Problem(
-                    name,
-                    f"shares none of its {len(words)} words with any other model; are they of another language, or"
-                    " made from text in another way?",
-                    code="E-MISMATCH",
-                )
+            text = (
+                f"shares none of its {len(words)} words with any other model; are they of another language, or"
+                " made from text in another way?"
             )
+            problems.append(Problem(name, text, code="E-MISMATCH"))
         elif shared < LOW_SHARED_FRACTION * len(words):
             apart[name] = shared / len(words)
         if len(words) < len(union):

@@ -145,9 +145,8 @@ class EstimatorAdapter(ABC):
     def refuse_data(self) -> None:
         """Raise where a fitted object says all, so that data have no use."""
         if self.says_all is not None:
-            raise OptionError(
-                "data", f"are not needed: a fitted {self.class_name}{self.says_all} says all; leave them out"
-            )
+            text = f"are not needed: a fitted {self.class_name}{self.says_all} says all; leave them out"
+            raise OptionError("data", text)
 
     def disclosure(self) -> Problem | None:
         """Return why the statistics are single observations, which leave a site with ``min_count=0`` only."""

@@ -164,7 +164,6 @@ def _tensors(header: DescriptionHeader) -> dict[str, TensorSpec]:
 
 def _checked(file: SafetensorsFile, header: DescriptionHeader, tensors: TensorHeader) -> DescriptionHeader:
     """Return the document, if its statements go together."""
-    del tensors
     stated = (header.inputs, header.class_moments, header.class_mixtures)
     n_inputs, n_moments, n_parts = (0 if moments is None else len(moments.ranks) for moments in stated)
     n_classes, sizes = len(header.class_numbers), header.mixture_sizes

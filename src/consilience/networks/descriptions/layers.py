@@ -142,7 +142,6 @@ class LayerFactors(Statistic):
 
     def add(self, batch: Batch, groups: Labels, answer: Any) -> None:
         """Let the inputs of a batch pass."""
-        del answer
         if self._sample is not None:
             self._sample.add(batch.inputs, groups)
 

@@ -110,7 +110,6 @@ class SplitClasses(Statistic):
 
     def add(self, batch: Batch, groups: Labels, answer: Any) -> None:
         """Let the inputs of a batch pass."""
-        del answer
         self._sample.add(batch.inputs, groups)
 
     def state(self, described: Description, leaving: Leaving) -> Description:

@@ -102,7 +102,6 @@ class ErrorCounts(Statistic):
 
     def add(self, batch: Batch, groups: Labels, answer: Any) -> None:
         """Count the errors of a batch."""
-        del batch
         outputs = output_tensor(answer)
         if outputs is None or len(outputs) != len(groups):
             self._has_outputs = False
@@ -186,7 +185,6 @@ class RangeStatistic(Statistic):
 
     def add(self, batch: Batch, groups: Labels, answer: Any) -> None:
         """Add the observations of a batch."""
-        del answer
         rows = batch.rows
         for group in np.unique(groups).tolist():
             self._by_group.setdefault(group, RangeAccumulator()).add(rows[groups == group])

@@ -305,12 +305,11 @@ def as_information(information: Any, name: str) -> FisherInformation:
         if not_arrays := [key for key, values in information.items() if not hasattr(values, "shape")]:
             raise InputError(name, f"{_shorten(not_arrays)}: expected arrays by parameter", code="E-TYPE")
         return FisherInformation(information, name=name)
-    raise InputError(
-        name,
+    text = (
         "expected what consilience.fisher gives, the path of its file, or a diagonal by parameter, found "
-        f"{type(information).__name__}",
-        code="E-TYPE",
+        f"{type(information).__name__}"
     )
+    raise InputError(name, text, code="E-TYPE")
 
 
 def parameter_digest(arrays: Mapping[str, AnyArray], names: Sequence[str] | Mapping[str, Any]) -> str:

@@ -250,7 +250,6 @@ class StickyHDPHMMAdapter(Adapter):
 
     def describe(self, model: Any, n_observations: float | None) -> Posterior:
         """Return the posterior; `n_observations` is not needed, since the model records its counts."""
-        del n_observations
         posterior: Posterior = model.posterior
         return posterior
 

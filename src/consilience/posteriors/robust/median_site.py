@@ -303,7 +303,6 @@ class JudgedInclusion(RobustInclusion):
 
     def averages(self, ensemble: Ensemble, labels: Labels, n_groups: int, average: AverageFunction) -> Array:
         """Return the averages (G, P)."""
-        del average
         fused = np.empty((n_groups, ensemble.natural.shape[1]))
         for group in range(n_groups):
             rows = np.flatnonzero(labels == group)

@@ -443,11 +443,8 @@ def _weights_by_shard(
     site_weights = site_weights * (len(site_weights) / site_weights.sum())  # (J,)
     ends = np.cumsum(engine.map(attrgetter("n_sites"), columns))  # one past the last site of each shard (S,)
     if ends[-1] != shards.n_sites:
-        raise InputError(
-            shards.files[0],
-            f"the shards held {shards.n_sites} sites when they were opened, and now {ends[-1]}, so one was replaced",
-            "open them again",
-        )
+        text = f"the shards held {shards.n_sites} sites when they were opened, and now {ends[-1]}, so one was replaced"
+        raise InputError(shards.files[0], text, "open them again")
     starts = [0, *ends[:-1]]
     voting_weights = site_weights * (np.count_nonzero(site_weights) / site_weights.sum())
     shard_weights: list[Array | None] = [voting_weights[start:end] for start, end in zip(starts, ends, strict=True)]

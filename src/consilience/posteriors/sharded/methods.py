@@ -278,7 +278,6 @@ def _shared_clusters(shard: PreparedShard, labels: Labels) -> int:
 
 def fit_average(method: Average, sites: ShardedInput, rng: np.random.Generator, progress: Progress) -> ShardedFit:
     """Label every component with its number in its site."""
-    del method, rng, progress
     if sites.smallest_site != sites.largest_site:
         raise OptionError(
             f"average needs models of equal size, found {sites.smallest_site} to {sites.largest_site} components; use "

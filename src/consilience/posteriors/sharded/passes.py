@@ -129,11 +129,8 @@ def prepare(
             factors[rows] = factor
     if not np.isfinite(levels).all():
         site = int(shard.owner[int(np.flatnonzero(~np.isfinite(levels))[0])])
-        raise InputError(
-            "",
-            f"site {site} of a shard has a component whose divergence from the others is not finite",
-            code="E-NUMBER",
-        )
+        text = f"site {site} of a shard has a component whose divergence from the others is not finite"
+        raise InputError("", text, code="E-NUMBER")
     return shard
 
 

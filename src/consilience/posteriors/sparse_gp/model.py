@@ -255,12 +255,11 @@ def prior_factor(kernel: Kernel, inputs: Array, jitter: float) -> Array:
     try:
         return np.asarray(cholesky(covariance, lower=True, check_finite=False))
     except np.linalg.LinAlgError:
-        raise InputError(
-            "",
+        text = (
             f"the prior covariance at {len(inputs)} inducing inputs is not positive definite with jitter {jitter:g};"
-            f" use {JITTER:g}",
-            code="E-NUMBER",
-        ) from None
+            f" use {JITTER:g}"
+        )
+        raise InputError("", text, code="E-NUMBER") from None
 
 
 def whitened_cross_covariance(

@@ -362,7 +362,6 @@ class _Run:
 
 
 def _keep_law(objective: GroupObjective, labels: Labels) -> GroupObjective:
-    del labels
     return objective
 
 
