@@ -69,11 +69,6 @@ def _components(count: int, which: str) -> str:
     return f"{format_count(count, 'component')} {which} {'was' if count == 1 else 'were'}"
 
 
-def _more(count: int, noun: str) -> str:
-    """Return so many more with their verb."""
-    return f"{count:,} more {noun}{' was' if count == 1 else 's were'}"
-
-
 def _average(average: AverageDetails) -> list[str]:
     """Return which average was taken, why where that was not asked for by name, and how priors differ."""
     if not average:
@@ -94,7 +89,10 @@ def _not_averaged(robust: RobustDetails | None) -> list[str]:
         for record in named
     ]
     n_more = len(robust["left_out"]) - len(named)
-    return [*lines, *([f"{_more(n_more, 'model')} left out by `robust=True`"] if n_more else [])]
+    return [
+        *lines,
+        *([f"{n_more:,} more model{' was' if n_more == 1 else 's were'} left out by `robust=True`"] if n_more else []),
+    ]
 
 
 def _withheld(withheld: Withheld | None) -> list[str]:

@@ -78,9 +78,7 @@ class PreparedShard(SiteRows):
 
     def row_weights(self, rows: slice) -> Array:
         """Return the weight of the site of some of the active rows (rows,)."""
-        if self.weights is None:
-            return np.ones(rows.stop - rows.start)
-        return self.weights[self.owner[rows]]
+        return np.ones(rows.stop - rows.start) if self.weights is None else self.weights[self.owner[rows]]
 
     def chunks(self) -> Iterator[tuple[slice, Labels]]:
         """Yield active rows of whole sites, and the offsets of these sites in them, in chunks of ``CHUNK_BYTES``."""
