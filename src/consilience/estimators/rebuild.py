@@ -36,21 +36,9 @@ _WORDS = (PASSTHROUGH, "drop")
 
 
 def rebuild(statistics: Statistics, parameters: Mapping[str, Json] | None = None) -> Any:
-    """Return the fitted estimator of some statistics.
+    """Return the fitted estimator of the sums of one site, or of all; `parameters` replace those that they name.
 
-    Parameters
-    ----------
-    statistics : Statistics
-        Sums of one site, or of all.
-    parameters : mapping of str to value, optional
-        Hyper-parameters in place of those that the statistics name.
-
-    Raises
-    ------
-    InputError
-        Where the sums do not determine the estimator, as covariances of fewer rows than columns.
-    OptionError
-        For a hyper-parameter that the estimator does not have.
+    It raises where the sums do not determine the estimator, as covariances of fewer rows than columns.
     """
     statistics = with_parameters(statistics, parameters or {})
     adapter = adapter_of_kind(statistics.kind)

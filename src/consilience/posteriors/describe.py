@@ -58,42 +58,10 @@ def describe(
 ) -> Posterior:
     """Return the posterior over the components of a fitted model: what a site sends.
 
-    Parameters
-    ----------
-    model : fitted model or Posterior
-        A fitted model of a class that an adapter accepts, a scikit-learn Pipeline of affine scalings and such a model,
-        which is described in the units of the data before any scaling, or a Posterior.
-    data : array_like of shape (n, D), DataFrame, str or Path, optional
-        The data that the model was fitted to, or the path of a .csv, .npy or .npz file: they are counted, and leave
-        nothing else in the posterior. Default: not counted.
-    n_observations : float, optional
-        Number of observations it was fitted to, for models that do not record it (GaussianMixture, GaussianHMM,
-        CategoricalHMM). Default: counted in `data`; without these the posterior says that the number is not known, and
-        fusing asks for it.
-    classes, example : None
-        For networks only.
-    sample_weight : array_like of shape (n,), optional
-        Weight of every row of `data` in the fit, for models that do not record the number of observations. Default: 1.
-    features : Features, optional
-        What the columns mean. Default: what the model itself records.
-    min_count : float, default 5
-        Components with fewer effective observations are withheld, and a `WithheldWarning` names them; 0 withholds
-        nothing.
-
-    Returns
-    -------
-    Posterior
-        The posterior over the L components of the model.
-
-    Raises
-    ------
-    UnsupportedError
-        When no adapter knows the model's class.
-    InputError
-        When the model is not fitted or has parameters outside its family, the data do not fit it or contradict what it
-        records, or every component would be withheld.
-    OptionError
-        For arguments that mean nothing for such a model.
+    Options are as `consilience.describe` takes them; `classes` and `example` are for networks only. A scikit-learn
+    Pipeline of affine scalings and a model is described in the units of the data before any scaling. Data are counted,
+    and leave nothing else in the posterior; without them and without `n_observations`, a model that does not record the
+    number (GaussianMixture, GaussianHMM, CategoricalHMM) has a posterior that says so, and fusing asks for it.
 
     Examples
     --------

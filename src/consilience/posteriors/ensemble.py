@@ -96,15 +96,7 @@ class Ensemble:
     def of(
         cls, posteriors: Sequence[Posterior], weights: ArrayLike | None = None, names: Sequence[str] | None = None
     ) -> Ensemble:
-        """Stack `posteriors`, or raise when they are of different families.
-
-        Raises
-        ------
-        InputError
-            For no posterior, or posteriors of different families or dimensions.
-        OptionError
-            For weights that are not one finite non-negative number per posterior.
-        """
+        """Stack `posteriors` of one family; weights are one number per posterior, finite and not negative."""
         if not posteriors:
             raise InputError("nothing to fuse", "no model was given", code="E-NEEDED")
         called = tuple(f"model {number}" for number in range(len(posteriors))) if names is None else tuple(names)

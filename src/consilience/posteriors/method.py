@@ -341,20 +341,9 @@ class Method(Options, ABC):
     ) -> PosteriorOutcome:
         """Match and average.
 
-        Parameters
-        ----------
-        ensemble, rng, progress
-            The models, the source of random choices, and what is told of the steps.
-        groups : Labels of shape (L,), optional
-            Which components are the same thing, where their labels say so: consecutive numbers over the models of
-            positive weight, -1 for a component in none. Default: they are matched.
-        thin : Labels of shape (n,), optional
-            Rows of components that are matched but not averaged (label -1), where `needs_equal_sizes`. Default: none.
-
-        Raises
-        ------
-        InputError
-            When the models do not fit the options.
+        Groups (L,) say which components are the same thing, where their labels do: consecutive numbers over the models
+        of positive weight, -1 for a component in none. `thin` (n,) are rows of components that are matched but not
+        averaged (label -1), where `needs_equal_sizes`.
         """
         if reasons := self.refuse(ensemble):
             raise InputError(reasons)

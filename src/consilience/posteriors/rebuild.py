@@ -15,18 +15,6 @@ def rebuild(posterior: Posterior) -> Any:
 
     A posterior that came from no library's model is returned as it is.
 
-    Parameters
-    ----------
-    posterior : Posterior
-        Posterior over components, usually fused.
-
-    Raises
-    ------
-    UnsupportedError
-        When this version has no adapter for that kind.
-    InputError
-        When the posterior is not one of such a model.
-
     Examples
     --------
     >>> from sklearn.cluster import KMeans

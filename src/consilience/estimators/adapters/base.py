@@ -214,13 +214,7 @@ class RefittedAdapter(EstimatorAdapter):
 
     @abstractmethod
     def fit_sums(self, model: Any, statistics: Statistics) -> None:
-        """Set on an estimator, new and with its hyper-parameters, what ``fit`` would.
-
-        Raises
-        ------
-        InputError
-            Where the sums of all do not determine it.
-        """
+        """Set on a new estimator with its hyper-parameters what ``fit`` would, or raise where the sums do not say it."""
 
     def rebuild(self, statistics: Statistics) -> Any:
         """Return the fitted estimator of its sums."""

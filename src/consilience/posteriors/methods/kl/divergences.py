@@ -56,15 +56,7 @@ AskShards = Callable[..., Any]
 
 @dataclass(frozen=True, eq=False)
 class Geometry(ABC):
-    """A divergence between centres that move and local components that do not.
-
-    Parameters
-    ----------
-    family
-        The family of both.
-    natural
-        Natural parameters of the local components (L, P).
-    """
+    """A divergence between centres that move and local components (L, P) of the same family that do not."""
 
     family: Family
     natural: Array
