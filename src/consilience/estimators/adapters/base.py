@@ -214,7 +214,7 @@ class RefittedAdapter(EstimatorAdapter):
 
     @abstractmethod
     def fit_sums(self, model: Any, statistics: Statistics) -> None:
-        """Set on a new estimator with its hyper-parameters what ``fit`` would, or raise where the sums do not say it."""
+        """Set on a new estimator with its hyper-parameters what ``fit`` would, or raise where sums do not say it."""
 
     def rebuild(self, statistics: Statistics) -> Any:
         """Return the fitted estimator of its sums."""
