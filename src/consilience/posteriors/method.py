@@ -453,11 +453,8 @@ def _without_rows(assignment: Assignment, left_out: NDArray[np.bool_]) -> Assign
     used = np.unique(labels[labels >= 0])
     numbers = np.full(int(assignment.labels.max()) + 2, -1, dtype=np.int64)  # index -1 reads the last entry
     numbers[used] = np.arange(len(used))
-    return replace(
-        assignment,
-        labels=numbers[labels],
-        coupling=None if assignment.coupling is None else assignment.coupling[:, used] * ~left_out[:, None],
-    )
+    coupling = None if assignment.coupling is None else assignment.coupling[:, used] * ~left_out[:, None]
+    return replace(assignment, labels=numbers[labels], coupling=coupling)
 
 
 def _renumbered(assignment: Assignment, order: Labels) -> Assignment:

@@ -152,12 +152,10 @@ def expand_vocabulary(posterior: Posterior, words: Sequence[str]) -> Posterior:
 def restrict_vocabulary(posterior: Posterior, words: Sequence[str]) -> Posterior:
     """Return the topics restricted to `words`, all of which they have, in this order; counts are left as they are."""
     columns = _columns_of_words(words, posterior.features.names or ())
+    prior = None if posterior.prior is None else posterior.prior[columns]
+    features = replace(posterior.features, names=tuple(words))
     return replace(
-        posterior,
-        family=Dirichlet(len(words)),
-        natural=posterior.natural[:, columns],
-        prior=None if posterior.prior is None else posterior.prior[columns],
-        features=replace(posterior.features, names=tuple(words)),
+        posterior, family=Dirichlet(len(words)), natural=posterior.natural[:, columns], prior=prior, features=features
     )
 
 

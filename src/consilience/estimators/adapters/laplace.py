@@ -245,11 +245,9 @@ class LogisticRegressionAdapter(LaplaceAdapter, RefittedAdapter):
         own = eta[own_class].copy()  # log odds of each row's class against the best of the others
         eta[own_class] = -np.inf
         log_odds = own - eta.max(axis=1)
+        is_separated = bool(log_odds.min() > 0.0 and log_odds.max() > MAX_LOG_ODDS)
         text = checked_expansion(
-            name,
-            _settled(hessian, n_classes, p),
-            gradient - penalty * mode,
-            is_separated=bool(log_odds.min() > 0.0 and log_odds.max() > MAX_LOG_ODDS),
+            name, _settled(hessian, n_classes, p), gradient - penalty * mode, is_separated=is_separated
         )
         shift = (hessian @ mode).reshape(-1, p)
         counts = {

@@ -156,11 +156,9 @@ class LayerFactors(Statistic):
         described = replace(described, notes=(*described.notes, *statement.notes))
         if not statement.layers:
             return described
+        layer_observations = float(statement.n_observations)
         return replace(
-            described,
-            layers=statement.layers,
-            layer_observations=float(statement.n_observations),
-            layer_likelihood=self._likelihood,
+            described, layers=statement.layers, layer_observations=layer_observations, layer_likelihood=self._likelihood
         )
 
 

@@ -238,11 +238,9 @@ class FisherInformation(Displayed):
         new_names = {key: name for key in self.residual if (name := self._name(key, symmetry)) != key}
         if not new_names:
             return self
-        return replace(
-            self,
-            residual={new_names.get(key, key): values for key, values in self.residual.items()},
-            factors={new_names.get(key, key): values for key, values in self.factors.items()},
-        )
+        residual = {new_names.get(key, key): values for key, values in self.residual.items()}
+        factors = {new_names.get(key, key): values for key, values in self.factors.items()}
+        return replace(self, residual=residual, factors=factors)
 
     def _name(self, key: str, symmetry: Symmetry) -> str:
         """Return the name of a parameter in a symmetry, which may list a tied parameter under another of its names."""

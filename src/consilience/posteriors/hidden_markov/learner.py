@@ -168,11 +168,9 @@ class StickyHDPHMM:
         rows, features = _rows_and_names(X)
         dim = rows.shape[1]
         family = NormalWishart(dim)
+        mean = np.zeros((1, dim))
         prior = family.to_natural(
-            mean=np.zeros((1, dim)),
-            kappa=[self.mean_precision],
-            dof=[self._dof(dim)],
-            inverse_scale=self._inverse_scale(dim)[None],
+            mean=mean, kappa=[self.mean_precision], dof=[self._dof(dim)], inverse_scale=self._inverse_scale(dim)[None]
         )
         transitions = StickyPrior(self.gamma, self.eta, self.kappa, self.start_concentration)
         # Far from the origin sums of squares would lose digits, so rows and prior are translated to the centre and
@@ -185,14 +183,10 @@ class StickyHDPHMM:
         fits = [self._coordinate_ascent(problem, start) for start in starts]
         marginals, bounds = max(fits, key=lambda fit: fit[1][-1])
         natural = _translate(family, shifted + marginals.responsibilities.T @ problem.statistics, centre)
+        counts = marginals.responsibilities.sum(axis=0)
+        attached = _attached(marginals, transitions)
         posterior = Posterior(
-            family,
-            natural,
-            prior=prior[0],
-            counts=marginals.responsibilities.sum(axis=0),
-            attached=_attached(marginals, transitions),
-            features=features,
-            source={"kind": KIND},
+            family, natural, prior=prior[0], counts=counts, attached=attached, features=features, source={"kind": KIND}
         )
         order = np.argsort(-marginals.responsibilities.sum(axis=0), kind="stable")
         return HiddenMarkovModel.of(posterior.take(order), bounds)

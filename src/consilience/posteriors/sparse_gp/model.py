@@ -222,12 +222,9 @@ class SparseGP:
         cross, _ = whitened_cross_covariance(self.kernel, rows, factor, self.inducing_inputs, self.factor, self.jitter)
         # V (I - S_w) V^T, whitened: what q knows beyond the prior, as far as the new inputs see it (M', M')
         explained = cross @ (np.eye(self.n_inducing) - self.whitened_covariance) @ cross.T
-        return replace(
-            self,
-            inducing_inputs=rows,
-            mean=self.constant + factor @ (cross @ self.whitened_mean),
-            covariance=factor @ (np.eye(len(rows)) - explained) @ factor.T,
-        )
+        mean = self.constant + factor @ (cross @ self.whitened_mean)
+        covariance = factor @ (np.eye(len(rows)) - explained) @ factor.T
+        return replace(self, inducing_inputs=rows, mean=mean, covariance=covariance)
 
     def nearest(self, X: ArrayLike) -> Labels:
         """Return the nearest inducing input, in length-scales, of every row of `X` (n,)."""
