@@ -157,11 +157,7 @@ class _RecordedCalls:
 
 def layer_order(module: nn.Module, batch: Any) -> LayerOrder:
     """Return the layers of a network that can be repaired or refitted, found by calling it once on a batch."""
-    candidates = {
-        name: part
-        for name, part in module.named_modules()
-        if is_layer(part) or is_norm(part) or is_recurrent(part) or isinstance(part, nn.RNNCellBase)
-    }
+    candidates = {name: part for name, part in module.named_modules() if _is_candidate(part)}
     calls = _RecordedCalls(candidates)
     with evaluation_without_gradients(module), ExitStack() as stack:
         for name, part in candidates.items():
@@ -189,6 +185,10 @@ def _sharing_weights(module: nn.Module, candidates: Mapping[str, nn.Module]) -> 
         for name, part in candidates.items()
         if any(len(names_of_parameter[id(parameter)]) > 1 for parameter in part.parameters(recurse=False))
     ]
+
+
+def _is_candidate(part: nn.Module) -> bool:
+    return is_layer(part) or is_norm(part) or is_recurrent(part) or isinstance(part, nn.RNNCellBase)
 
 
 def _as_list(values: Any) -> list[Any]:
