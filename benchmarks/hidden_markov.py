@@ -22,8 +22,7 @@ from timing import interleaved, medians, versions, yardstick
 
 from consilience.families import NormalWishart
 from consilience.posteriors.hidden_markov.learner import initial_factors
-from consilience.posteriors.hidden_markov.sticky_transitions import StickyPrior
-from consilience.posteriors.hidden_markov.variational_steps import HMMProblem, global_step, local_step
+from consilience.posteriors.hidden_markov.sticky_transitions import HMMProblem, StickyPrior, global_step, local_step
 
 RESULTS = Path(__file__).with_suffix(".json")
 SEED, REPEATS, PASSES, STAY = 0, 7, 10, 0.95

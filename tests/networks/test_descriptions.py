@@ -21,7 +21,7 @@ from consilience.networks.descriptions import tokens as token_counts
 from consilience.networks.descriptions.description import Moments
 from consilience.networks.descriptions.files import description_path, read_description, write_description
 from consilience.networks.descriptions.moments import MomentAccumulator, pooled_moments
-from consilience.networks.descriptions.ranges import RangeAccumulator
+from consilience.networks.descriptions.statistic import RangeAccumulator
 from consilience.networks.descriptions.tokens import TokenAccumulator
 from tests.networks.described_nets import CLASSES, Reader, Undecided, convolutional, describe_network, perceptron, rows
 

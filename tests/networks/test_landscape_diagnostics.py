@@ -9,9 +9,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from torch import nn
 
 from consilience.errors import InputError, OptionError
-from consilience.networks.landscape.alignment import layer_distances, variance_collapse
+from consilience.networks.landscape.alignment import coupling_diagnostics, layer_distances, variance_collapse
 from consilience.networks.landscape.bound import OneHiddenLayer, interpolation_bound
-from consilience.networks.landscape.couplings import coupling_diagnostics
 from tests.networks.landscape_nets import OTHER_ORDER, every_kind, make, permuted, task
 from tests.tolerances import ROUNDING, SINGLE_PRECISION
 

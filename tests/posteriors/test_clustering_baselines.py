@@ -9,7 +9,7 @@ from sklearn.mixture import BayesianGaussianMixture
 import consilience as cs
 from consilience import families as f
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.methods.dirichlet_process.mixture import MixtureSetting, fit_mixture, standardised
+from consilience.posteriors.methods.dirichlet_process.method import MixtureSetting, fit_mixture, standardised
 from tests.families.zoo import NAMES, ZOO
 from tests.posteriors import planted
 from tests.posteriors.matchings import matchings

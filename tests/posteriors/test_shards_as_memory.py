@@ -17,9 +17,15 @@ from consilience.families.base import Tangent
 from consilience.posteriors.columns import ComponentColumns
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.sharded import methods
-from consilience.posteriors.sharded.gathered import gather, n_active_rows, split_by_shard
 from consilience.posteriors.sharded.header import kind_of
-from consilience.posteriors.sharded.passes import Divergence, PreparedShards, prepare
+from consilience.posteriors.sharded.passes import (
+    Divergence,
+    PreparedShards,
+    gather,
+    n_active_rows,
+    prepare,
+    split_by_shard,
+)
 from consilience.posteriors.sharded.shards import stack_posteriors
 from tests.posteriors.shard_sites import planted_sites, written
 from tests.tolerances import CALIBRATION, DESCENT, FIXED_POINT, ROUNDING

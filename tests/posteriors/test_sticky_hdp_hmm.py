@@ -19,12 +19,14 @@ from consilience.posteriors.hidden_markov.learner import (
     simplify,
 )
 from consilience.posteriors.hidden_markov.sticky_transitions import (
+    HMMProblem,
     StickyPrior,
     dirichlet_parameters,
     expected_logs,
+    global_step,
+    local_step,
     sticks_bound,
 )
-from consilience.posteriors.hidden_markov.variational_steps import HMMProblem, global_step, local_step
 from tests.posteriors.hidden_chains import SITES, fitted, simulated
 from tests.tolerances import CONJUGATE_UPDATE, DESCENT, ROUNDING
 

@@ -26,7 +26,7 @@ from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import first_names, format_count, shorten
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.networks.descriptions.description import Description
-from consilience.networks.descriptions.digest import network_digest
+from consilience.networks.fisher.information import network_digest
 from consilience.networks.network import is_floating, non_finite_problems, same_values
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.unit_rows import take_units

@@ -117,18 +117,10 @@ class Real(Elementwise):
 
 @dataclass(frozen=True)
 class Bound(Elementwise):
-    """Values on one side of a bound: theta = bound + sign e^u.
+    """Values on one side of a bound: theta = bound + sign e^u."""
 
-    Parameters
-    ----------
-    bound : float
-        The end that is not reached.
-    sign : int
-        1 for values above it, -1 for values below.
-    """
-
-    bound: float = 0.0
-    sign: int = 1
+    bound: float = 0.0  # the end that is not reached
+    sign: int = 1  # 1 for values above it, -1 for values below
     name: ClassVar[str] = "lower"
 
     def to_json(self) -> str | list[Any]:

@@ -58,15 +58,7 @@ def _container_of(model: object) -> str | None:
 
 
 def read_container(model: Any, has_chains: bool | None) -> Contents:
-    """Return what is in a container.
-
-    Raises
-    ------
-    InputError
-        For a container without posterior draws, and arrays that are none.
-    UnsupportedError
-        For an object that is no container.
-    """
+    """Return what is in a container, or raise for another object, and one without posterior draws."""
     container = _container_of(model)
     if container is None:
         if isinstance(model, Mapping):

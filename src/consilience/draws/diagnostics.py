@@ -247,9 +247,7 @@ def overlap(means: Array, covariances: Array) -> Overlap:
 
 def divergent_chains(diverging: Array | None) -> list[int]:
     """Return the chains of which more than `MAX_DIVERGENT` of the transitions diverged."""
-    if diverging is None:
-        return []
-    return np.flatnonzero(np.mean(diverging, axis=1) > MAX_DIVERGENT).tolist()
+    return [] if diverging is None else np.flatnonzero(np.mean(diverging, axis=1) > MAX_DIVERGENT).tolist()
 
 
 def distant_chains(draws: Array, columns: Sequence[int]) -> list[int]:

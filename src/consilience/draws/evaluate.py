@@ -63,12 +63,11 @@ def _reference(data: Any) -> Draws:
     """Return reference draws, from a file of draws or of CmdStan, or an object."""
     if isinstance(data, str | Path):
         if Path(data).suffix.lower() in (".npy", ".npz"):
-            raise InputError(
-                data,
-                "has arrays, expected a file of draws of the posterior of all data",
+            remedy = (
                 "write them with `cs.save(cs.Draws({name: array, ...}), path)`, or give CmdStan's CSV; in Python a"
-                " function that returns log-likelihoods of held-out rows will do",
+                " function that returns log-likelihoods of held-out rows will do"
             )
+            raise InputError(data, "has arrays, expected a file of draws of the posterior of all data", remedy)
         return as_draws([data]) if Path(data).suffix == ".csv" else read_draws(Path(data))[0]
     try:
         return data.draws if isinstance(data, DrawsFusion) else as_draws(data)

@@ -23,7 +23,7 @@ def inspect_draws(file: SafetensorsFile) -> Inspection:
     rows: list[Row] = [
         ("file", str(file)),
         ("format", f"{header.format} {header.format_version} (consilience {header.library_version})"),
-        ("draws", f"{length:,} in {_in_chains(chains)}, from {header.container}"),
+        ("draws", f"{length:,} in {'1 chain' if chains == 1 else f'each of {chains} chains'}, from {header.container}"),
         ("variables", listed(variables)),
         ("prior", _prior(header.prior)),
     ]
@@ -59,10 +59,6 @@ def inspect_draws(file: SafetensorsFile) -> Inspection:
         header.provenance is not None,
     )
     return Inspection(document, rows, plain)
-
-
-def _in_chains(chains: int) -> str:
-    return "1 chain" if chains == 1 else f"each of {chains} chains"
 
 
 def _called(constraint: str | list[str | int | float]) -> str:

@@ -151,24 +151,12 @@ def as_prior(stated: Any) -> float | str | dict[str, Json] | None:
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """What a variable adds to c.
+    """What a variable adds to c."""
 
-    Parameters
-    ----------
-    part : slice
-        Its coordinates among all.
-    shape : tuple of int
-        Its shape.
-    constraint : Constraint
-        Its constraint.
-    law : sequence, optional
-        Its prior, where that is divided out.
-    """
-
-    part: slice
+    part: slice  # its coordinates among all
     shape: tuple[int, ...]
     constraint: Constraint
-    law: Sequence[Any] | None = None
+    law: Sequence[Any] | None = None  # its prior, where that is divided out
 
     def _elementwise(self) -> Derivatives:
         name, *arguments = self.law or ("flat",)

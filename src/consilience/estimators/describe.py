@@ -62,32 +62,11 @@ def describe(
     features: Features | None = None,
     min_count: float = MIN_COUNT,
 ) -> Statistics:
-    """Return the statistics of a fitted estimator: what a site sends.
+    """Return the statistics of a fitted estimator, or of a Pipeline of affine steps and one: what a site sends.
 
-    Parameters
-    ----------
-    model : fitted estimator, Pipeline or Statistics
-        An estimator of the table, or a Pipeline of affine steps and one.
-    data : tuple (X, y), array_like, DataFrame, str or Path, optional
-        What it was fitted to; ``X`` alone where there is no y, or the path of a .npz with x and y. Default: the sums
-        that the object keeps.
-    n_observations : float, optional
-        Number of rows that it was fitted to, for objects that keep covariances without it. Default: counted.
-    sample_weight : array_like of shape (n,), optional
-        Weight of every row in the fit, of which the object keeps no trace. Default: 1.
-    features : Features, optional
-        What the columns mean. Default: what the model itself records.
-    min_count : float, default 5
-        Classes of fewer rows are withheld, and a `WithheldWarning` names them; 0 withholds nothing.
-
-    Raises
-    ------
-    InputError
-        When the model is not fitted, does not keep its sums, or is not what the sums of the data give.
-    OptionError
-        For arguments that mean nothing for such a model.
-    UnsupportedError
-        For estimators that are no function of sums.
+    Options are as `consilience.describe` takes them. Data are ``(X, y)``, ``X`` alone where there is no y, or the path
+    of a .npz with x and y; without them the sums are those that the object keeps. The number of rows is for objects
+    that keep covariances without it, weights (n,) are those of the fit, of which the object keeps no trace.
 
     Examples
     --------
@@ -328,10 +307,7 @@ def _agreed(statistics: Statistics, features: Features, is_told: bool) -> Featur
 def withhold(statistics: Statistics, min_count: float) -> tuple[Statistics, list[Problem]]:
     """Return statistics without classes of too few rows, and what was left out, a line each.
 
-    Raises
-    ------
-    InputError
-        Where nothing would be left.
+    It raises where nothing would be left.
     """
     adapter = adapter_of_kind(statistics.kind)
     disclosure = adapter.disclosure()

@@ -22,29 +22,16 @@ LeftOutOfClass = TypedDict("LeftOutOfClass", {"model": str, "class": str, "score
 
 
 class GateDetails(TypedDict, total=False):
-    """What ``robust=True`` did.
+    """What ``robust=True`` did."""
 
-    Parameters
-    ----------
-    left_out
-        Sites that were left out as a whole.
-    cut
-        Sites whose sums count as the median number of rows.
-    tolerated
-        How many sites may be hostile.
-    withheld_classes, unjudged_classes
-        Classes that half of the sites or fewer have: those left out since too few sites have them, and those kept
-        without judgement.
-    left_out_of_classes
-        Sites that were left out of one class.
-    """
-
-    left_out: list[LeftOut]
-    cut: list[str]
-    tolerated: int
+    left_out: list[LeftOut]  # sites that were left out as a whole
+    cut: list[str]  # sites whose sums count as the median number of rows
+    tolerated: int  # how many sites may be hostile
+    # Classes that half of the sites or fewer have: those left out since too few sites have them, and those kept
+    # without judgement.
     withheld_classes: list[str]
     unjudged_classes: list[str]
-    left_out_of_classes: list[LeftOutOfClass]
+    left_out_of_classes: list[LeftOutOfClass]  # sites that were left out of one class
 
 
 class FourthMomentDetails(TypedDict):

@@ -17,11 +17,10 @@ from consilience.drawing.words import first_names
 from consilience.errors import ConsilienceError, InputError, Problem, WithheldWarning
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.describe import describe_all, is_estimator, withhold
-from consilience.estimators.files import STATISTICS_FILES, read_statistics
+from consilience.estimators.files import STATISTICS_FILES, read_statistics, statistics_problems
 from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.hyper_parameters import PRIORS
 from consilience.estimators.statistics import Statistics, Step
-from consilience.estimators.validation import statistics_problems
 from consilience.files.document import STATISTICS
 from consilience.files.format import Record
 

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from consilience.catalogue import suggestion
 from consilience.checks import Json
-from consilience.core.kind import (
-    FileFormat,
-    Kind,
-    Prepared,
-    Request,
-    SiteFacts,
-    facet,
-    root_mean_square,
-)
+from consilience.core.kind import FileFormat, Kind, Prepared, Request, SiteFacts, facet, root_mean_square
 from consilience.errors import InputError, OptionError, Problem
 from consilience.files.document import STATISTICS
 

@@ -83,10 +83,7 @@ def _share(prior: Array, hessian: Array) -> float:
 def site_estimate(statistics: Statistics) -> tuple[dict[str, float], Array]:
     """Return the coefficients of a site by name with their covariance, for a meta-analysis.
 
-    Raises
-    ------
-    InputError
-        For other estimators, and more than two classes, whose coefficients are not determined one by one.
+    Other estimators are refused, and more than two classes, whose coefficients are not determined one by one.
     """
     adapter = adapter_of_kind(statistics.kind)
     if statistics.kind == LINEAR_REGRESSION:

@@ -33,19 +33,8 @@ def laplace_scores(
 ) -> list[list[RowScore]]:
     """Return the scores of every row by each of two approximations, which messages call `names`.
 
-    A normal distribution without a network predicts with that of the other.
-
-    Parameters
-    ----------
-    data, labels
-        ``(X, y)``, or X (n, ...) and y apart, or the path of a .npz with x and y.
-
-    Raises
-    ------
-    InputError
-        For approximations that predict other things, or data that do not fit them.
-    UnsupportedError
-        Where neither has a network.
+    A normal distribution without a network predicts with that of the other; one of the two must have one. Rows are
+    ``(X, y)``, or X (n, ...) and y apart, or the path of a .npz with x and y.
     """
     of_fused, of_own = (adapter.parameters_of(model) for model in models)
     for what in ("likelihood", "n_outputs"):

@@ -36,21 +36,9 @@ _WORDS = (PASSTHROUGH, "drop")
 
 
 def rebuild(statistics: Statistics, parameters: Mapping[str, Json] | None = None) -> Any:
-    """Return the fitted estimator of some statistics.
+    """Return the fitted estimator of the sums of one site, or of all; `parameters` replace those that they name.
 
-    Parameters
-    ----------
-    statistics : Statistics
-        Sums of one site, or of all.
-    parameters : mapping of str to value, optional
-        Hyper-parameters in place of those that the statistics name.
-
-    Raises
-    ------
-    InputError
-        Where the sums do not determine the estimator, as covariances of fewer rows than columns.
-    OptionError
-        For a hyper-parameter that the estimator does not have.
+    It raises where the sums do not determine the estimator, as covariances of fewer rows than columns.
     """
     statistics = with_parameters(statistics, parameters or {})
     adapter = adapter_of_kind(statistics.kind)
@@ -135,10 +123,7 @@ def _by_class(statistics: Statistics, name: str, value: Any) -> Any:
 def steps_of(pipeline: Any) -> tuple[Step, ...]:
     """Return the steps of a Pipeline before its last.
 
-    Raises
-    ------
-    UnsupportedError
-        For a step that is no affine function of columns, or not one of their moments, by its name.
+    A step that is no affine function of columns, or not one of their moments, is refused by its name.
     """
     steps = []
     for name, step in pipeline.steps[:-1]:

@@ -133,10 +133,7 @@ def start_state(statistics: Statistics) -> RefinementState:
 def site_likelihood(state: RefinementState, rows: SiteRows, numbers: Any) -> SiteLikelihood:
     """Return what a site answers to a published state, of its rows with their classes `numbers` (n,).
 
-    Raises
-    ------
-    InputError
-        Where rows have no finite log-likelihood at the point that was reached.
+    It raises where rows have no finite log-likelihood at the point that was reached.
     """
     parameters, n_classes = state.statistics.parameters, len(state.statistics.classes or ())
     rows = replace(rows, numbers=numbers, n_classes=n_classes, parameters=parameters)
@@ -167,12 +164,8 @@ def advance(
 ) -> tuple[RefinementState, float, float]:
     """Return the next state, and the log posterior where this one and the next one stand.
 
-    `answers` are those of all sites to the published state; `n_carried` of them are expansions of earlier ones.
-
-    Raises
-    ------
-    InputError
-        Where the rows of all sites do not determine a step.
+    `answers` are those of all sites to the published state; `n_carried` of them are expansions of earlier ones. It
+    raises where the rows of all sites do not determine a step.
     """
     sites = [answers[name] for name in sorted(answers)]  # so that bytes do not depend on arrival
     counts = {**state.statistics.counts, ROWS: _sum(site.rows for site in sites)}

@@ -28,12 +28,7 @@ from consilience.estimators.fuse import match_classes
 from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.inputs import disagreements, read_sums
 from consilience.estimators.rebuild import rebuild
-from consilience.estimators.statistics import (
-    CATEGORIES,
-    SIGNED,
-    WITHOUT_UNWEIGHTED,
-    Statistics,
-)
+from consilience.estimators.statistics import CATEGORIES, SIGNED, WITHOUT_UNWEIGHTED, Statistics
 from consilience.estimators.verdict import judge
 from consilience.families.centred_moments import MAX_REMOVAL_ERROR
 

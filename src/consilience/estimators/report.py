@@ -187,13 +187,12 @@ def _forests(content: EstimatorContent) -> Section | None:
         for coefficient, analysis in analyses
     ]
     if narrower := [shorten(name) for name, analysis in analyses if analysis.narrower]:
-        blocks.append(
-            Paragraph(
-                f"The interval of the random effect of {', '.join(narrower)} is narrower than the fixed effect's: too"
-                ' narrow where sites agree by chance. `cs.meta_analysis(..., interval="truncated_hartung_knapp")` has'
-                " intervals that are never narrower."
-            )
+        text = (
+            f"The interval of the random effect of {', '.join(narrower)} is narrower than the fixed effect's: too"
+            ' narrow where sites agree by chance. `cs.meta_analysis(..., interval="truncated_hartung_knapp")` has'
+            " intervals that are never narrower."
         )
+        blocks.append(Paragraph(text))
     return Section("forest", "Forest plots", blocks) if blocks else None
 
 

@@ -71,18 +71,9 @@ def read_rows(
 ) -> SiteRows:
     """Return rows, checked.
 
-    Parameters
-    ----------
-    data : tuple, array_like, DataFrame, str or Path
-        ``(X, y)``, or X alone where nothing else is needed, or the path of a .npz with x and y, or of a .csv with one
-        column beside those of the model. X may be a table with named columns, or the path of a .csv or .parquet file,
-        and y the name of one of its columns.
-    sample_weight : array_like of shape (n,), optional
-        Weight of every row.
-    n_columns, names
-        The columns that the model expects.
-    needs, may_be_sparse
-        What must come beside X, and whether a sparse matrix stays one.
+    Data are ``(X, y)``, or X alone where nothing else is needed, or the path of a .npz with x and y, or of a .csv with
+    one column beside those of the model. X may be a table with named columns, or the path of a .csv or .parquet file,
+    and y the name of one of its columns. Weights (n,) are one for every row.
     """
     X, y, called = _split(data, needs, names, n_columns)
     if sparse.issparse(X) and may_be_sparse:

@@ -232,11 +232,9 @@ class Statistics(Displayed):
         """Return the statistics without the moments of rows without their weights, said to be approximate."""
         if UNWEIGHTED not in self.moments:
             return self
-        return replace(
-            self,
-            moments={name: record for name, record in self.moments.items() if name != UNWEIGHTED},
-            approximations=tuple(dict.fromkeys([*self.approximations, WITHOUT_UNWEIGHTED])),
-        )
+        moments = {name: record for name, record in self.moments.items() if name != UNWEIGHTED}
+        approximations = tuple(dict.fromkeys([*self.approximations, WITHOUT_UNWEIGHTED]))
+        return replace(self, moments=moments, approximations=approximations)
 
     def without_fourth_moments(self) -> Statistics:
         """Return the statistics without the fourth moments that a second message stated for these very rows."""

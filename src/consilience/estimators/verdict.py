@@ -47,11 +47,9 @@ def judge(statistics: Statistics, n_sites: int, details: EstimatorDetails) -> Ve
     how = "" if mark == "exact" else ", as its iteration ends there"
     if is_loose:
         how = ", up to the tolerance of its solver: the sums are solved exactly"
+    remedy = "`min_count=0` at the sites and here keeps small classes" if withheld else None
     return Verdict(
-        mark,
-        f"{mark}: this is the {name} that fit gives on {rows}{how}.",
-        None if withheld else True,
-        remedy="`min_count=0` at the sites and here keeps small classes" if withheld else None,
+        mark, f"{mark}: this is the {name} that fit gives on {rows}{how}.", None if withheld else True, remedy=remedy
     )
 
 

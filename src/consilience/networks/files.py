@@ -25,8 +25,8 @@ from consilience.files.format import document_text
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.safetensors_header import MAX_HEADER_BYTES
 from consilience.files.schemas import FiniteJSON, StrictModel
-from consilience.networks.descriptions.digest import network_digest
 from consilience.networks.descriptions.files import description_path, remove_description_of_another
+from consilience.networks.fisher.information import network_digest
 from consilience.networks.symmetry.document import REMEDY as SYMMETRY_REMEDY
 from consilience.networks.symmetry.document import symmetry_from_json
 from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json

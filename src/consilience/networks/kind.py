@@ -191,10 +191,10 @@ class Networks(Kind):
 
     def describe_file(self, path: Path, module: Any, data: Any, *, is_rewritten: bool, **stated: Any) -> Network:
         """Return the described network of a file; see `Kind.describe_file`."""
-        from consilience.networks.descriptions.digest import network_digest
         from consilience.networks.entry_names import renamed_like
         from consilience.networks.evaluate import module_of_file  # here, as above
         from consilience.networks.files import read_network
+        from consilience.networks.fisher.information import network_digest
 
         described = self.describe(module_of_file(path, module), data, **stated)
         if is_rewritten or described.description is None:

@@ -44,14 +44,9 @@ CONJUGATE_KINDS = ("sklearn.BayesianGaussianMixture",)
 
 
 def inadmissible(posterior: Posterior, *, is_fused: bool = False) -> list[Problem]:
-    """Return why a posterior may not be fused with those of others, a line each; empty where it may.
+    """Return why a posterior that its own checks accept may not be fused, a line each; empty where it may.
 
-    Parameters
-    ----------
-    posterior : Posterior
-        One that its own checks accept.
-    is_fused : bool, optional
-        Whether it was fused of others: an average has the counts of all and the width of one. Default: False.
+    One that was fused of others has the counts of all and the width of one, as averages do.
 
     Examples
     --------

@@ -67,7 +67,6 @@ class Inclusion:
 
     def site_shares(self, priors: Array, site_weights: Array) -> Array:
         """Return the share (J,) of each site in the mean of the priors (J, P); they sum to 1."""
-        del priors
         return site_weights / site_weights.sum()
 
     def averages(self, ensemble: Ensemble, labels: Labels, n_groups: int, average: AverageFunction) -> Array:
@@ -76,12 +75,10 @@ class Inclusion:
 
     def likelihood_sums(self, ensemble: Ensemble, labels: Labels, n_groups: int, average: AverageFunction) -> Array:
         """Return the sums (G, P) of what the data of each group's components say, for their product."""
-        del average
         return group_sums(likelihoods(ensemble), labels, ensemble.row_weights, n_groups).sums
 
     def credible_counts(self, counts: Array, ensemble: Ensemble) -> Array:
         """Return the counts (L,) that are believed."""
-        del ensemble
         return counts
 
     def totals(self, values: Array, ensemble: Ensemble, labels: Labels, n_groups: int) -> Array:
@@ -235,32 +232,10 @@ def combine(
 ) -> tuple[Posterior, AverageRecord]:
     """Return the fused posterior of a matching: components, prior, counts, weights and what is attached.
 
-    Parameters
-    ----------
-    ensemble : Ensemble
-        The stacked models.
-    labels : Labels of shape (L,)
-        Group of each component; -1 drops it. Every group has at least one member.
-    n_groups : int
-        Number G of groups.
-    how : {"auto", "hierarchical", "product", "barycenter"}
-        Which average. ``"auto"``: hierarchical where every model states its prior and its counts, else the barycenter.
-    average : callable
-        Gives the barycenters (G, P) from the ensemble, the labels and their number.
-    inclusion : Inclusion, optional
-        Which copies are averaged. Default: all.
-    own_average : str, optional
-        Why ``"auto"`` is the method's own average; empty where it is not.
-
-    Returns
-    -------
-    tuple of (Posterior, AverageRecord)
-        The fused posterior, and which average it is.
-
-    Raises
-    ------
-    InputError
-        When a product that was asked for leaves the family's domain.
+    Labels (L,) are the group of each component, -1 to drop it; every one of the G groups has a member. ``"auto"`` is
+    the hierarchical average where every model states its prior and its counts, else the barycenters (G, P) that
+    `average` gives of the ensemble, the labels and their number; `own_average` says why, where ``"auto"`` is not the
+    method's own. A product that was asked for is refused where it leaves the family's domain.
     """
     prior = common_prior(ensemble, inclusion)
     natural, record = _fused_components(ensemble, labels, n_groups, how, average, inclusion, own_average, prior)

@@ -33,28 +33,15 @@ MIX_MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 @dataclass(frozen=True)
 class ShardSchema:
-    """What all sites of a set of shards have in common: the schema of their columns.
+    """What all sites of a set of shards have in common: the schema of their columns."""
 
-    Parameters
-    ----------
-    family : Family
-        The family of every component.
-    source : mapping
-        What rebuilding the model needs, as in Posterior.
-    features : Features
-        What the data columns mean.
-    attached : mapping from str to (axes, rule, lengths)
-        Attached arrays by name: the tag of each axis, how the array is averaged, and the length of each axis, -1 where
-        it follows the components.
-    stated : tuple of str
-        Which of counts, weights and prior every site states, in this order.
-    """
-
-    family: Family
-    source: Mapping[str, Json] = field(default_factory=dict)
-    features: Features = field(default_factory=Features)
+    family: Family  # the family of every component
+    source: Mapping[str, Json] = field(default_factory=dict)  # what rebuilding the model needs, as in Posterior
+    features: Features = field(default_factory=Features)  # what the data columns mean
+    # Attached arrays by name: axes, rule and lengths, that is the tag of each axis, how the array is averaged, and the
+    # length of each axis, -1 where it follows the components.
     attached: Mapping[str, tuple[tuple[AxisTag, ...], Rule, tuple[int, ...]]] = field(default_factory=dict)
-    stated: tuple[str, ...] = ()
+    stated: tuple[str, ...] = ()  # which of counts, weights and prior every site states, in this order
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,33 +54,18 @@ class RaggedColumn:
 
 @dataclass(frozen=True, eq=False)
 class ComponentColumns(SiteRows):
-    """Components of J sites, L in all.
+    """Components of J sites, L in all."""
 
-    Parameters
-    ----------
-    kind : ShardSchema
-        What all sites share.
-    natural : ndarray of shape (L, P)
-        Natural parameters, float32 or float64, perhaps mapped from a file.
-    offsets : Labels of shape (J + 1,)
-        First row of each site, and L.
-    counts, weights : Array of shape (L,), optional
-        Effective observations and mixture weights.
-    prior : Array of shape (J, P) or (P,), optional
-        Natural parameters of the prior of every site, or of the one prior of all.
-    attached : mapping from str to RaggedColumn
-        Attached arrays by name.
-    names : tuple of str of length J, optional
-        What to call each site in reports. Default: empty, where nobody reports.
-    """
-
-    kind: ShardSchema
-    natural: NDArray[np.floating[Any]]
-    offsets: Labels
+    kind: ShardSchema  # what all sites share
+    natural: NDArray[np.floating[Any]]  # (L, P), natural parameters, float32 or float64, perhaps mapped from a file
+    offsets: Labels  # (J + 1,), first row of each site, and L
+    # (L,), effective observations and mixture weights.
     counts: Array | None = None
     weights: Array | None = None
+    # (J, P) or (P,), natural parameters of the prior of every site, or of the one prior of all.
     prior: Array | None = None
-    attached: Mapping[str, RaggedColumn] = field(default_factory=dict)
+    attached: Mapping[str, RaggedColumn] = field(default_factory=dict)  # attached arrays by name
+    # What to call each site in reports. Default: empty, where nobody reports.
     names: tuple[str, ...] = ()
 
     @classmethod

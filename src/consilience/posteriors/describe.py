@@ -2,6 +2,11 @@
 
 Components with few observations can betray who was observed, so ``describe`` withholds them (docs/threat_model.md), and
 a warning at the site says which.
+
+Numbers of observations that libraries do not record are counted from data or stated, or the model is refused. The
+natural parameters of such a model (scikit-learn's GaussianMixture, hmmlearn's point estimates) are counts times
+moments, so a wrong number is a wrong weight in every average. Nothing is guessed: a site states the number when it
+describes or saves its model, whoever fuses states it, or all models are said to count alike (``"equal"``).
 """
 
 from __future__ import annotations
@@ -11,20 +16,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from scipy import sparse
 
-from consilience.checks import is_number
+from consilience.checks import Array, is_number
 from consilience.core.caller import warn_caller
 from consilience.core.features import Features, final_model, is_pipeline
 from consilience.core.fusion import Fusion
 from consilience.core.inputs import training_state_problem
 from consilience.core.min_count import MIN_COUNT
+from consilience.core.observations import ExpectedColumns, read_observations
 from consilience.drawing.words import first_names
 from consilience.errors import FileFormatError, InputError, OptionError, Problem, UnsupportedError, WithheldWarning
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.table import adapter_of, known_adapters
-from consilience.posteriors.observation_counts import count_observations, require_same_as_recorded
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.scaling import describe_pipeline
 from consilience.posteriors.thin_components import (
@@ -52,42 +58,10 @@ def describe(
 ) -> Posterior:
     """Return the posterior over the components of a fitted model: what a site sends.
 
-    Parameters
-    ----------
-    model : fitted model or Posterior
-        A fitted model of a class that an adapter accepts, a scikit-learn Pipeline of affine scalings and such a model,
-        which is described in the units of the data before any scaling, or a Posterior.
-    data : array_like of shape (n, D), DataFrame, str or Path, optional
-        The data that the model was fitted to, or the path of a .csv, .npy or .npz file: they are counted, and leave
-        nothing else in the posterior. Default: not counted.
-    n_observations : float, optional
-        Number of observations it was fitted to, for models that do not record it (GaussianMixture, GaussianHMM,
-        CategoricalHMM). Default: counted in `data`; without these the posterior says that the number is not known, and
-        fusing asks for it.
-    classes, example : None
-        For networks only.
-    sample_weight : array_like of shape (n,), optional
-        Weight of every row of `data` in the fit, for models that do not record the number of observations. Default: 1.
-    features : Features, optional
-        What the columns mean. Default: what the model itself records.
-    min_count : float, default 5
-        Components with fewer effective observations are withheld, and a `WithheldWarning` names them; 0 withholds
-        nothing.
-
-    Returns
-    -------
-    Posterior
-        The posterior over the L components of the model.
-
-    Raises
-    ------
-    UnsupportedError
-        When no adapter knows the model's class.
-    InputError
-        When the model is not fitted or has parameters outside its family, the data do not fit it or contradict what it
-        records, or every component would be withheld.
-    OptionError
-        For arguments that mean nothing for such a model.
+    Options are as `consilience.describe` takes them; `classes` and `example` are for networks only. A scikit-learn
+    Pipeline of affine scalings and a model is described in the units of the data before any scaling. Data are counted,
+    and leave nothing else in the posterior; without them and without `n_observations`, a model that does not record the
+    number (GaussianMixture, GaussianHMM, CategoricalHMM) has a posterior that says so, and fusing asks for it.
 
     Examples
     --------
@@ -126,9 +100,8 @@ def describe_all(
             return model
         adapter, posterior = adapter_of(model), model
         if adapter is None:
-            raise OptionError(
-                "data, n_observations", "are for fitted models; this Posterior says what it says by its counts"
-            )
+            text = "are for fitted models; this Posterior says what it says by its counts"
+            raise OptionError("data, n_observations", text)
     else:
         adapter = _adapter_for(model)
         posterior = _describe_fitted(model, adapter, n_observations)
@@ -220,9 +193,8 @@ def _with_features(posterior: Posterior, features: Features, *, is_told: bool) -
         raise InputError("features", f"expected consilience.Features, found {type(features).__name__}", code="E-TYPE")
     recorded = posterior.features
     if differences := recorded.differences(features):
-        raise InputError(
-            "features", f"what is stated {differences[0]}, as the model itself was trained", code="E-MISMATCH"
-        )
+        text = f"what is stated {differences[0]}, as the model itself was trained"
+        raise InputError("features", text, code="E-MISMATCH")
     names = recorded.names if features.names is None else features.names
     return replace(posterior, features=replace(features, names=names, from_columns=recorded.from_columns))
 
@@ -247,3 +219,62 @@ def unusable_components(model: Any) -> list[int]:
         return []
     fitted = final_model(model) if is_pipeline(model) else model
     return _adapter_for(fitted).unusable_components(fitted).tolist()
+
+
+RECORDED_ROUNDING = 0.05
+"""Relative difference from what a model records up to which a stated number is the same. Wide, since withheld
+components are not counted, and expected counts of variational fits miss whole numbers. Chosen by hand."""
+
+
+def count_observations(model: Any, adapter: Adapter, posterior: Posterior, data: Any, sample_weight: Any) -> float:
+    """Return the number of observations in the data that a model was fitted to: rows, or the sum of their weights.
+
+    The data, which ``core.observations.read_observations`` takes, must have the columns of the posterior that the model
+    was described as. Weights of rows are one number that is not negative for each, and only of models that do not
+    record them.
+    """
+    n_columns = adapter.n_columns(posterior)
+    dim = getattr(posterior.family, "dim", None)
+    names = posterior.features.names if n_columns == dim else None  # a column of symbols has no name
+    rows = read_observations(data, None, ExpectedColumns(n_columns, names, adapter.takes_counts)).values
+    n_rows = int(rows.shape[0])
+    if sample_weight is None:
+        return float(n_rows)
+    if adapter.records_n_observations:
+        text = f"a {type(model).__name__} records the weight of its observations itself; leave it out"
+        raise OptionError("sample_weight", text)
+    weights: Array = np.asarray(sample_weight, dtype=np.float64)
+    if weights.shape != (n_rows,) or not np.all(np.isfinite(weights) & (weights >= 0)) or not np.any(weights > 0):
+        raise OptionError(
+            "sample_weight",
+            f"expected one finite number that is not negative for each of the {n_rows} rows, found shape"
+            f" {weights.shape}",
+        )
+    return float(weights.sum())
+
+
+def require_same_as_recorded(
+    adapter: Adapter, posterior: Posterior, n_observations: float, subject: str = "n_observations"
+) -> None:
+    """Raise InputError where a number contradicts the observations that a posterior records.
+
+    Only models whose counts are of rows can be compared: those of topic models are tokens.
+    """
+    if not adapter.counts_are_rows or posterior.counts is None or not posterior.states_observations:
+        return
+    recorded = float(posterior.counts.sum())
+    # Components with less than one observation count as one, so K of them may add up to K more.
+    if abs(recorded - n_observations) > posterior.n_components + RECORDED_ROUNDING * max(recorded, n_observations):
+        text = f"is {n_observations:g}, but the model records {recorded:g} observations"
+        raise InputError(subject, text, "leave it out, or give what the model was fitted to", "E-MISMATCH")
+
+
+def unknown_number(label: str | Path, kind: str) -> Problem:
+    """Return that a model's number of observations is not known, and what to do about it."""
+    return Problem(
+        label,
+        f"does not say how many observations it was fitted to, which a {kind} does not record and by which it counts",
+        "give n_observations, one number for each model, save it with `n_observations=` or `data=`, or say"
+        " `n_observations='equal'` if all models are to count alike",
+        "E-OBSERVATIONS",
+    )

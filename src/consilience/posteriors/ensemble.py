@@ -86,45 +86,24 @@ class Stack(SiteRows):
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """J posteriors of one family, stacked: L components in all.
+    """J posteriors of one family, stacked: L components in all."""
 
-    Parameters
-    ----------
-    posteriors
-        The J posteriors; a canonical ensemble makes each when it is asked for.
-    site_weights
-        One weight per posterior (J,), scaled to mean 1.
-    names
-        What to call each model in messages.
-    """
-
-    posteriors: Sequence[Posterior]
-    site_weights: Array
-    names: tuple[str, ...]
+    posteriors: Sequence[Posterior]  # the J posteriors; a canonical ensemble makes each when it is asked for
+    site_weights: Array  # one weight per posterior (J,), scaled to mean 1
+    names: tuple[str, ...]  # what to call each model in messages
 
     @classmethod
     def of(
         cls, posteriors: Sequence[Posterior], weights: ArrayLike | None = None, names: Sequence[str] | None = None
     ) -> Ensemble:
-        """Stack `posteriors`, or raise when they are of different families.
-
-        Raises
-        ------
-        InputError
-            For no posterior, or posteriors of different families or dimensions.
-        OptionError
-            For weights that are not one finite non-negative number per posterior.
-        """
+        """Stack `posteriors` of one family; weights are one number per posterior, finite and not negative."""
         if not posteriors:
             raise InputError("nothing to fuse", "no model was given", code="E-NEEDED")
         called = tuple(f"model {number}" for number in range(len(posteriors))) if names is None else tuple(names)
         for name, posterior in zip(called, posteriors, strict=True):
             if posterior.family != posteriors[0].family:
-                raise InputError(
-                    "",
-                    f"{name} is {posterior.family}, expected {posteriors[0].family} as {called[0]}",
-                    code="E-MISMATCH",
-                )
+                text = f"{name} is {posterior.family}, expected {posteriors[0].family} as {called[0]}"
+                raise InputError("", text, code="E-MISMATCH")
         site_weights = as_weights(weights, len(posteriors), "weights of the models")
         return cls(tuple(posteriors), site_weights * (len(site_weights) / math.fsum(site_weights)), called)
 

@@ -219,11 +219,8 @@ def _all_scores(compared: _ComparedModel, values: Any, data_name: str) -> list[S
             library_scores = compared.adapter.scores(compared.model, values)
         scores = [*_mixture_scores(compared, values, library_scores), library_scores]
     if not np.any(library_scores.weights > 0):
-        raise InputError(
-            data_name,
-            f"none of the {library_scores.observations} can be scored; a document needs two tokens",
-            code="E-NEEDED",
-        )
+        text = f"none of the {library_scores.observations} can be scored; a document needs two tokens"
+        raise InputError(data_name, text, code="E-NEEDED")
     for one in scores:
         infinite_rows = np.flatnonzero(~np.isfinite(one.values) & (one.weights > 0))
         if len(infinite_rows):

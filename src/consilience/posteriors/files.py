@@ -154,7 +154,6 @@ def _tensors(header: PosteriorHeader) -> dict[str, TensorSpec]:
 
 def _prepare(file: SafetensorsFile, header: PosteriorHeader, tensors: TensorHeader) -> tuple[PosteriorHeader, Family]:
     """Return the document with the family that it names."""
-    del tensors
     return header, family_of(file.label, header.family)
 
 

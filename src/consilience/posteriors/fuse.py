@@ -28,8 +28,7 @@ from consilience.posteriors.admission import inadmissible
 from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.fusion import PosteriorFusion
-from consilience.posteriors.inputs import describe_inputs, unusable_in
-from consilience.posteriors.labels import group_by_label, with_labels
+from consilience.posteriors.inputs import describe_inputs, group_by_label, unusable_in, with_labels
 from consilience.posteriors.method import Assignment, Method, PosteriorOutcome, expand_assignment
 from consilience.posteriors.methods import make_method
 from consilience.posteriors.model_ensemble import ensemble_of
@@ -189,7 +188,8 @@ def fuse_described(
         method,
         {"min_count": float(min_count)},
         seed,
-        sorted(inputs, key=_input_key),
+        # by content, so that arrival order does not change a fused file
+        sorted(inputs, key=lambda record: (str(record.get("sha256", "")), str(record["name"]))),
         site_digests(described),
         inputs=tuple(
             FusedInput(site.name, site.value, site.digest, float(weight))
@@ -352,8 +352,3 @@ def _input_record(described: Described[Posterior], weight: float, matching: Matc
         values = matching.confidence[rows].tolist()
         record["confidence"] = [round(value, 4) if math.isfinite(value) else None for value in values]
     return record
-
-
-def _input_key(record: dict[str, Json]) -> tuple[str, str]:
-    """Order inputs by content, so that arrival order does not change a fused file."""
-    return str(record.get("sha256", "")), str(record["name"])

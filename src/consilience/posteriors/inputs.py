@@ -1,12 +1,20 @@
-"""Inputs of a fusion described as posteriors, and the checks of what must agree before they are matched."""
+"""Inputs of a fusion described as posteriors, and the checks of what must agree before they are matched.
+
+Components may have labels, such as the classes of a classifier: the same label is the same component, and nothing is
+matched by divergence. The fused model has the union of the labels of all sites that have weight, sorted as texts, and
+the average of the components of each.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from consilience.checks import Array, Labels
 from consilience.core.features import Features
 from consilience.core.gather import MAX_SHARED, Described, FormatReading, gather, twice
 from consilience.core.inputs import EQUAL, NamedInput, stated_numbers, too_few_models
@@ -14,10 +22,8 @@ from consilience.errors import InputError, Problem
 from consilience.families import Dirichlet
 from consilience.files.format import Record
 from consilience.posteriors.adapters.table import adapter_of, has_labels
-from consilience.posteriors.describe import describe_all, unusable_components
+from consilience.posteriors.describe import describe_all, require_same_as_recorded, unknown_number, unusable_components
 from consilience.posteriors.files import POSTERIOR_FILES
-from consilience.posteriors.labels import label_problems
-from consilience.posteriors.observation_counts import require_same_as_recorded, unknown_number
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.scaling import is_of_pipeline, without_pipeline
 from consilience.posteriors.vocabulary import VocabularyAlignment, align_vocabularies
@@ -40,7 +46,6 @@ class PosteriorReading(FormatReading[Posterior]):
 
     def takes(self, file: NamedInput) -> bool:
         """Return that every file is read: the reader says what else it is."""
-        del file
         return True
 
     def convert(self, one: NamedInput) -> tuple[Posterior, Record]:
@@ -60,10 +65,9 @@ class PosteriorReading(FormatReading[Posterior]):
         is_fitted = one.file is None and not isinstance(one.model, Posterior)
         if adapter.records_n_observations:
             if self.are_equal:
+                remedy = "leave it out, and give weights if models are to count otherwise"
                 raise InputError(
-                    "n_observations",
-                    f"is {EQUAL!r}, but a {adapter.kind} records its observations",
-                    "leave it out, and give weights if models are to count otherwise",
+                    "n_observations", f"is {EQUAL!r}, but a {adapter.kind} records its observations", remedy
                 )
             if n_observations is None:
                 return value
@@ -199,3 +203,35 @@ def _attached_disagreements(described: list[Described[Posterior]]) -> list[Probl
                 text = f"attached array {name!r} has another shape or rule than in {holder.label}"
                 problems.append(Problem(site.label, text, code="E-SHAPE"))
     return problems
+
+
+def label_problems(posterior: Posterior) -> list[str]:
+    """Return what is wrong with the labels of a posterior that must have them, a line each."""
+    labels, n_components = posterior.features.classes, posterior.n_components
+    if labels is None or len(labels) != n_components:
+        stated = "no" if labels is None else len(labels)
+        return [f"has {stated} labels in features.classes for {n_components} components, expected one for each"]
+    return [
+        f"has the label {label!r} for {count} components, expected one"
+        for label, count in Counter(labels).items()
+        if count > 1
+    ]
+
+
+def group_by_label(posteriors: Sequence[Posterior], site_weights: Array) -> Labels:
+    """Return the group of every component (L,): the number of its label among the sorted labels of sites with weight.
+
+    A label that only sites without weight have is in no group: -1.
+    """
+    labels_by_site = [posterior.features.classes or () for posterior in posteriors]
+    weighted = {label for labels, w in zip(labels_by_site, site_weights, strict=True) if w > 0 for label in labels}
+    number_of_label = {label: number for number, label in enumerate(sorted(weighted))}
+    return np.array([number_of_label.get(label, -1) for labels in labels_by_site for label in labels], dtype=np.int64)
+
+
+def with_labels(fused: Posterior, posteriors: Sequence[Posterior], groups: Labels) -> Posterior:
+    """Return a fused posterior with the labels of its components; `groups` (L,) are those of the sites' components."""
+    labels = [label for posterior in posteriors for label in posterior.features.classes or ()]
+    label_of_group = {int(group): label for group, label in zip(groups, labels, strict=True)}
+    classes = tuple(label_of_group[group] for group in range(fused.n_components))
+    return replace(fused, features=replace(fused.features, classes=classes))

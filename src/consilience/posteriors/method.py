@@ -53,39 +53,21 @@ from consilience.posteriors.robust.minority import match_supported_first, report
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """What ``match`` returns: a label for every component, and how the search for them ended.
+    """What ``match`` returns: a label for every component, and how the search for them ended."""
 
-    Parameters
-    ----------
-    labels : Labels of shape (L,)
-        Global index of every stacked component, -1 for a dropped one; indices are consecutive from 0.
-    objective : float, optional
-        Value of the method's objective at the end. Default: NaN, for a method without one.
-    history : Array of shape (iterations,), optional
-        The objective after each iteration. Default: empty.
-    status : Status, optional
-        How the search ended. Default: converged.
-    coupling : Array of shape (L, G), optional
-        Soft plan, for methods that have one.
-    confidence : Array of shape (L,), optional
-        Probability of each match, as in Matching.
-    details : PosteriorDetails, optional
-        Further facts worth reporting.
-    averaged : Array of shape (G, P), optional
-        Natural parameters of the fused components, for methods that find them with the matching. Default: the average
-        of what was matched.
-    atoms : Posterior, optional
-        Posterior over the points that stand for the fused components (G, D), for methods that have one.
-    """
-
+    # (L,), global index of every stacked component, -1 for a dropped one; indices are consecutive from 0.
     labels: Labels
+    # Value of the method's objective at the end. Default: NaN, for a method without one.
     objective: float = float("nan")
-    history: Array = field(default_factory=lambda: np.zeros(0))
-    status: Status = Status.CONVERGED
-    coupling: Array | None = None
-    confidence: Array | None = None
-    details: PosteriorDetails = field(default_factory=PosteriorDetails)
+    history: Array = field(default_factory=lambda: np.zeros(0))  # (iterations,), the objective after each iteration
+    status: Status = Status.CONVERGED  # how the search ended
+    coupling: Array | None = None  # (L, G), soft plan, for methods that have one
+    confidence: Array | None = None  # (L,), probability of each match, as in Matching
+    details: PosteriorDetails = field(default_factory=PosteriorDetails)  # further facts worth reporting
+    # (G, P), natural parameters of the fused components, for methods that find them with the matching. Default: the
+    # average of what was matched.
     averaged: Array | None = None
+    # Posterior over the points that stand for the fused components (G, D), for methods that have one.
     atoms: Posterior | None = None
 
 
@@ -359,20 +341,9 @@ class Method(Options, ABC):
     ) -> PosteriorOutcome:
         """Match and average.
 
-        Parameters
-        ----------
-        ensemble, rng, progress
-            The models, the source of random choices, and what is told of the steps.
-        groups : Labels of shape (L,), optional
-            Which components are the same thing, where their labels say so: consecutive numbers over the models of
-            positive weight, -1 for a component in none. Default: they are matched.
-        thin : Labels of shape (n,), optional
-            Rows of components that are matched but not averaged (label -1), where `needs_equal_sizes`. Default: none.
-
-        Raises
-        ------
-        InputError
-            When the models do not fit the options.
+        Groups (L,) say which components are the same thing, where their labels do: consecutive numbers over the models
+        of positive weight, -1 for a component in none. `thin` (n,) are rows of components that are matched but not
+        averaged (label -1), where `needs_equal_sizes`.
         """
         if reasons := self.refuse(ensemble):
             raise InputError(reasons)
@@ -430,9 +401,8 @@ def _consecutive(labels: Labels) -> Labels:
     """Return labels whose groups are numbered from 0 on without gaps; -1 stays. Some component must have one."""
     used = np.unique(labels[labels >= 0])
     if not used.size:
-        raise InputError(
-            "", "`robust=True`: no component matches that of another model, so none would be left", code="E-MISMATCH"
-        )
+        text = "`robust=True`: no component matches that of another model, so none would be left"
+        raise InputError("", text, code="E-MISMATCH")
     return np.where(labels >= 0, np.searchsorted(used, labels), -1)
 
 
@@ -483,11 +453,8 @@ def _without_rows(assignment: Assignment, left_out: NDArray[np.bool_]) -> Assign
     used = np.unique(labels[labels >= 0])
     numbers = np.full(int(assignment.labels.max()) + 2, -1, dtype=np.int64)  # index -1 reads the last entry
     numbers[used] = np.arange(len(used))
-    return replace(
-        assignment,
-        labels=numbers[labels],
-        coupling=None if assignment.coupling is None else assignment.coupling[:, used] * ~left_out[:, None],
-    )
+    coupling = None if assignment.coupling is None else assignment.coupling[:, used] * ~left_out[:, None]
+    return replace(assignment, labels=numbers[labels], coupling=coupling)
 
 
 def _renumbered(assignment: Assignment, order: Labels) -> Assignment:

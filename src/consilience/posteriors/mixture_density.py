@@ -60,11 +60,8 @@ class MixtureDensity:
         if self.family.predictive(self.natural[:1]) is None:
             raise InputError("family", f"{self.family} has no predictive density of data, expected Gaussian components")
         if self.weights.shape != (len(self.natural),) or not self.weights.sum() > 0:
-            raise InputError(
-                "weights",
-                f"expected {len(self.natural)} that sum to more than 0, found {self.weights}",
-                code="E-NUMBER",
-            )
+            text = f"expected {len(self.natural)} that sum to more than 0, found {self.weights}"
+            raise InputError("weights", text, code="E-NUMBER")
         object.__setattr__(self, "weights", self.weights / self.weights.sum())
 
     def log_predictive(self, points: Array) -> Array:

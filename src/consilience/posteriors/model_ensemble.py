@@ -35,13 +35,6 @@ _MIXTURE_ADAPTERS: tuple[Adapter, ...] = (BayesianGaussianMixtureAdapter(), Gaus
 class ModelEnsemble(Displayed):
     """Models side by side; subclasses say how they predict together.
 
-    Parameters
-    ----------
-    members : tuple of length J
-        The models, all of one kind; those of no weight are left out.
-    weights : array_like of shape (J,)
-        Weight w_j of each member, scaled to sum to one.
-
     Raises
     ------
     InputError
@@ -50,8 +43,8 @@ class ModelEnsemble(Displayed):
         For weights that are not one finite non-negative number per member.
     """
 
-    members: tuple[Any, ...]
-    weights: Array
+    members: tuple[Any, ...]  # the models, all of one kind; those of no weight are left out
+    weights: Array  # (J,), weight w_j of each member, scaled to sum to one
 
     def __post_init__(self) -> None:
         if not len(self.members):

@@ -166,9 +166,8 @@ class Posterior(Displayed, Plotted, Tabular):
 
     def __post_init__(self) -> None:
         if not isinstance(self.family, Family):
-            raise InputError(
-                "family", f"expected a member of consilience.families, found {self.family!r}", code="E-TYPE"
-            )
+            text = f"expected a member of consilience.families, found {self.family!r}"
+            raise InputError("family", text, code="E-TYPE")
         for name in ("natural", "prior", "counts", "weights"):
             values = getattr(self, name)
             if values is not None:
@@ -196,13 +195,13 @@ class Posterior(Displayed, Plotted, Tabular):
         }
 
     def _charts(self) -> dict[str, Chart | str]:
-        from consilience.posteriors.plots import components_chart  # here, since it imports this file
+        from consilience.posteriors.fusion import components_chart  # here, since it imports this file
 
         return {"components": components_chart(self, None, np.zeros(0, dtype=np.int64))}
 
     def to_columns(self) -> dict[str, list[Any]]:
         """Return a row for each component: observations, share, mean and deviation of each feature."""
-        from consilience.posteriors.component_table import component_columns  # here, since it imports this file
+        from consilience.posteriors.summary import component_columns  # here, since it imports this file
 
         return component_columns(self)
 

@@ -15,18 +15,6 @@ def rebuild(posterior: Posterior) -> Any:
 
     A posterior that came from no library's model is returned as it is.
 
-    Parameters
-    ----------
-    posterior : Posterior
-        Posterior over components, usually fused.
-
-    Raises
-    ------
-    UnsupportedError
-        When this version has no adapter for that kind.
-    InputError
-        When the posterior is not one of such a model.
-
     Examples
     --------
     >>> from sklearn.cluster import KMeans
@@ -41,6 +29,5 @@ def rebuild(posterior: Posterior) -> Any:
     try:
         return rebuild_pipeline(posterior, adapter) if is_of_pipeline(posterior) else adapter.rebuild(posterior)
     except KeyError as error:
-        raise InputError(
-            "", f"this posterior of a {adapter.kind} lacks {error}, which rebuilding needs", code="E-NEEDED"
-        ) from error
+        text = f"this posterior of a {adapter.kind} lacks {error}, which rebuilding needs"
+        raise InputError("", text, code="E-NEEDED") from error

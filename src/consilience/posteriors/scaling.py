@@ -108,12 +108,8 @@ def _refuse_constant(spread: Any, what: str) -> None:
     """Raise InputError for a column without spread, which a scaler leaves as it is, and no covariance can describe."""
     constant = np.flatnonzero(~(np.asarray(spread) > 0))
     if len(constant):
-        raise InputError(
-            "",
-            f"column {constant[0]}, counted from 0, has {what} 0: it does not vary",
-            "leave that column out",
-            "E-NUMBER",
-        )
+        text = f"column {constant[0]}, counted from 0, has {what} 0: it does not vary"
+        raise InputError("", text, "leave that column out", "E-NUMBER")
 
 
 def _standard(step: Any) -> AffineMap:
@@ -161,9 +157,8 @@ def _principal_components(step: Any) -> AffineMap:
 def _identity(step: Any) -> AffineMap:
     """Return z = x of a FunctionTransformer without a function."""
     if step.func is not None:
-        raise UnsupportedError(
-            "", "applies a function, of which nothing is known", "give it no function, or leave it out"
-        )
+        text = "applies a function, of which nothing is known"
+        raise UnsupportedError("", text, "give it no function, or leave it out")
     n_columns = int(step.n_features_in_)
     return AffineMap(np.eye(n_columns), np.zeros(n_columns))
 

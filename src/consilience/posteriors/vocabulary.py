@@ -94,9 +94,7 @@ def _agree(posteriors: Sequence[Posterior]) -> bool:
     return len(vocabularies) <= 1 and len({posterior.family for posterior in posteriors}) == 1
 
 
-def _over_union(
-    models: Sequence[tuple[str, Posterior]],
-) -> tuple[list[Posterior], VocabularyAlignment, list[Problem]]:
+def _over_union(models: Sequence[tuple[str, Posterior]]) -> tuple[list[Posterior], VocabularyAlignment, list[Problem]]:
     """Return named topic models over the union of their words, how far each was from it, and what prevents it."""
     owner_counts = Counter(word for _, posterior in models for word in set(posterior.features.names or ()))
     union = tuple(sorted(owner_counts))
@@ -106,14 +104,11 @@ def _over_union(
         words = posterior.features.names or ()
         shared = sum(owner_counts[word] > 1 for word in words)  # with any other model
         if not shared:
-            problems.append(
-                Problem(
-                    name,
-                    f"shares none of its {len(words)} words with any other model; are they of another language, or"
-                    " made from text in another way?",
-                    code="E-MISMATCH",
-                )
+            text = (
+                f"shares none of its {len(words)} words with any other model; are they of another language, or"
+                " made from text in another way?"
             )
+            problems.append(Problem(name, text, code="E-MISMATCH"))
         elif shared < LOW_SHARED_FRACTION * len(words):
             apart[name] = shared / len(words)
         if len(words) < len(union):
@@ -157,12 +152,10 @@ def expand_vocabulary(posterior: Posterior, words: Sequence[str]) -> Posterior:
 def restrict_vocabulary(posterior: Posterior, words: Sequence[str]) -> Posterior:
     """Return the topics restricted to `words`, all of which they have, in this order; counts are left as they are."""
     columns = _columns_of_words(words, posterior.features.names or ())
+    prior = None if posterior.prior is None else posterior.prior[columns]
+    features = replace(posterior.features, names=tuple(words))
     return replace(
-        posterior,
-        family=Dirichlet(len(words)),
-        natural=posterior.natural[:, columns],
-        prior=None if posterior.prior is None else posterior.prior[columns],
-        features=replace(posterior.features, names=tuple(words)),
+        posterior, family=Dirichlet(len(words)), natural=posterior.natural[:, columns], prior=prior, features=features
     )
 
 

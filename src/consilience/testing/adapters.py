@@ -19,7 +19,7 @@ from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.table import known_adapters
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.files import read_posterior, write_posterior
-from consilience.posteriors.labels import label_problems
+from consilience.posteriors.inputs import label_problems
 from consilience.posteriors.methods.average import Average
 from consilience.posteriors.posterior import Posterior
 from consilience.testing.law import ROUNDING, require, require_equal

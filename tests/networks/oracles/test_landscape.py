@@ -12,10 +12,9 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import log_loss
 from torch import nn
 
-from consilience.networks.landscape.alignment import variance_collapse
+from consilience.networks.landscape.alignment import coupling_diagnostics, variance_collapse
 from consilience.networks.landscape.barrier import barrier
 from consilience.networks.landscape.bound import OneHiddenLayer, interpolation_bound
-from consilience.networks.landscape.couplings import coupling_diagnostics
 from consilience.networks.landscape.evaluation import Classification
 from consilience.networks.landscape.plane import plane
 from tests.tolerances import FLAT_MINIMUM, ROUNDING, SINGLE_PRECISION

@@ -145,9 +145,8 @@ class EstimatorAdapter(ABC):
     def refuse_data(self) -> None:
         """Raise where a fitted object says all, so that data have no use."""
         if self.says_all is not None:
-            raise OptionError(
-                "data", f"are not needed: a fitted {self.class_name}{self.says_all} says all; leave them out"
-            )
+            text = f"are not needed: a fitted {self.class_name}{self.says_all} says all; leave them out"
+            raise OptionError("data", text)
 
     def disclosure(self) -> Problem | None:
         """Return why the statistics are single observations, which leave a site with ``min_count=0`` only."""
@@ -215,13 +214,7 @@ class RefittedAdapter(EstimatorAdapter):
 
     @abstractmethod
     def fit_sums(self, model: Any, statistics: Statistics) -> None:
-        """Set on an estimator, new and with its hyper-parameters, what ``fit`` would.
-
-        Raises
-        ------
-        InputError
-            Where the sums of all do not determine it.
-        """
+        """Set on a new estimator with its hyper-parameters what ``fit`` would, or raise where sums do not say it."""
 
     def rebuild(self, statistics: Statistics) -> Any:
         """Return the fitted estimator of its sums."""

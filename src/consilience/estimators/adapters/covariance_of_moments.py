@@ -72,18 +72,10 @@ def _shrunk_standardised(moments: CentredMoments, fourth: float | None) -> Array
 def covariance_of(moments: CentredMoments, shrinkage: Any, estimator: Any, fourth: float | None = None) -> Array:
     """Return the covariance of rows of a class by the hyper-parameters of a discriminant analysis.
 
-    Parameters
-    ----------
-    moments : CentredMoments
-        Of the rows, with products of d columns.
-    shrinkage : float, "auto" or None
-        Of the empirical covariance towards a multiple of the identity; "auto" is Ledoit's and Wolf's, of standardised
-        columns.
-    estimator : OAS, ShrunkCovariance, EmpiricalCovariance or None
-        In its place. With ``assume_centered`` its covariance is about zero, as rows are not centred before.
-    fourth : float, optional
-        As in `ledoit_wolf_shrinkage`, for "auto". Default or 0: not known, and the oracle approximating shrinkage
-        stands in its place.
+    Shrinkage is that of the empirical covariance towards a multiple of the identity; "auto" is Ledoit's and Wolf's, of
+    standardised columns, by the fourth moment as in `ledoit_wolf_shrinkage`; where that is None or 0, the oracle
+    approximating shrinkage stands in its place. An estimator, OAS, ShrunkCovariance or EmpiricalCovariance, goes in
+    place of shrinkage; with ``assume_centered`` its covariance is about zero, as rows are not centred before.
     """
     n = float(moments.n)
     is_about_zero = bool(getattr(estimator, "assume_centered", False))

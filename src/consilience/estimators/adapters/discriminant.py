@@ -11,12 +11,7 @@ from scipy import linalg
 
 from consilience.checks import Array, Json
 from consilience.errors import InputError
-from consilience.estimators.adapters.base import (
-    ClassMomentsAdapter,
-    RefittedAdapter,
-    class_priors,
-    require_two_classes,
-)
+from consilience.estimators.adapters.base import ClassMomentsAdapter, RefittedAdapter, class_priors, require_two_classes
 from consilience.estimators.adapters.covariance_of_moments import covariance_of
 from consilience.estimators.statistics import FOURTH, FOURTH_TOTAL, Statistics
 

@@ -178,14 +178,8 @@ def solve_positive(matrix: Array, vector: Array, name: str) -> Array:
 def checked_expansion(name: str, hessian: Array, gradient: Array, *, is_separated: bool) -> tuple[str, ...]:
     """Return what makes the expansion of a site poor, a sentence each.
 
-    Parameters
-    ----------
-    name : str
-        What the model is called.
-    hessian, gradient : ndarray of shape (p, p) and (p,)
-        Negative Hessian and gradient of the log posterior at the fit, which must be near its mode.
-    is_separated : bool
-        Whether the fit separates classes.
+    Negative Hessian (p, p) and gradient (p,) are those of the log posterior at the fit, which must be near its mode;
+    `is_separated` says whether the fit separates classes.
     """
     step = solve_positive(hessian, gradient, name)
     distance = float(np.max(np.abs(step) / np.sqrt(np.diag(np.linalg.inv(hessian))), initial=0.0))
@@ -251,11 +245,9 @@ class LogisticRegressionAdapter(LaplaceAdapter, RefittedAdapter):
         own = eta[own_class].copy()  # log odds of each row's class against the best of the others
         eta[own_class] = -np.inf
         log_odds = own - eta.max(axis=1)
+        is_separated = bool(log_odds.min() > 0.0 and log_odds.max() > MAX_LOG_ODDS)
         text = checked_expansion(
-            name,
-            _settled(hessian, n_classes, p),
-            gradient - penalty * mode,
-            is_separated=bool(log_odds.min() > 0.0 and log_odds.max() > MAX_LOG_ODDS),
+            name, _settled(hessian, n_classes, p), gradient - penalty * mode, is_separated=is_separated
         )
         shift = (hessian @ mode).reshape(-1, p)
         counts = {

@@ -204,12 +204,7 @@ class LaplaceTorchAdapter(LaplaceProductAdapter):
     def written_like(self, fused: Any, like: Any) -> Any:
         """Return a copy of a fitted approximation that holds a fused one.
 
-        `like` is of the same class, of a network of the same weights; it is not changed.
-
-        Raises
-        ------
-        InputError
-            Where it is of another class, not fitted, or covers other weights of another network.
+        `like` is of the same class, of a network of the same weights, or is refused; it is not changed.
         """
         self._require_same_network(fused, like)
         written = fused.copy_into(like)

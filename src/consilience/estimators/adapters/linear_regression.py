@@ -31,12 +31,7 @@ class SingularMomentsWarning(UserWarning):
 class RegressionMoments:
     """The blocks of joint moments that a regression is solved from: about the mean, or about zero without intercept.
 
-    Parameters
-    ----------
-    statistics : Statistics
-        Joint moments of d columns and q targets.
-    fit_intercept : bool
-        Whether moments are about the mean.
+    The statistics have joint moments of d columns and q targets.
     """
 
     def __init__(self, statistics: Statistics, fit_intercept: bool) -> None:

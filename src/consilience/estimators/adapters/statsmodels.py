@@ -143,9 +143,7 @@ class StatsmodelsAdapter(EstimatorAdapter):
 
 
 def _names(model: Any) -> tuple[str, ...]:
-    if isinstance(model, FusedResults):
-        return model.names
-    return tuple(map(str, model.model.exog_names))
+    return model.names if isinstance(model, FusedResults) else tuple(map(str, model.model.exog_names))
 
 
 class LeastSquaresAdapter(StatsmodelsAdapter):

@@ -42,21 +42,11 @@ SHIFT_RIDGE = 1.0
 
 @dataclass(frozen=True, eq=False)
 class AlignedHeads:
-    """Heads of sites whose features were aligned: one for each site, as each has its own map.
+    """Heads of sites whose features were aligned: one for each site, as each has its own map."""
 
-    Parameters
-    ----------
-    statistics : Statistics
-        Sums of all sites after alignment.
-    maps : mapping of str to (ndarray of shape (d, d), ndarray of shape (d,))
-        T_j and -b_j of every site.
-    unshifted : tuple of str
-        Sites that share no class with the others, whose means were left where they are.
-    """
-
-    statistics: Statistics
-    maps: Mapping[str, tuple[Array, Array]]
-    unshifted: tuple[str, ...]
+    statistics: Statistics  # sums of all sites after alignment
+    maps: Mapping[str, tuple[Array, Array]]  # (d, d), t_j and -b_j of every site
+    unshifted: tuple[str, ...]  # sites that share no class with the others, whose means were left where they are
 
     def model(self, site: str) -> FittedHead:
         """Return the head of a site, which takes the site's own features.
@@ -195,7 +185,5 @@ def _mapped(site: Statistics, matrix: Array, shift: Array) -> Statistics:
     counts = site.counts[ROWS]
     sums = site.counts[SUMS] @ matrix.T + counts[:, None] * shift
     return replace(
-        site,
-        moments={TOTAL: site.moments[TOTAL].affine_image(matrix, shift)},
-        counts={ROWS: counts, SUMS: sums},
+        site, moments={TOTAL: site.moments[TOTAL].affine_image(matrix, shift)}, counts={ROWS: counts, SUMS: sums}
     )

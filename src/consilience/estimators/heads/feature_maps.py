@@ -117,15 +117,7 @@ class ObjectFeatures(FeatureMap):
 class ModuleFeatures(ObjectFeatures):
     """The outputs of a frozen torch module, flattened to a row for each input.
 
-    Parameters
-    ----------
-    module : Module
-        The network without its head, in evaluation mode.
-
-    Raises
-    ------
-    InputError
-        For a module in training mode.
+    The module is the network without its head, in evaluation mode; one in training mode is refused.
     """
 
     kind: ClassVar[str] = "module"
@@ -182,17 +174,8 @@ class ModuleFeatures(ObjectFeatures):
 class TransformerFeatures(ObjectFeatures):
     """The outputs of an object with ``transform``, such as a fitted Pipeline, or of a callable with a stated digest.
 
-    Parameters
-    ----------
-    transformer : object with transform, or callable
-        The map.
-    digest : str, optional
-        A name of the map's content that all sites have alike. Default: SHA-256 of its class and fitted attributes.
-
-    Raises
-    ------
-    InputError
-        For a callable without a digest.
+    The digest is a name of the map's content that all sites have alike; of an object by default the SHA-256 of its
+    class and fitted attributes. A callable must have one.
     """
 
     kind: ClassVar[str] = "transformer"
@@ -284,10 +267,7 @@ def remember(features: FeatureMap) -> FeatureMap:
 def map_of_record(record: str, makers: Mapping[str, Callable[..., FeatureMap]]) -> FeatureMap | None:
     """Return the map that a file names: one of this process, or made from its recipe; None where neither can be.
 
-    Raises
-    ------
-    InputError
-        For a record that is none, and a recipe that makes another map here, as under another release of NumPy.
+    It raises for a record that is none, and a recipe that makes another map here, as under another release of NumPy.
     """
     stated = parsed_record(record)
     seen = _SEEN.get(stated["digest"])

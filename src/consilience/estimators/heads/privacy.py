@@ -122,10 +122,7 @@ class GaussianMechanism:
     def disturb(self, counts: Array, sums: Array, products: Array, rng: np.random.Generator) -> tuple[Array, ...]:
         """Return counts (C,), sums (C, d) and products (d, d) with noise; counts are rounded, which tells nothing more.
 
-        Raises
-        ------
-        InputError
-            Where noise leaves no class with a positive count.
+        It raises where noise leaves no class with a positive count.
         """
         s = self.scale
         noisy_counts = np.rint(counts + s * rng.standard_normal(counts.shape))

@@ -196,12 +196,7 @@ class RandomConvolutions(RandomFeatures):
 
 
 def random_convolutions(
-    shape: tuple[int, int, int] = (1, 28, 28),
-    count: int = 900,
-    seed: int = 0,
-    *,
-    stride: int = 1,
-    scale: float = SCALE,
+    shape: tuple[int, int, int] = (1, 28, 28), count: int = 900, seed: int = 0, *, stride: int = 1, scale: float = SCALE
 ) -> RandomConvolutions:
     """Return random convolutional features of images, which are the same at all sites and need no data.
 

@@ -27,21 +27,13 @@ RIDGES = tuple(float(ridge) for ridge in np.geomspace(1e-6, 1e-1, 11))
 
 @dataclass(frozen=True, eq=False)
 class ErrorCurve:
-    """Errors on held-out rows by strength of the ridge.
+    """Errors on held-out rows by strength of the ridge."""
 
-    Parameters
-    ----------
-    ridges : tuple of float
-        Ridge of each row.
-    n_errors : ndarray of shape (len(ridges),)
-        Rows that are judged wrongly; of regressions the sum of squared errors, in variances of each target.
-    n : int
-        Rows held out.
-    """
-
-    ridges: tuple[float, ...]
+    ridges: tuple[float, ...]  # ridge of each row
+    # (len(ridges),), rows that are judged wrongly; of regressions the sum of squared errors, in variances of each
+    # target.
     n_errors: Any
-    n: int
+    n: int  # rows held out
 
     @property
     def rates(self) -> Array:

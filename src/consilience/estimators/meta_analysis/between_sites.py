@@ -129,7 +129,7 @@ def reml(estimates: Array, variances: Array) -> tuple[float, int]:
 
 
 def multivariate_reml(sites: SiteEstimates, *, diagonal: bool = False) -> tuple[Array, int]:
-    """Return T (p, p) by restricted maximum likelihood, and the number of iterations.
+    """Return T (p, p) by restricted maximum likelihood, and the number of iterations; `diagonal` has a diagonal T.
 
     EM over the sites' own coefficients, with r_k = y_k - mu and u_k = T W_k r_k,
 
@@ -139,13 +139,6 @@ def multivariate_reml(sites: SiteEstimates, *, diagonal: bool = False) -> tuple[
     therefore quasi-Newton on the triangular root L of T = L L^T, which keeps T positive semi-definite, along
 
         d l / d T = -1/2 sum_k ( W_k - W_k C W_k - W_k r_k r_k^T W_k ).
-
-    Parameters
-    ----------
-    sites : SiteEstimates
-        Estimates.
-    diagonal : bool, optional
-        Whether coefficients vary independently between sites. Default: any T.
     """
     p = sites.known.shape[1]
     units = np.sqrt(np.einsum("kii->i", sites.covariances) / sites.known.sum(axis=0))

@@ -31,13 +31,12 @@ from consilience.core.provenance import make_provenance, result_record
 from consilience.errors import InputError, UnsupportedError
 from consilience.estimators.average import placed_counts
 from consilience.estimators.details import EstimatorDetails
-from consilience.estimators.files import read_statistics
+from consilience.estimators.files import read_statistics, statistics_problems
 from consilience.estimators.fuse import match_classes
 from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.kind import Estimators
 from consilience.estimators.rebuild import rebuild
 from consilience.estimators.statistics import OF_ALL, Statistics
-from consilience.estimators.validation import statistics_problems
 from consilience.estimators.verdict import judge
 from consilience.families.centred_moments import CentredMoments
 from consilience.federated.check import mismatches

@@ -17,6 +17,7 @@ from consilience.core.fusion import Fusion
 from consilience.errors import ConsilienceError, InputError, Problem, UnsupportedError
 from consilience.estimators.class_labels import ClassLabels
 from consilience.estimators.details import EstimatorDetails, RefinementDetails
+from consilience.estimators.files import statistics_problems
 from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.rebuild import rebuild
 from consilience.estimators.refinement import (
@@ -33,7 +34,6 @@ from consilience.estimators.refinement import (
 )
 from consilience.estimators.site_rows import read_rows
 from consilience.estimators.statistics import DEGREES, INFORMATION, PEARSON, PRIOR, ROWS, SHIFT, WEIGHT, Statistics
-from consilience.estimators.validation import statistics_problems
 from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
 from consilience.federated.requests.message_checks import count_problems, few_rows, in_order, name_of, stand
 from consilience.files.schemas import FiniteJSON, StrictModel

@@ -22,12 +22,7 @@ from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
 from consilience.files.schemas import Chunked, StrictModel
 from consilience.networks.descriptions.description import ChannelStatistics, Description, Moments, TokenCounts
 from consilience.networks.descriptions.parts import REAL, StoredClassTokens, StoredMoments, StoredTokens
-from consilience.networks.fisher.kronecker import (
-    factor_arrays,
-    factor_tensors,
-    factors_of_arrays,
-    stated_sizes,
-)
+from consilience.networks.fisher.kronecker import factor_arrays, factor_tensors, factors_of_arrays, stated_sizes
 
 SUFFIX = ".description"
 """What the name of a description's file has before its suffix."""
@@ -98,13 +93,7 @@ def description_path(network: Path) -> Path:
 
 
 def write_description(path: Path, description: Description) -> None:
-    """Write a description, whole or not at all; the same bytes for the same statements.
-
-    Raises
-    ------
-    InputError
-        When the path cannot be written, or an array cannot be stored.
-    """
+    """Write a description, whole or not at all; the same bytes for the same statements."""
     # Classes in the order of their numbers, so that the same statements have the same bytes.
     numbers = sorted(description.class_moments)
     mixtures = [description.class_mixtures.get(number, ()) for number in numbers]
@@ -175,7 +164,6 @@ def _tensors(header: DescriptionHeader) -> dict[str, TensorSpec]:
 
 def _checked(file: SafetensorsFile, header: DescriptionHeader, tensors: TensorHeader) -> DescriptionHeader:
     """Return the document, if its statements go together."""
-    del tensors
     stated = (header.inputs, header.class_moments, header.class_mixtures)
     n_inputs, n_moments, n_parts = (0 if moments is None else len(moments.ranks) for moments in stated)
     n_classes, sizes = len(header.class_numbers), header.mixture_sizes

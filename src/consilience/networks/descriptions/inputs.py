@@ -14,8 +14,8 @@ from consilience.errors import InputError, Problem
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.descriptions.compare import description_problems
 from consilience.networks.descriptions.description import Description
-from consilience.networks.descriptions.digest import network_digest
 from consilience.networks.descriptions.files import description_path, read_description
+from consilience.networks.fisher.information import network_digest
 from consilience.networks.inputs import DescribedNetwork, assign_by_digest, values_in_order
 
 if TYPE_CHECKING:
@@ -34,28 +34,11 @@ def with_descriptions(
 ) -> list[DescribedNetwork]:
     """Return the networks of a fusion with their descriptions; None where a network has none.
 
-    Of several descriptions of one network those count that were handed in: as `descriptions`, then among the inputs,
-    then with the network itself, then beside its file.
-
-    Parameters
-    ----------
-    networks : sequence of DescribedNetwork
-        The networks, with the descriptions that they came with.
-    inputs : sequence of NamedInput
-        What they were made of.
-    descriptions : sequence or mapping of str, optional
-        Description of each network, in their order or by their names: values, paths, or None.
-    files : sequence of NamedInput
-        Files of descriptions among the inputs, in any order; each belongs to the network whose arrays have its digest.
-    unites_classes : bool
-        Whether the sites may have different classes. Default: they may not.
-
-    Raises
-    ------
-    InputError
-        Naming files that cannot be read, descriptions of other networks, and what contradicts each other.
-    OptionError
-        For `descriptions` that is no list, or not of one entry for each network.
+    Of several descriptions of one network those count that were handed in: as `descriptions` (in the order of the
+    networks or by their names: values, paths, or None), then among the inputs (`files`, in any order; each belongs to
+    the network whose arrays have its digest), then with the network itself, then beside its file. `unites_classes` says
+    whether the sites may have different classes. One error names all files that cannot be read, descriptions of other
+    networks, and what contradicts each other.
     """
     is_of = _belongs()
     given = values_in_order(descriptions, [network.name for network in networks], "descriptions")

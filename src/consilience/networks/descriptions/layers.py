@@ -142,7 +142,6 @@ class LayerFactors(Statistic):
 
     def add(self, batch: Batch, groups: Labels, answer: Any) -> None:
         """Let the inputs of a batch pass."""
-        del answer
         if self._sample is not None:
             self._sample.add(batch.inputs, groups)
 
@@ -157,11 +156,9 @@ class LayerFactors(Statistic):
         described = replace(described, notes=(*described.notes, *statement.notes))
         if not statement.layers:
             return described
+        layer_observations = float(statement.n_observations)
         return replace(
-            described,
-            layers=statement.layers,
-            layer_observations=float(statement.n_observations),
-            layer_likelihood=self._likelihood,
+            described, layers=statement.layers, layer_observations=layer_observations, layer_likelihood=self._likelihood
         )
 
 

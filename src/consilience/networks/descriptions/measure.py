@@ -19,9 +19,7 @@ from consilience.core.caller import warn_caller
 from consilience.errors import InputError, OptionError, WithheldWarning
 from consilience.networks.descriptions.channels import ChannelStatistic, FeatureMeans
 from consilience.networks.descriptions.description import Description
-from consilience.networks.descriptions.digest import network_digest
 from consilience.networks.descriptions.disclosure import MIN_OBSERVATIONS, Leaving, least_class_observations, named
-from consilience.networks.descriptions.errors import ErrorCounts
 from consilience.networks.descriptions.layers import LayerFactors
 from consilience.networks.descriptions.mixtures import MAX_COORDINATES, SplitClasses
 from consilience.networks.descriptions.moments import InputMomentStatistic
@@ -36,9 +34,16 @@ from consilience.networks.descriptions.observations import (
     reads_tokens,
     token_table,
 )
-from consilience.networks.descriptions.ranges import RangeStatistic
-from consilience.networks.descriptions.statistic import Setting, Statistic, on_device, output_tensor
+from consilience.networks.descriptions.statistic import (
+    ErrorCounts,
+    RangeStatistic,
+    Setting,
+    Statistic,
+    on_device,
+    output_tensor,
+)
 from consilience.networks.descriptions.tokens import TokenStatistic
+from consilience.networks.fisher.information import network_digest
 from consilience.networks.repair.partial_forward import evaluation_without_gradients
 from consilience.networks.torch_modules import aliases_of_module, arrays_of_module, is_module
 
@@ -58,13 +63,6 @@ def measure_network(
     """Return a network's description and its first inputs, None without data; `WithheldWarning` names what stays.
 
     Options are as `consilience.describe` takes them; `data` are read once, and the network is left as it is.
-
-    Raises
-    ------
-    InputError
-        For data that the network does not take, labels outside the classes, or fewer observations than `min_count`.
-    OptionError
-        For options that have another type or value.
     """
     if not is_module(module):
         raise InputError(name, f"expected a torch module, found a {type(module).__name__}", code="E-TYPE")

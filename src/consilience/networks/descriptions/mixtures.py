@@ -26,11 +26,10 @@ from torch import nn
 from consilience.checks import Array, Labels
 from consilience.networks.descriptions.description import Description, Moments
 from consilience.networks.descriptions.disclosure import MAX_CLASS_RANK, Leaving, allowed_rank, least_class_observations
-from consilience.networks.descriptions.errors import ErrorCounts
 from consilience.networks.descriptions.layers import SPARE_SHARE, InputSample, sample_size
 from consilience.networks.descriptions.moments import MomentAccumulator
 from consilience.networks.descriptions.observations import Batch
-from consilience.networks.descriptions.statistic import Statistic, on_device, output_tensor
+from consilience.networks.descriptions.statistic import ErrorCounts, Statistic, on_device, output_tensor
 from consilience.networks.module_inputs import precision_of
 from consilience.networks.repair.partial_forward import evaluation_without_gradients
 
@@ -61,11 +60,7 @@ _SEED = 0
 
 
 def with_mixtures(
-    described: Description,
-    rows: Array,
-    labels: Labels,
-    error_on: Callable[[SyntheticInputs], float],
-    min_count: float,
+    described: Description, rows: Array, labels: Labels, error_on: Callable[[SyntheticInputs], float], min_count: float
 ) -> Description:
     """Return a description with split classes, where that brings synthetic inputs nearer to the site's own.
 
@@ -115,7 +110,6 @@ class SplitClasses(Statistic):
 
     def add(self, batch: Batch, groups: Labels, answer: Any) -> None:
         """Let the inputs of a batch pass."""
-        del answer
         self._sample.add(batch.inputs, groups)
 
     def state(self, described: Description, leaving: Leaving) -> Description:

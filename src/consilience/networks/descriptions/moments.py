@@ -176,7 +176,6 @@ class InputMomentStatistic(Statistic):
 
     def add(self, batch: Batch, groups: Labels, answer: Any) -> None:
         """Add the observations of a batch."""
-        del answer
         rows = batch.rows
         if self.class_rank is None:
             groups = np.full_like(groups, self._without_class)

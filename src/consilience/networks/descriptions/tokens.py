@@ -159,7 +159,6 @@ class TokenStatistic(Statistic):
 
     def add(self, batch: Batch, groups: Labels, answer: Any) -> None:
         """Add the texts of a batch."""
-        del answer
         self._longest = max(self._longest, batch.inputs.shape[1])
         self._counts.add(batch.inputs.cpu().numpy(), groups)
 

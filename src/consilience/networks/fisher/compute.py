@@ -201,7 +201,6 @@ class _DiagonalAccumulator(_FisherAccumulator):
 
     def result(self, n_seen: int) -> tuple[NamedTensors, NamedTensors]:
         """Return the diagonal, and no factors."""
-        del n_seen
         return self.total, {}
 
 

@@ -30,12 +30,7 @@ from consilience.checks import AnyArray, Json
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count
 from consilience.errors import InputError, Problem
-from consilience.networks.fisher.kronecker import (
-    KroneckerFactors,
-    diagonal_by_parameter,
-    informed_names,
-    moved_factors,
-)
+from consilience.networks.fisher.kronecker import KroneckerFactors, diagonal_by_parameter, informed_names, moved_factors
 from consilience.networks.network import Network, is_floating, non_finite_problems, to_bytes
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Transport
@@ -243,11 +238,9 @@ class FisherInformation(Displayed):
         new_names = {key: name for key in self.residual if (name := self._name(key, symmetry)) != key}
         if not new_names:
             return self
-        return replace(
-            self,
-            residual={new_names.get(key, key): values for key, values in self.residual.items()},
-            factors={new_names.get(key, key): values for key, values in self.factors.items()},
-        )
+        residual = {new_names.get(key, key): values for key, values in self.residual.items()}
+        factors = {new_names.get(key, key): values for key, values in self.factors.items()}
+        return replace(self, residual=residual, factors=factors)
 
     def _name(self, key: str, symmetry: Symmetry) -> str:
         """Return the name of a parameter in a symmetry, which may list a tied parameter under another of its names."""
@@ -310,12 +303,11 @@ def as_information(information: Any, name: str) -> FisherInformation:
         if not_arrays := [key for key, values in information.items() if not hasattr(values, "shape")]:
             raise InputError(name, f"{_shorten(not_arrays)}: expected arrays by parameter", code="E-TYPE")
         return FisherInformation(information, name=name)
-    raise InputError(
-        name,
+    text = (
         "expected what consilience.fisher gives, the path of its file, or a diagonal by parameter, found "
-        f"{type(information).__name__}",
-        code="E-TYPE",
+        f"{type(information).__name__}"
     )
+    raise InputError(name, text, code="E-TYPE")
 
 
 def parameter_digest(arrays: Mapping[str, AnyArray], names: Sequence[str] | Mapping[str, Any]) -> str:
@@ -363,3 +355,17 @@ def _shorten(names: Sequence[str]) -> str:
     shown = ", ".join(names[:_MAX_NAMES_SHOWN])
     more = len(names) - _MAX_NAMES_SHOWN
     return shown if more <= 0 else f"{shown} and {more} more"
+
+
+def network_digest(arrays: Mapping[str, AnyArray], aliases: Mapping[str, str]) -> str:
+    """Return the SHA-256 of a network's parameters and buffers, the same in memory and in its file.
+
+    Arrays hold tied weights under one of their names or under all; files have all names.
+    """
+    named = dict(arrays)
+    for alias, name in aliases.items():
+        if name in named:
+            named.setdefault(alias, named[name])
+        elif alias in named:
+            named[name] = named[alias]
+    return parameter_digest(named, named)

@@ -19,21 +19,9 @@ def gather_information(
 ) -> tuple[FisherInformation, ...] | None:
     """Return the Fisher information of every network; None where nothing was handed in.
 
-    Parameters
-    ----------
-    networks : sequence of DescribedNetwork
-        The networks.
-    fishers : sequence or mapping of str, optional
-        Information of each network, in their order or by their names: values, diagonals by parameter, or paths.
-    files : sequence of NamedInput
-        Files among the inputs, in any order; each belongs to the network whose parameters have its digest.
-
-    Raises
-    ------
-    InputError
-        Naming files that cannot be read or have no network, and networks without a file.
-    OptionError
-        For `fishers` that is no list, or not of one entry for each network.
+    What was handed in is a list in the order of the networks, or by their names: values, diagonals by parameter, or
+    paths. Files among the inputs, in any order, belong each to the network whose parameters have its digest. One error
+    names all files that cannot be read or have no network, and networks without a file.
     """
     fishers = values_in_order(fishers, [network.name for network in networks], "fishers")
     if fishers is not None:

@@ -53,22 +53,13 @@ SINGLE_ROUNDING = float(np.finfo(np.float32).eps)
 
 @dataclass(frozen=True, eq=False)
 class KroneckerFactors:
-    """The Kronecker factors of the information of one layer, means over observations.
+    """The Kronecker factors of the information of one layer, means over observations."""
 
-    Parameters
-    ----------
-    inputs : array of shape (groups, d, d)
-        A: second moments of what the layer reads, by group of a grouped convolution (1 for other layers). The last row
-        and column belong to the 1 that multiplies the bias, where there is one.
-    outputs : array of shape (groups, o, o)
-        B: second moments of the gradients at what the layer answers.
-    has_bias : bool
-        Whether A ends with the row and column of a bias.
-    """
-
+    # (groups, d, d), A: second moments of what the layer reads, by group of a grouped convolution (1 for other
+    # layers). The last row and column belong to the 1 that multiplies the bias, where there is one.
     inputs: Array
-    outputs: Array
-    has_bias: bool
+    outputs: Array  # (groups, o, o), B: second moments of the gradients at what the layer answers
+    has_bias: bool  # whether A ends with the row and column of a bias
 
     def __post_init__(self) -> None:
         for name in ("inputs", "outputs"):
@@ -315,10 +306,7 @@ def factors_of_arrays(
 ) -> dict[str, KroneckerFactors]:
     """Return the factors in the tensors of a file, of sizes (groups, o, d, and 1 where d counts a bias) by path.
 
-    Raises
-    ------
-    InputError
-        Naming the layers whose tensors do not have these sizes.
+    One error names all layers whose tensors do not have these sizes.
     """
     layers: dict[str, KroneckerFactors] = {}
     problems = []

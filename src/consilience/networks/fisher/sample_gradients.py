@@ -41,9 +41,9 @@ from consilience.networks.fisher.parameter_uses import (
     EmbeddingUse,
     LinearUse,
     ParameterUse,
+    record_recurrent_uses,
     sum_of_squares,
 )
-from consilience.networks.fisher.recurrent_uses import record_recurrent_uses
 from consilience.networks.repair.convolution_patches import kernel_windows
 from consilience.networks.repair.partial_forward import call_module, is_layer, is_transposed
 from consilience.networks.repair.recurrent_layers import at_least_float32, is_recurrent

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from consilience.networks.landscape.alignment import LayerDistances, layer_distances, variance_collapse
+from consilience.networks.landscape.alignment import (
+    CouplingDiagnostics,
+    LayerDistances,
+    coupling_diagnostics,
+    layer_distances,
+    variance_collapse,
+)
 from consilience.networks.landscape.barrier import Barrier, barrier, barrier_matrix
 from consilience.networks.landscape.bound import InterpolationBound, OneHiddenLayer, interpolation_bound
-from consilience.networks.landscape.couplings import CouplingDiagnostics, coupling_diagnostics
 from consilience.networks.landscape.evaluation import BatchedEvaluation, Classification
 from consilience.networks.landscape.parameters import ParameterLayout, interpolate
 from consilience.networks.landscape.plane import Marker, Plane, plane

@@ -124,12 +124,11 @@ def interpolation_bound(
     hidden_a, output_a = _weights("first", first)
     hidden_b, output_b = _weights("second", second)
     if hidden_a.shape != hidden_b.shape or output_a.shape != output_b.shape:
-        raise InputError(
-            "second",
+        text = (
             f"expected weights of shapes {hidden_a.shape} and {output_a.shape} (biases included), found "
-            f"{hidden_b.shape} and {output_b.shape}; the theorem holds for networks of the same widths",
-            code="E-SHAPE",
+            f"{hidden_b.shape} and {output_b.shape}; the theorem holds for networks of the same widths"
         )
+        raise InputError("second", text, code="E-SHAPE")
     order = _unit_order(permutation, len(hidden_a))
     has_bias = first.bias is not None or second.bias is not None
     return InterpolationBound(

@@ -73,10 +73,7 @@ def anchor(fused: _Module, aligned: Sequence[nn.Module], weights: ArrayLike | No
 
 
 def anchor_norms(
-    network: nn.Module,
-    aligned: Sequence[nn.Module],
-    weights: Array,
-    maps: Mapping[str, Sequence[Array]] | None = None,
+    network: nn.Module, aligned: Sequence[nn.Module], weights: Array, maps: Mapping[str, Sequence[Array]] | None = None
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Anchor the batch normalisation of a network in place; return the factors of gamma, and notes on what stays.
 

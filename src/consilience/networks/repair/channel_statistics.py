@@ -200,16 +200,12 @@ def set_running_statistics(norm: _BatchNorm, mean: Tensor, variance: Tensor, kee
 
 
 def rescale_channels(part: Layer | _BatchNorm, current: ChannelMoments, target: ChannelMoments) -> Tensor:
-    """Give every channel of a part the target mean and standard deviation, in place.
+    """Give every channel of a part the target mean and standard deviation, in place; return the factors (channels,).
 
     With y the output, mu and s its current statistics, mu* and s* the target, y becomes (y - mu) s* / s + mu*. The
-    factor goes into weight and bias (for batch normalisation, gamma and beta), the shift into the bias. A part without
-    a bias is only scaled: a bias would change the architecture. Channels without deviation are left as they are.
-
-    Returns
-    -------
-    Tensor of shape (channels,)
-        The factors s* / s.
+    factor s* / s goes into weight and bias (for batch normalisation, gamma and beta), the shift into the bias. A part
+    without a bias is only scaled: a bias would change the architecture. Channels without deviation are left as they
+    are.
     """
     is_active = current.std > 0
     factor = torch.where(is_active, target.std / torch.where(is_active, current.std, 1.0), 1.0)

@@ -73,11 +73,7 @@ class Repaired(Generic[_Module]):
 
 
 def repair(
-    fused: _Module,
-    aligned: Sequence[nn.Module],
-    weights: ArrayLike | None,
-    batches: Any,
-    output: bool = False,
+    fused: _Module, aligned: Sequence[nn.Module], weights: ArrayLike | None, batches: Any, output: bool = False
 ) -> Repaired[_Module]:
     """Return a copy of a fused network whose channels have the means and deviations of the models' (REPAIR).
 

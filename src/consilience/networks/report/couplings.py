@@ -24,7 +24,7 @@ from consilience.drawing.words import format_count, format_fixed, shorten
 from consilience.matching.result import Matching
 
 if TYPE_CHECKING:
-    from consilience.networks.landscape.couplings import CouplingDiagnostics
+    from consilience.networks.landscape.alignment import CouplingDiagnostics
 
 MAX_MAPS = 48
 """Maps beyond these are not drawn. Bounds the size of the page; chosen by hand."""
@@ -152,7 +152,7 @@ class _GroupMatching:
                 ones = np.ones(len(assigned))
                 shares = _block_means(labels[assigned], assigned, ones, n_fused, len(labels), side)
             return Coupling(self.group, self.model, len(labels), n_fused, n_unmoved, shares, None, self.n_sign_flips)
-        from consilience.networks.landscape.couplings import coupling_diagnostics  # here, since its package needs torch
+        from consilience.networks.landscape.alignment import coupling_diagnostics  # here, since its package needs torch
 
         plan = self._plan
         shares = None

@@ -79,11 +79,7 @@ class _Component:
 
 
 def draw_inputs(
-    descriptions: Sequence[Description],
-    count: int,
-    rng: np.random.Generator | int = 0,
-    *,
-    labelled: bool = False,
+    descriptions: Sequence[Description], count: int, rng: np.random.Generator | int = 0, *, labelled: bool = False
 ) -> SyntheticInputs:
     """Return inputs drawn from what sites say of theirs, in random order.
 

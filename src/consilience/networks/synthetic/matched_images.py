@@ -109,21 +109,8 @@ def channel_targets(
 ) -> list[LayerTarget]:
     """Return the channel statistics that a network brings: of batch normalisation, else those described.
 
-    Parameters
-    ----------
-    module : Module
-        The network.
-    description : Description, optional
-        What its site says of it.
-    name : str, optional
-        Name of the network in messages.
-
-    Raises
-    ------
-    UnsupportedError
-        For networks whose batch normalisation keeps no statistics, or was never trained, and networks without either.
-    InputError
-        For statistics that are NaN, infinite or negative, or described for other layers.
+    Networks without either are refused, and batch normalisation that keeps no statistics or was never trained; so are
+    statistics that are NaN, infinite or negative, or described for other layers.
 
     Examples
     --------
@@ -339,11 +326,7 @@ def _described_deviation(stated: Sequence[Description], shape: tuple[int, ...], 
 
 
 def _calibrate(
-    networks: Sequence[_ObservedNetwork],
-    noise: Tensor,
-    steps: int,
-    deadline: float,
-    report: Callable[[int], None],
+    networks: Sequence[_ObservedNetwork], noise: Tensor, steps: int, deadline: float, report: Callable[[int], None]
 ) -> tuple[Tensor, Tensor]:
     """Return an offset and a deviation (1, channels, 1, ...) at which noise meets the first statistics best.
 

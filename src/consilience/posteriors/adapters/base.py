@@ -81,7 +81,6 @@ class Adapter(ABC):
 
         Components without observations may have no parameters (NaN), or such that no density belongs to them.
         """
-        del model
         return np.zeros(0, dtype=np.int64)
 
     def recount(self, posterior: Posterior, n_observations: float | None) -> Posterior:
@@ -102,7 +101,6 @@ class Adapter(ABC):
 
     def refuse(self, ensemble: Ensemble) -> list[Problem]:
         """Return why these models, described as their kind is, cannot be fused into one of it; empty when they can."""
-        del ensemble
         return []
 
     def recombine(self, fused: Posterior, ensemble: Ensemble) -> Posterior:
@@ -118,7 +116,6 @@ class Adapter(ABC):
         ensemble : Ensemble
             What was fused.
         """
-        del ensemble
         return fused
 
     def n_columns(self, posterior: Posterior) -> int:
@@ -127,7 +124,6 @@ class Adapter(ABC):
 
     def mixture(self, posterior: Posterior) -> MixtureDensity | None:
         """Return the densities of data that `posterior` gives; None for models that are no mixtures of Gaussians."""
-        del posterior
         return None
 
     @abstractmethod

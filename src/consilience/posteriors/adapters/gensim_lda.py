@@ -40,7 +40,6 @@ class LdaModelAdapter(TopicAdapter):
 
     def describe(self, model: Any, n_observations: float | None) -> Posterior:
         """Return the posterior of the topics; the model records its counts."""
-        del n_observations
         if getattr(model, "state", None) is None or model.num_updates == 0:
             raise InputError("", f"this {self.class_name} is not fitted yet", "call update first", "E-UNFITTED")
         topics, alpha = self.topics(model)  # lambda (K, V), alpha (K,)
@@ -115,12 +114,11 @@ def _feature_words(model: Any) -> Features:
         return Features()
     missing = sorted(set(range(model.num_terms)) - set(model.id2word.keys()))
     if missing:
-        raise InputError(
-            "",
+        text = (
             f"id2word has no word for number {missing[0]} ({len(missing)} of {model.num_terms} lack one); call"
-            " `compactify()` on the dictionary before training",
-            code="E-NEEDED",
+            " `compactify()` on the dictionary before training"
         )
+        raise InputError("", text, code="E-NEEDED")
     names = tuple(str(model.id2word[number]) for number in range(model.num_terms))
     require_unique_words("id2word", names)
     return Features(names=names, from_columns=True)

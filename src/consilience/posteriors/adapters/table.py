@@ -73,10 +73,7 @@ def adapter_of(posterior: Posterior) -> Adapter | None:
 def adapter_of_source(source: Mapping[str, Json]) -> Adapter | None:
     """Return the adapter of the kind that a posterior's source names; None for a posterior of no library's model.
 
-    Raises
-    ------
-    UnsupportedError
-        When this version has no adapter for that kind.
+    It raises `UnsupportedError` when this version has no adapter for that kind.
     """
     kind = source.get("kind")
     if kind is None:

@@ -19,12 +19,7 @@ from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
 from consilience.families.chunks import sum_of_rows
-from consilience.matching.agglomeration import (
-    MIN_RELATIVE_GAIN,
-    AgglomerationPath,
-    agglomerate,
-    nearest_rows,
-)
+from consilience.matching.agglomeration import MIN_RELATIVE_GAIN, AgglomerationPath, agglomerate, nearest_rows
 from consilience.matching.assignment import NO_NEW_GROUPS, UNLIMITED, Openings
 from consilience.matching.conjugate_groups import ConjugateGroups
 from consilience.matching.site_by_site import ascend, grow
@@ -225,9 +220,7 @@ class EvidenceSearch:
         total = objective.total(ascended)
         # The groups of the round before are given up for no less only, so that evidence never falls.
         tolerance = MIN_RELATIVE_GAIN * (1.0 + abs(total))
-        if objective.total(labels) <= total + tolerance:
-            return ascended
-        return self.ascend(objective, labels)
+        return ascended if objective.total(labels) <= total + tolerance else self.ascend(objective, labels)
 
     def full_path(
         self, objective: ConjugateGroups, is_in: NDArray[np.bool_] | None = None, *, while_gaining: bool = False

@@ -64,16 +64,11 @@ class ChainMarginals:
 
 
 def forward_backward(log_start: Array, log_transition: Array, log_evidence: Array, lengths: Labels) -> ChainMarginals:
-    """Return the marginals of the chain.
+    """Return the marginals of the chain, or raise for a step of probability zero, which only weights of zero can make.
 
     Start (K,) and transitions (K, K), from rows to columns, are logarithms of weights; the evidence (n, K) is that of
     every state at every row, log p(x_t | z_t), or its expectation. Lengths are those of the sequences, which follow
     each other in the evidence; positive, with sum n.
-
-    Raises
-    ------
-    InputError
-        When a step has probability zero, which only weights of exactly zero can make.
 
     Examples
     --------
@@ -334,13 +329,7 @@ def messages_in_logs(log_start: Array, log_transition: Array, log_evidence: Arra
 def forward_in_logs(
     log_start: Array, log_transition: Array, log_evidence: Array, steps: list[Labels]
 ) -> tuple[Array, Array]:
-    """Return log p(z_t | x_1 .. x_t) (n, K) and log p(x_t | x_1 .. x_{t-1}) (n,).
-
-    Raises
-    ------
-    InputError
-        When a step has probability zero.
-    """
+    """Return log p(z_t | x_1 .. x_t) (n, K) and log p(x_t | x_1 .. x_{t-1}) (n,); raise for probability zero."""
     filtered, densities = np.empty_like(log_evidence), np.empty(len(log_evidence))
     current = np.broadcast_to(log_start, (len(steps[0]), len(log_start)))
     for number, rows in enumerate(steps):

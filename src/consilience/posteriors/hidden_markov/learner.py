@@ -7,7 +7,7 @@ equations (11) to (13) of Claici et al. 2020 (KL-fusion), the local model of the
 of Yurochkin et al. 2019 (SPAHM). beta are the weights of the states, pi_k the transition probabilities from state k.
 
 Inference is that of Hughes, Stephenson, Sudderth (2015): coordinate ascent on the evidence bound
-(``variational_steps``), truncated at ``n_states``, all further states in one remainder column; random restarts, merges,
+(``sticky_transitions``), truncated at ``n_states``, all further states in one remainder column; random restarts, merges,
 and the highest bound wins. The bound never falls; a start that has not converged after ``max_iterations`` passes ends
 there.
 
@@ -45,16 +45,14 @@ from consilience.families import NormalWishart
 from consilience.posteriors.hidden_markov.forward_backward import ChainMarginals
 from consilience.posteriors.hidden_markov.model import KIND, HiddenMarkovModel, as_lengths
 from consilience.posteriors.hidden_markov.sticky_transitions import (
-    StickyPrior,
-    TransitionCounts,
-    sticks_from_weights,
-    uniform_sticks,
-)
-from consilience.posteriors.hidden_markov.variational_steps import (
     GlobalFactors,
     HMMProblem,
+    StickyPrior,
+    TransitionCounts,
     global_step,
     local_step,
+    sticks_from_weights,
+    uniform_sticks,
     with_refitted_sticks,
 )
 from consilience.posteriors.posterior import Attached, Posterior
@@ -170,11 +168,9 @@ class StickyHDPHMM:
         rows, features = _rows_and_names(X)
         dim = rows.shape[1]
         family = NormalWishart(dim)
+        mean = np.zeros((1, dim))
         prior = family.to_natural(
-            mean=np.zeros((1, dim)),
-            kappa=[self.mean_precision],
-            dof=[self._dof(dim)],
-            inverse_scale=self._inverse_scale(dim)[None],
+            mean=mean, kappa=[self.mean_precision], dof=[self._dof(dim)], inverse_scale=self._inverse_scale(dim)[None]
         )
         transitions = StickyPrior(self.gamma, self.eta, self.kappa, self.start_concentration)
         # Far from the origin sums of squares would lose digits, so rows and prior are translated to the centre and
@@ -187,14 +183,10 @@ class StickyHDPHMM:
         fits = [self._coordinate_ascent(problem, start) for start in starts]
         marginals, bounds = max(fits, key=lambda fit: fit[1][-1])
         natural = _translate(family, shifted + marginals.responsibilities.T @ problem.statistics, centre)
+        counts = marginals.responsibilities.sum(axis=0)
+        attached = _attached(marginals, transitions)
         posterior = Posterior(
-            family,
-            natural,
-            prior=prior[0],
-            counts=marginals.responsibilities.sum(axis=0),
-            attached=_attached(marginals, transitions),
-            features=features,
-            source={"kind": KIND},
+            family, natural, prior=prior[0], counts=counts, attached=attached, features=features, source={"kind": KIND}
         )
         order = np.argsort(-marginals.responsibilities.sum(axis=0), kind="stable")
         return HiddenMarkovModel.of(posterior.take(order), bounds)

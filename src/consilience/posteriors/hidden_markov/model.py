@@ -211,12 +211,7 @@ class HiddenMarkovModel:
 
 
 def as_lengths(lengths: ArrayLike | None, count: int) -> Labels:
-    """Return lengths of sequences that follow each other in `count` rows; None for one sequence.
-
-    Raises
-    ------
-    InputError
-        Unless they are positive integers that add up to `count`.
+    """Return lengths of sequences that follow each other in `count` rows, or raise; None for one sequence.
 
     Examples
     --------
@@ -255,7 +250,6 @@ class StickyHDPHMMAdapter(Adapter):
 
     def describe(self, model: Any, n_observations: float | None) -> Posterior:
         """Return the posterior; `n_observations` is not needed, since the model records its counts."""
-        del n_observations
         posterior: Posterior = model.posterior
         return posterior
 

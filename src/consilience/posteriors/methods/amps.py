@@ -207,20 +207,11 @@ class DirichletProcessGroups:
     p0 being the probability that nobody observed it, at most exp(-N) for N expected observations. Below one observation
     Gamma is that of one, as there is one at least if there is any. (Campbell, Straub, Fisher and How 2015, for
     streams.)
-
-    Parameters
-    ----------
-    groups
-        What the members say, without a level.
-    counts
-        Expected observations of each local component (L,).
-    concentration
-        Of the Dirichlet process.
     """
 
-    groups: ConjugateGroups
-    counts: Array
-    concentration: float
+    groups: ConjugateGroups  # what the members say, without a level
+    counts: Array  # expected observations of each local component (L,)
+    concentration: float  # of the Dirichlet process
 
     @cached_property
     def pieces(self) -> Array:

@@ -54,5 +54,4 @@ class Average(Method):
 
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Label every component with its index."""
-        del rng, progress
         return Assignment(np.arange(len(ensemble.natural)) - ensemble.offsets[ensemble.owner])

@@ -37,7 +37,6 @@ class Concatenate(Method):
 
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Give every component a label of its own."""
-        del rng, progress
         return Assignment(np.arange(len(ensemble.natural)))
 
 

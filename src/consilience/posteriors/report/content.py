@@ -18,7 +18,6 @@ from consilience.core.provenance import read_inputs_of
 from consilience.drawing.words import natural_key, short_names
 from consilience.errors import FileFormatError, InputError
 from consilience.files.safetensors_file import SafetensorsFile
-from consilience.posteriors.component_table import ComponentMoments, feature_moments
 from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.methods import METHODS
@@ -28,7 +27,7 @@ from consilience.posteriors.report.hidden_markov import ChainContent, chain_of
 from consilience.posteriors.report.illustration import Illustration, illustrate
 from consilience.posteriors.report.members import ComponentSummary, SiteSummary, components_of, labels_of, site_of
 from consilience.posteriors.report.planar_components import ComponentPlane, plane_of
-from consilience.posteriors.summary import notes_of
+from consilience.posteriors.summary import ComponentMoments, feature_moments, notes_of
 from consilience.posteriors.topics.gaussian_topics import KIND as GAUSSIAN_TOPICS
 from consilience.posteriors.vocabulary import expand_vocabulary, is_topic_posterior
 
@@ -87,15 +86,10 @@ def content_of(
     posteriors: Sequence[Posterior | None],
     illustration: Illustration | None = None,
 ) -> PosteriorContent:
-    """Return what the report shows.
+    """Return what the report shows, or raise with what contradicts itself or the posteriors in the provenance.
 
     The provenance has method, options, seed, inputs, result and versions, as ``core.provenance`` writes them.
     Posteriors are those of its inputs, in their order, None where one is not known.
-
-    Raises
-    ------
-    InputError
-        Listing where the provenance contradicts itself or the posteriors.
     """
     records = provenance["inputs"]
     _refuse_contradictions(records, posteriors, fused)
@@ -183,19 +177,11 @@ def _contradictions(record: Mapping[str, Any], posterior: Posterior | None, fuse
 def content_of_files(
     fused: SafetensorsFile, sites: Sequence[SafetensorsFile], data: Any = None, truth: Any = None
 ) -> PosteriorContent:
-    """Return what the report shows of a fused file.
+    """Return what the report shows of a file that a fusion wrote.
 
-    Sites are files of models that it was made from, in any order, not necessarily all; each is known by its SHA-256.
-    Data to show the fused model on, and their truth, are as in ``illustration.illustrate``.
-
-    Raises
-    ------
-    FileFormatError
-        For files that cannot be read, or a first one that no fusion wrote.
-    InputError
-        Listing the sites that the fused file was not made from, what contradicts itself, and data that do not fit.
-    OptionError
-        For a truth without data.
+    Sites are files of models that it was made from, in any order, not necessarily all; each is known by its SHA-256,
+    and all that it was not made from are listed in one error. Data to show the fused model on, and their truth, are as
+    in ``illustration.illustrate``.
     """
     fused_posterior, provenance = read_posterior(fused)
     if provenance is None:

@@ -51,25 +51,12 @@ def has_states(posterior: Posterior) -> bool:
 
 
 def illustrate(posterior: Posterior, data: Any, truth: Any = None) -> Illustration:
-    """Return what `data` show of a fused model.
+    """Return what `data` show of a fused model, or raise for data that do not fit, and for a truth without data.
 
-    Parameters
-    ----------
-    posterior : Posterior
-        The fused model.
-    data : array_like of shape (T, D), table, path, or mapping of str to these; or None
-        Rows (T, D) by name, or one array of them; instead of an array also a table with named columns, or the path of a
-        .csv, .npy or .npz file. The rows of one name are one sequence in the order of time; for sparse Gaussian
-        processes, whatever their name, inputs with the target in the last column.
-    truth : array_like of shape (T,), column name, or mapping of str to these, optional
-        True labels (T,) by name, or for the one array; or the name of the column that has them. Default: none.
-
-    Raises
-    ------
-    InputError
-        For data that do not fit, or models that show nothing of data.
-    OptionError
-        For a truth without data.
+    Data are rows (T, D) by name, or one array of them; instead of an array also a table with named columns, or the path
+    of a .csv, .npy or .npz file. The rows of one name are one sequence in the order of time; for sparse Gaussian
+    processes, whatever their name, inputs with the target in the last column. The truth are labels (T,) by name, or for
+    the one array; or the name of the column that has them.
 
     Examples
     --------

@@ -46,13 +46,7 @@ _MEANINGS = {
 
 
 def write_page(path: Path, content: PosteriorContent) -> None:
-    """Write the report to `path`, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        When the path cannot be written.
-    """
+    """Write the report to `path`, whole or not at all."""
     write_bytes(path, render(content).encode("utf-8"))
 
 

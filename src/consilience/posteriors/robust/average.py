@@ -33,11 +33,7 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.core.robust import geometric_median
-from consilience.core.robust_estimator import (
-    Divergence,
-    RobustEstimator,
-    squared_distance,
-)
+from consilience.core.robust_estimator import Divergence, RobustEstimator, squared_distance
 from consilience.families import Direction, Family
 from consilience.posteriors.average import MIN_PRECISION, AverageFunction, Inclusion, Value, likelihoods
 from consilience.posteriors.ensemble import Ensemble
@@ -124,18 +120,10 @@ def _geometric_medians(
 
 @dataclass(frozen=True)
 class RobustInclusion(Inclusion):
-    """The copies near to where most are, and no more of any total than other sites make credible.
+    """The copies near to where most are, and no more of any total than other sites make credible."""
 
-    Parameters
-    ----------
-    estimator : RobustEstimator
-        The rule, and how many sites may be hostile.
-    direction : {"forward", "reverse"}
-        Divergence that the geometric median takes: KL(fused || local) or KL(local || fused).
-    """
-
-    estimator: RobustEstimator
-    direction: Direction
+    estimator: RobustEstimator  # the rule, and how many sites may be hostile
+    direction: Direction  # divergence that the geometric median takes: KL(fused || local) or KL(local || fused)
 
     def site_shares(self, priors: Array, site_weights: Array) -> Array:
         """Return equal shares by weight of the priors that are inliers, 0 of the others."""

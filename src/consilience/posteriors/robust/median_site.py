@@ -297,19 +297,12 @@ def judge_sites(ensemble: Ensemble, labels: Labels, n_groups: int) -> Judgement:
 
 @dataclass(frozen=True)
 class JudgedInclusion(RobustInclusion):
-    """Copies of the sites that are kept, by the weights of the geometric median of their group.
+    """Copies of the sites that are kept, by the weights of the geometric median of their group."""
 
-    Parameters
-    ----------
-    is_total : bool
-        Whether the width of a fused component is that of all holders' data, or of one site's.
-    """
-
-    is_total: bool
+    is_total: bool  # whether the width of a fused component is that of all holders' data, or of one site's
 
     def averages(self, ensemble: Ensemble, labels: Labels, n_groups: int, average: AverageFunction) -> Array:
         """Return the averages (G, P)."""
-        del average
         fused = np.empty((n_groups, ensemble.natural.shape[1]))
         for group in range(n_groups):
             rows = np.flatnonzero(labels == group)

@@ -56,21 +56,11 @@ Match = Callable[[Ensemble], "Assignment"]
 
 @dataclass(frozen=True, eq=False)
 class GroupHolders:
-    """How many sites hold each fused component: sums over sites, so additive over shards of whole sites.
+    """How many sites hold each fused component: sums over sites, so additive over shards of whole sites."""
 
-    Parameters
-    ----------
-    n_sites : int
-        Number of sites that have a say.
-    sites : Labels of shape (G,)
-        Number of these that have a component in each group.
-    counts : Array of shape (G,) or None
-        Effective observations of the members of each group; None where a site does not state them.
-    """
-
-    n_sites: int
-    sites: Labels
-    counts: Array | None
+    n_sites: int  # number of sites that have a say
+    sites: Labels  # (G,), number of these that have a component in each group
+    counts: Array | None  # (G,), effective observations of the members; None where a site does not state them
 
     def __add__(self, other: GroupHolders) -> GroupHolders:
         counts = None if self.counts is None or other.counts is None else self.counts + other.counts

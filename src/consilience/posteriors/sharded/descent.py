@@ -52,12 +52,7 @@ class Centres:
 
     @classmethod
     def from_natural(
-        cls,
-        tangent: Tangent,
-        natural: Array,
-        direction: Direction,
-        prices: Array,
-        divergence: Divergence | None = None,
+        cls, tangent: Tangent, natural: Array, direction: Direction, prices: Array, divergence: Divergence | None = None
     ) -> Centres:
         """Return the centres with natural parameters `natural` (G, P) and `prices` (G,)."""
         factors, levels = tangent.kl_factors(natural, tangent.kl_from_centre, first=direction == "forward")

@@ -36,6 +36,7 @@ from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.table import adapter_of_source
 from consilience.posteriors.average import AverageRecord, combine
 from consilience.posteriors.columns import ComponentColumns, ShardSchema
+from consilience.posteriors.describe import unknown_number
 from consilience.posteriors.details import MinorityDetails, PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble, offsets_of
 from consilience.posteriors.files import read_summary
@@ -44,14 +45,20 @@ from consilience.posteriors.fusion import PosteriorFusion
 from consilience.posteriors.inputs import PosteriorReading
 from consilience.posteriors.method import Method, PosteriorOutcome, fused_order
 from consilience.posteriors.methods.kl.method import KLFusion
-from consilience.posteriors.observation_counts import unknown_number
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.rebuild import rebuild
 from consilience.posteriors.robust.minority import GroupHolders
 from consilience.posteriors.sharded.descent import label_all_rows
-from consilience.posteriors.sharded.gathered import PilotSample, draw_pilot_sample, gather, merge_pilot_samples
 from consilience.posteriors.sharded.methods import MAX_GATHERED_ROWS, SHARDED, ShardedFit, ShardedInput, refusals
-from consilience.posteriors.sharded.passes import PreparedShard, PreparedShards, prepare
+from consilience.posteriors.sharded.passes import (
+    PilotSample,
+    PreparedShard,
+    PreparedShards,
+    draw_pilot_sample,
+    gather,
+    merge_pilot_samples,
+    prepare,
+)
 from consilience.posteriors.sharded.shards import SHARD_BYTES, Shards, ShardSource, load_shard
 from consilience.posteriors.sharded.shards import shards as open_shards
 from consilience.posteriors.sharded.totals import (
@@ -436,11 +443,8 @@ def _weights_by_shard(
     site_weights = site_weights * (len(site_weights) / site_weights.sum())  # (J,)
     ends = np.cumsum(engine.map(attrgetter("n_sites"), columns))  # one past the last site of each shard (S,)
     if ends[-1] != shards.n_sites:
-        raise InputError(
-            shards.files[0],
-            f"the shards held {shards.n_sites} sites when they were opened, and now {ends[-1]}, so one was replaced",
-            "open them again",
-        )
+        text = f"the shards held {shards.n_sites} sites when they were opened, and now {ends[-1]}, so one was replaced"
+        raise InputError(shards.files[0], text, "open them again")
     starts = [0, *ends[:-1]]
     voting_weights = site_weights * (np.count_nonzero(site_weights) / site_weights.sum())
     shard_weights: list[Array | None] = [voting_weights[start:end] for start, end in zip(starts, ends, strict=True)]

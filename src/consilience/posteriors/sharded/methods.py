@@ -33,8 +33,7 @@ from consilience.posteriors.methods.kmeans import KMeans
 from consilience.posteriors.methods.spahm.method import SPAHM
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.sharded.descent import Centres, ShardDescent, descend, site_costs
-from consilience.posteriors.sharded.gathered import gather, n_active_rows
-from consilience.posteriors.sharded.passes import Divergence, PreparedShard, PreparedShards
+from consilience.posteriors.sharded.passes import Divergence, PreparedShard, PreparedShards, gather, n_active_rows
 from consilience.posteriors.sharded.spahm import ascend_shards
 
 MAX_PILOTS = 2
@@ -153,11 +152,7 @@ def _of_sample(method: KLFusion, sites: ShardedInput) -> tuple[KLFusion, float, 
 
 
 def _descend_from_samples(
-    method: KLFusion,
-    sites: ShardedInput,
-    passes: Callable[..., ShardDescent],
-    n_samples: int,
-    rng: np.random.Generator,
+    method: KLFusion, sites: ShardedInput, passes: Callable[..., ShardDescent], n_samples: int, rng: np.random.Generator
 ) -> tuple[ShardDescent, PosteriorDetails]:
     """Return the descent from what the method finds in a sample, and what to report of it.
 
@@ -283,7 +278,6 @@ def _shared_clusters(shard: PreparedShard, labels: Labels) -> int:
 
 def fit_average(method: Average, sites: ShardedInput, rng: np.random.Generator, progress: Progress) -> ShardedFit:
     """Label every component with its number in its site."""
-    del method, rng, progress
     if sites.smallest_site != sites.largest_site:
         raise OptionError(
             f"average needs models of equal size, found {sites.smallest_site} to {sites.largest_site} components; use "

@@ -38,28 +38,16 @@ DTYPES = ("float64", "float32")
 
 @dataclass(frozen=True)
 class Packing:
-    """The files that ``pack`` wrote.
+    """The files that ``pack`` wrote."""
 
-    Parameters
-    ----------
-    folder : Path
-        The folder of the shards.
-    files : tuple of str
-        Their names, in order.
-    n_sites, n_components : int
-        Numbers of sites and of components in all.
-    bytes : int
-        Size of all files.
-    divergence : float
-        Largest Kullback-Leibler divergence, in nats, of a stored component from the exact one: the cost of float32; 0
-        for float64.
-    """
-
-    folder: Path
-    files: tuple[str, ...]
+    folder: Path  # the folder of the shards
+    files: tuple[str, ...]  # their names, in order
+    # Numbers of sites and of components in all.
     n_sites: int
     n_components: int
-    bytes: int
+    bytes: int  # size of all files
+    # Largest Kullback-Leibler divergence, in nats, of a stored component from the exact one: the cost of float32; 0
+    # for float64.
     divergence: float
 
 

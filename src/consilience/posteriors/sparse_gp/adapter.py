@@ -192,12 +192,8 @@ class ApproximateGPAdapter(InducingPointAdapter):
     def to_sparse_gp(self, model: Any, n_observations: float | None) -> SparseGP:
         """Return a fitted ApproximateGP as a SparseGP.
 
-        Raises
-        ------
-        UnsupportedError
-            For strategies, kernels and means other than those that a SparseGP has, naming what was found.
-        InputError
-            When the variational distribution was never set.
+        Strategies, kernels and means other than those that a SparseGP has are refused, and a variational distribution
+        that was never set.
         """
         strategy = model.variational_strategy
         _require_class(strategy, STRATEGIES, "variational strategy")

@@ -176,12 +176,7 @@ KERNELS = ("rbf", "matern12", "matern32", "matern52")
 
 
 def make_kernel(name: str, variance: float, lengthscales: ArrayLike) -> Kernel:
-    """Return the kernel of a name: one of ``KERNELS``, with output variance v and length-scales (d,).
-
-    Raises
-    ------
-    InputError
-        For a name that does not exist, with those that do.
+    """Return the kernel of a name of ``KERNELS``, with output variance v and length-scales (d,), or raise for another.
 
     Examples
     --------

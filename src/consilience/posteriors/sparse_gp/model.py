@@ -222,12 +222,9 @@ class SparseGP:
         cross, _ = whitened_cross_covariance(self.kernel, rows, factor, self.inducing_inputs, self.factor, self.jitter)
         # V (I - S_w) V^T, whitened: what q knows beyond the prior, as far as the new inputs see it (M', M')
         explained = cross @ (np.eye(self.n_inducing) - self.whitened_covariance) @ cross.T
-        return replace(
-            self,
-            inducing_inputs=rows,
-            mean=self.constant + factor @ (cross @ self.whitened_mean),
-            covariance=factor @ (np.eye(len(rows)) - explained) @ factor.T,
-        )
+        mean = self.constant + factor @ (cross @ self.whitened_mean)
+        covariance = factor @ (np.eye(len(rows)) - explained) @ factor.T
+        return replace(self, inducing_inputs=rows, mean=mean, covariance=covariance)
 
     def nearest(self, X: ArrayLike) -> Labels:
         """Return the nearest inducing input, in length-scales, of every row of `X` (n,)."""
@@ -249,24 +246,17 @@ def lower_solve(factor: Array, right: Array, *, transposed: bool = False) -> Arr
 
 
 def prior_factor(kernel: Kernel, inputs: Array, jitter: float) -> Array:
-    """Return the lower Cholesky factor of k(Z, Z) + jitter v I (M, M).
-
-    Raises
-    ------
-    InputError
-        When that matrix is not positive definite, as it may be without jitter.
-    """
+    """Return the lower Cholesky factor of k(Z, Z) + jitter v I (M, M), or raise where that is not positive definite."""
     covariance = kernel.matrix(inputs)
     covariance[np.diag_indices_from(covariance)] += jitter * kernel.variance
     try:
         return np.asarray(cholesky(covariance, lower=True, check_finite=False))
     except np.linalg.LinAlgError:
-        raise InputError(
-            "",
+        text = (
             f"the prior covariance at {len(inputs)} inducing inputs is not positive definite with jitter {jitter:g};"
-            f" use {JITTER:g}",
-            code="E-NUMBER",
-        ) from None
+            f" use {JITTER:g}"
+        )
+        raise InputError("", text, code="E-NUMBER") from None
 
 
 def whitened_cross_covariance(

@@ -84,13 +84,9 @@ class _SiteFactor:
 def fused_prior(models: Sequence[SparseGP], weights: Array, names: Sequence[str]) -> GPPrior:
     """Return the prior of the fused process: geometric means of kernel parameters and noise, the mean of constants.
 
-    Processes without noise have no part in its mean; those of weight zero are not used. Names are for messages.
-
-    Raises
-    ------
-    InputError
-        With every model and parameter that differs from the mean by a factor above e^2, and every model that is
-        standardised by other constants than the first.
+    Processes without noise have no part in its mean; those of weight zero are not used. Names are for messages: an
+    error lists every model and parameter that differs from the mean by a factor above e^2, and every model that is
+    standardised by other constants than the first.
     """
     problems = _other_standards(models, names)
     relative_weights, voters = weights[weights > 0] / weights.sum(), np.flatnonzero(weights > 0).tolist()

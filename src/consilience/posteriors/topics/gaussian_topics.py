@@ -159,7 +159,6 @@ class GaussianTopicsAdapter(Adapter):
 
     def describe(self, model: Any, n_observations: float | None) -> Posterior:
         """Return the centres as points; the model records its counts."""
-        del n_observations
         posterior: Posterior = model.posterior
         return posterior
 

@@ -51,7 +51,6 @@ class HmmlearnAdapter(Adapter):
 
     def observations(self, model: Any, data: Any) -> Any:
         """Return `data` (n, D) in the form that hmmlearn takes."""
-        del model
         return data
 
     @final
@@ -181,7 +180,6 @@ class VariationalAdapter(HmmlearnAdapter):
     @final
     def describe(self, model: Any, n_observations: float | None) -> Posterior:
         """Return the posterior; `n_observations` is not needed, the model records its counts."""
-        del n_observations
         self.require_parameters(model)
         emissions = self.describe_emissions(model)
         k = emissions.n_components

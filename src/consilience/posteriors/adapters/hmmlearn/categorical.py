@@ -30,7 +30,6 @@ class SymbolAdapter(HmmlearnAdapter):
 
     def n_columns(self, posterior: Posterior) -> int:
         """Return one: the column of symbols."""
-        del posterior
         return 1
 
 

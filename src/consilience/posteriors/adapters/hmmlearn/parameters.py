@@ -111,13 +111,7 @@ def common_value(name: str, values: Array) -> Array:
 
 
 def prior_of(posterior: Posterior) -> Array:
-    """Return the natural parameters (1, P) of what every state has before data.
-
-    Raises
-    ------
-    KeyError
-        When the posterior has none.
-    """
+    """Return the natural parameters (1, P) of what every state has before data; `KeyError` where there are none."""
     if posterior.prior is None:
         raise KeyError("prior")
     return posterior.prior[None]

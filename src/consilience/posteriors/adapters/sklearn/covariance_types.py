@@ -34,13 +34,7 @@ class ConjugateParameters:
 
 
 def family_of(covariance_type: str, dim: int) -> Family:
-    """Return the conjugate family of a covariance type.
-
-    Raises
-    ------
-    InputError
-        For another covariance type.
-    """
+    """Return the conjugate family of a covariance type, or raise for another type."""
     if covariance_type in ("full", "tied"):
         return NormalWishart(dim)
     if covariance_type == "diag":

@@ -44,7 +44,6 @@ class KMeansAdapter(Adapter):
 
     def describe(self, model: Any, n_observations: float | None) -> Posterior:
         """Return the posterior of the centres; the model records its counts."""
-        del n_observations
         centres = self.centres(model)
         family = SphericalGaussian(centres.shape[1])
         counts, inertia = self.counts(model), self.inertia(model)
@@ -86,7 +85,6 @@ class KMeansAdapter(Adapter):
 
     def settings(self, model: Any) -> dict[str, Json]:
         """Return hyper-parameters that rebuilding needs, as JSON values."""
-        del model
         return {}
 
     def rebuild(self, posterior: Posterior) -> Any:

@@ -156,7 +156,6 @@ class BayesianGaussianMixtureAdapter(MixtureAdapter):
 
     def describe(self, model: Any, n_observations: float | None) -> Posterior:
         """Return the posterior; `n_observations` is not needed, the model records its counts."""
-        del n_observations
         self.require_fitted(model, "mean_precision_")
         covariance_type, weight_prior = str(model.covariance_type), str(model.weight_concentration_prior_type)
         n, dim = model.means_.shape

@@ -27,7 +27,6 @@ class LatentDirichletAllocationAdapter(TopicAdapter):
 
     def describe(self, model: Any, n_observations: float | None) -> Posterior:
         """Return the posterior of the topics; the model records its counts."""
-        del n_observations
         self.require_fitted(model, "components_")
         topics, document_prior = self.topics(model)
         return posterior_of_topics(

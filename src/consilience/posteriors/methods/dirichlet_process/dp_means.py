@@ -42,24 +42,12 @@ def fit_dp_means(
 ) -> KLFit:
     """Descend from one cluster of all components, or from clusters that were grown.
 
-    Every iteration opens a cluster at each component, in random order, that is farther than `penalty` from all centres
-    at its turn, assigns components to their nearest centres, and averages. Where that no longer lowers the objective,
-    clusters are split in two that gain more than `penalty` by it, or else the one is closed whose members cost less
-    than `penalty` more at their next nearest centres. Every step lowers the objective.
-
-    Parameters
-    ----------
-    problem
-        The components, not all the same, and their divergence.
-    penalty
-        lambda, in the units of the divergence.
-    rng
-        Draws the order in which components are looked at.
-    max_iterations
-        Steps at most.
-    grown
-        Whether to start from clusters to which components came one after another in random order, each to where the
-        objective then was least, or to a new one.
+    Every iteration opens a cluster at each component, in random order, that is farther than `penalty` (in the units of
+    the divergence) from all centres at its turn, assigns components to their nearest centres, and averages. Where that
+    no longer lowers the objective, clusters are split in two that gain more than `penalty` by it, or else the one is
+    closed whose members cost less than `penalty` more at their next nearest centres. Every step lowers the objective.
+    Clusters are grown where components come one after another in random order, each to where the objective then is
+    least, or to a new one.
     """
     centres = _grand_mean(problem)
     rounding = DIVERGENCE_ROUNDING * float(np.median(problem.costs(centres)))
@@ -144,7 +132,7 @@ class _ClusterObjective:
 
 
 def best_penalty(problem: KLProblem, max_clusters: int, rng: np.random.Generator, max_iterations: int) -> float:
-    """Return the penalty whose clusters have the greatest silhouette.
+    """Return the penalty whose clusters, at most `max_clusters`, have the greatest silhouette.
 
     The rule of Kulis and Jordan (2012, section 3.1), for G clusters the divergence of the G-th component of a
     farthest-first traversal that starts at the mean of all, is a lower end: of many copies the halves are worth more
@@ -153,13 +141,6 @@ def best_penalty(problem: KLProblem, max_clusters: int, rng: np.random.Generator
     size of the largest model, and neither one nor that of all components, of which silhouettes say nothing. A
     silhouette of 0.25 or less is none to speak of (Kaufman and Rousseeuw 1990); then the penalty is the largest that
     leaves that many.
-
-    Parameters
-    ----------
-    problem, rng, max_iterations
-        As in ``fit_dp_means``.
-    max_clusters
-        Largest number of clusters that is tried.
     """
     largest_site, n_rows = int(problem.ensemble.sizes.max()), len(problem.ensemble.natural)
     if largest_site == n_rows:

@@ -56,15 +56,7 @@ AskShards = Callable[..., Any]
 
 @dataclass(frozen=True, eq=False)
 class Geometry(ABC):
-    """A divergence between centres that move and local components that do not.
-
-    Parameters
-    ----------
-    family
-        The family of both.
-    natural
-        Natural parameters of the local components (L, P).
-    """
+    """A divergence between centres that move and local components (L, P) of the same family that do not."""
 
     family: Family
     natural: Array
@@ -82,13 +74,8 @@ class Geometry(ABC):
     def averages_by_sums(self, ask: AskShards, n_groups: int) -> Array:
         """Return the centres (G, P) of groups that all have members, of which sums over shards tell all that it takes.
 
-        Parameters
-        ----------
-        ask : callable
-            ``ask(function, *common)`` is the sum of ``function(geometry, labels, weights, *common)`` over all shards,
-            each with a geometry of its own components. This geometry's own components are not looked at.
-        n_groups : int
-            Number G of groups.
+        ``ask(function, *common)`` is the sum of ``function(geometry, labels, weights, *common)`` over all shards, each
+        with a geometry of its own components. This geometry's own components are not looked at.
         """
 
     @final
@@ -240,24 +227,14 @@ class RenyiGeometry(Geometry):
 
 @dataclass(frozen=True, eq=False)
 class RenyiSums:
-    """Sums of one step of a Renyi average, additive over shards.
+    """Sums of one step of a Renyi average, additive over shards."""
 
-    Parameters
-    ----------
-    sums : Array of shape (G, P)
-        Mean parameters between the centre and each member, weighted by the affinity where the divergence is bounded.
-    mass : Array of shape (G,)
-        Their weights.
-    values : Array of shape (G,)
-        Weighted divergences of the members from the centre.
-    sizes : Array of shape (G,)
-        Weighted absolute values of the members' log normalisers, which the rounding is relative to.
-    """
-
+    # (G, P), mean parameters between the centre and each member, weighted by the affinity where the divergence is
+    # bounded.
     sums: Array
-    mass: Array
-    values: Array
-    sizes: Array
+    mass: Array  # (G,), their weights
+    values: Array  # (G,), weighted divergences of the members from the centre
+    sizes: Array  # (G,), weighted absolute values of the members' log normalisers, which the rounding is relative to
 
     def __add__(self, other: RenyiSums) -> RenyiSums:
         return RenyiSums(
@@ -367,20 +344,10 @@ class WassersteinGeometry(Geometry):
 
 
 def make_geometry(name: DivergenceName, order: float, direction: Direction, family: Family, natural: Array) -> Geometry:
-    """Return the geometry of a divergence by its name.
+    """Return the geometry of a divergence between local components of these natural parameters (L, P).
 
-    Parameters
-    ----------
-    name : {"kl", "renyi", "hellinger", "wasserstein"}
-        The divergence.
-    order : float
-        Order of the Renyi divergence; without effect on the others.
-    direction : {"forward", "reverse"}
-        KL(fused || local) or KL(local || fused); without effect on the others.
-    family : Family
-        The family of all components.
-    natural : Array of shape (L, P)
-        Natural parameters of the local components.
+    The order is the Renyi divergence's, the direction that of Kullback and Leibler's: KL(fused || local) or KL(local ||
+    fused).
     """
     if name == "kl":
         return KLGeometry(family, natural, direction)

@@ -374,19 +374,8 @@ def fit_relaxed(
     Columns with total mass below 0.999 are dropped, the largest are put back while a site has more components than are
     left. Rounding takes the assignment nearest the plan and improves it as a binary matching, since a plan that is
     split evenly over two equal columns has no nearest one; where that needs fewer columns, the descent goes on with
-    these. The history is that of the last descent, whose plan is returned.
-
-    Parameters
-    ----------
-    problem, centres, strength, rng, max_iterations, tolerance
-        As in ``fit_binary``.
-    gap : float
-        Relative gap at which a matching counts as solved.
-
-    Returns
-    -------
-    KLFit
-        The rounded matching and its barycenters; objective, history, gap and plan are those of the relaxed problem.
+    these. The matching and its barycenters are rounded; objective, history (of the last descent), gap and plan are
+    those of the relaxed problem. Arguments are as in ``fit_binary``.
     """
     largest_site = int(problem.ensemble.sizes.max())
     while True:

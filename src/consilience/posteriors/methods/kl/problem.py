@@ -45,18 +45,10 @@ MAX_CACHED_ROWS = 2048
 
 @dataclass(frozen=True, eq=False)
 class KLProblem:
-    """The data of one objective: fixed once and shared by every restart.
+    """The data of one objective: fixed once and shared by every restart."""
 
-    Parameters
-    ----------
-    ensemble
-        The stacked models, L components in all, with one weight per component.
-    geometry
-        The divergence between fused and local components, and its average.
-    """
-
-    ensemble: Stacked
-    geometry: Geometry
+    ensemble: Stacked  # the stacked models, L components in all, with one weight per component
+    geometry: Geometry  # the divergence between fused and local components, and its average
 
     @classmethod
     def of(cls, ensemble: Stacked, direction: Direction = "forward") -> Self:
@@ -84,21 +76,9 @@ class KLProblem:
         return centres
 
     def seeds(self, count: int, rng: np.random.Generator, *, spread_out: bool = True) -> Array:
-        """Return local components drawn as first centres.
+        """Return natural parameters (count, P) of local components drawn as first centres; fewer where there are fewer.
 
-        Parameters
-        ----------
-        count : int
-            Number of centres; fewer come back where there are fewer components.
-        rng : Generator
-            Draws them.
-        spread_out : bool, optional
-            By k-means++ on divergences (appendix E of Claici et al. 2020); False draws uniformly. Default: True.
-
-        Returns
-        -------
-        Array of shape (count, P)
-            Natural parameters.
+        By k-means++ on divergences (appendix E of Claici et al. 2020), else uniformly.
         """
         natural = self.ensemble.natural
         if not spread_out:
@@ -143,33 +123,15 @@ class KLProblem:
 
 @dataclass(frozen=True, eq=False)
 class KLFit:
-    """A matching and the averages that belong to it.
+    """A matching and the averages that belong to it."""
 
-    Parameters
-    ----------
-    labels : Labels of shape (L,)
-        Group of each local component, consecutive from 0.
-    centres : Array of shape (G, P)
-        Natural parameters of the barycenters.
-    objective : float
-        Value of (9).
-    history : tuple of float
-        The objective after each averaging step.
-    converged : bool
-        Whether the last step changed nothing, or less than the tolerance.
-    gap : float, optional
-        Relative certified gap of the last matching; None for a binary one.
-    plan : Array of shape (L, G), optional
-        The relaxed matching before rounding; None for a binary one.
-    """
-
-    labels: Labels
-    centres: Array
-    objective: float
-    history: tuple[float, ...]
-    converged: bool
-    gap: float | None = None
-    plan: Array | None = None
+    labels: Labels  # (L,), group of each local component, consecutive from 0
+    centres: Array  # (G, P), natural parameters of the barycenters
+    objective: float  # value of (9)
+    history: tuple[float, ...]  # the objective after each averaging step
+    converged: bool  # whether the last step changed nothing, or less than the tolerance
+    gap: float | None = None  # relative certified gap of the last matching; None for a binary one
+    plan: Array | None = None  # (L, G), the relaxed matching before rounding; None for a binary one
 
     @property
     def n_groups(self) -> int:
@@ -203,20 +165,10 @@ def greedy_plus_plus(
 ) -> Labels:
     """Return the `count` rows chosen as first centres (all rows, if there are fewer).
 
-    The first is drawn by weight; each further one is the best of 2 + floor(log count) candidates drawn in proportion
-    to weight times divergence from the nearest centre (Arthur & Vassilvitskii 2007, with greedy trials). Where every
-    row coincides with a centre, rows not yet chosen fill up in order.
-
-    Parameters
-    ----------
-    divergences
-        Takes row indices (k,) and returns the divergences of all rows from each of these as centres (k, L).
-    weights
-        Weight of each row (L,).
-    count
-        Number of centres asked for.
-    rng
-        Source of randomness.
+    The first is drawn by weight (L,); each further one is the best of 2 + floor(log count) candidates drawn in
+    proportion to weight times divergence from the nearest centre (Arthur & Vassilvitskii 2007, with greedy trials).
+    Where every row coincides with a centre, rows not yet chosen fill up in order. `divergences` takes row indices (k,)
+    and returns the divergences (k, L) of all rows from each of these as centres.
     """
     count = min(count, len(weights))
     n_trials = 2 + int(np.log(count))
@@ -252,30 +204,13 @@ REFINE_EVERY_START_ROWS = 64
 def fit_binary(
     problem: KLProblem, centres: Array, strength: float, rng: np.random.Generator, max_iterations: int, tolerance: float
 ) -> KLFit:
-    """Descend on (9) with binary P from `centres`.
+    """Descend on (9) with binary P from centres (G, P), at least as many as the largest site has components.
 
     A group that nobody uses may have any centre at no cost, so it is offered the worst-matched local component; the
-    next matching opens it only if that lowers the objective. At the end groups are dissolved as long as that does.
-
-    Parameters
-    ----------
-    problem : KLProblem
-        The objective's data.
-    centres : Array of shape (G, P)
-        First centres, at least as many as the largest site has components.
-    strength : float
-        lambda, the price of a component, in the units of the divergence.
-    rng : Generator
-        Draws the order of sites.
-    max_iterations : int
-        Matching and averaging steps at most.
-    tolerance : float
-        Relative decrease of the objective below which the descent has converged.
-
-    Returns
-    -------
-    KLFit
-        The matching, with consecutive labels, and its barycenters.
+    next matching opens it only if that lowers the objective. At the end groups are dissolved as long as that does. The
+    strength is lambda, the price of a component in the units of the divergence; the generator draws the order of sites;
+    the tolerance is the relative decrease of the objective below which the descent has converged. Labels are
+    consecutive.
     """
     fit = _alternate(problem, centres, strength, None, rng, max_iterations, tolerance, ())
     if strength > 0:
@@ -381,21 +316,11 @@ def _without_group(costs: Array, group: int, offsets: Labels, strength: float, r
 
 
 def fit_clusters(problem: KLProblem, centres: Array, max_iterations: int, passed: set[bytes]) -> KLFit | None:
-    """Cluster from `centres` without the constraint of one per site: nearest centres and barycenters in turn.
+    """Cluster from centres (G, P) without the constraint of one per site: nearest centres and barycenters in turn.
 
-    Bregman hard clustering, algorithm 1 of Banerjee et al. 2005.
-
-    Parameters
-    ----------
-    problem : KLProblem
-        The objective's data.
-    centres : Array of shape (G, P)
-        Where to start.
-    max_iterations : int
-        Steps at most.
-    passed : set of bytes
-        Partitions that other starts have passed, each without an empty group. From them on all is as it was there, so
-        that None is returned; those of this start are added.
+    Bregman hard clustering, algorithm 1 of Banerjee et al. 2005. `passed` are the partitions that other starts have
+    passed, each without an empty group. From them on all is as it was there, so that None is returned; those of this
+    start are added.
     """
     history: list[float] = []
     labels, converged = np.full(len(problem.ensemble.natural), -1), False
@@ -432,22 +357,8 @@ def best_clusters(
 ) -> KLFit:
     """Return the clustering of the lowest objective of several starts, from seeds by k-means++.
 
-    A start that comes upon a partition that another one has passed ends there.
-
-    Parameters
-    ----------
-    problem : KLProblem
-        The objective's data.
-    n_clusters : int
-        Clusters to begin with; those that lose all members are dropped.
-    rng : Generator
-        Draws the seeds.
-    restarts : int
-        Number of starts. The first of several that are equal but for rounding is taken.
-    max_iterations : int
-        Steps at most in one start.
-    progress : Progress, optional
-        Is told of every start.
+    A start that comes upon a partition that another one has passed ends there. Clusters that lose all members are
+    dropped; the first of several starts that are equal but for rounding is taken.
     """
     best: KLFit | None = None
     passed: set[bytes] = set()
@@ -467,18 +378,11 @@ def refine(problem: KLProblem, fit: KLFit, strength: float, rng: np.random.Gener
     """Improve a binary matching site by site, exactly: averages follow every choice, not every round of choices.
 
     The least cost of a group of mass m with barycenter b is sum_l w_l phi(l) - m phi(b), a Jensen gap of the potential
-    phi whose Bregman divergence the objective sums. Without site j, component l therefore raises the objective by
-    m phi(b) + w_l phi(l) - (m + w_l) phi(new), `new` the barycenter with l, and by the price of a user,
-    lambda (sqrt(n + 1) - sqrt(n)). One assignment of these increments is the best choice for site j given the others
-    (the subtraction trick of Yurochkin et al. 2019, Proposition 1). With a divergence that is not Kullback-Leibler the
-    fit comes back as it is.
-
-    Parameters
-    ----------
-    problem, strength, rng
-        As in ``fit_binary``.
-    fit
-        Where to start; its objective is never exceeded.
+    phi whose Bregman divergence the objective sums. Without site j, component l therefore raises the objective by m
+    phi(b) + w_l phi(l) - (m + w_l) phi(new), `new` the barycenter with l, and by the price of a user, lambda (sqrt(n +
+    1) - sqrt(n)). One assignment of these increments is the best choice for site j given the others (the subtraction
+    trick of Yurochkin et al. 2019, Proposition 1). The objective of the fit is never exceeded; with a divergence that
+    is not Kullback-Leibler the fit comes back as it is.
     """
     ensemble, geometry, labels = problem.ensemble, problem.geometry, fit.labels.copy()
     if not isinstance(geometry, KLGeometry):

@@ -66,18 +66,10 @@ def initial_law(points: Array, offsets: Labels, spread: Array) -> AtomLaw:
 
 @dataclass(frozen=True, eq=False)
 class AtomStatistics:
-    """Sufficient statistics of a matching for the distributions of atoms and copies.
+    """Sufficient statistics of a matching for the distributions of atoms and copies."""
 
-    Parameters
-    ----------
-    groups : GroupSums
-        Sum (G, D) and number (G,) of the points of each group.
-    squares : Array of shape (D,)
-        Sum of all squared points.
-    """
-
-    groups: GroupSums
-    squares: Array
+    groups: GroupSums  # sum (G, D) and number (G,) of the points of each group
+    squares: Array  # (D,), sum of all squared points
 
     def about(self, mean: Array) -> AtomStatistics:
         """Return the same for points less `mean`."""
@@ -100,16 +92,8 @@ class AtomStatistics:
 def update_law(copies: AtomStatistics, law: AtomLaw, spread: Array, *, scalar: bool = False) -> AtomLaw:
     """Return distributions of no lower posterior, given the matching: per dimension the first of three steps that pays.
 
-    Parameters
-    ----------
-    copies : AtomStatistics
-        Sufficient statistics of the matching.
-    law : AtomLaw
-        The distributions so far.
-    spread : Array of shape (D,)
-        Variance of all points, see ``point_variances``; variances do not fall below 1e-10 of it.
-    scalar : bool, optional
-        Whether all dimensions share their two variances. Default: False.
+    Variances do not fall below 1e-10 of the spread (D,), see ``point_variances``; `scalar` has all dimensions share
+    their two variances.
     """
     likelihoods = copies.log_likelihoods(law)
     # Dimensions are independent given the matching, so each keeps its own best step (tied variances move together).

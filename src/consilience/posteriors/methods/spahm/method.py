@@ -232,12 +232,9 @@ class SPAHM(Method):
     def _described(self, ensemble: Ensemble, best: _Run) -> Assignment:
         """Return the end of the best start with its diagnostics and atoms."""
         is_small = len(best.labels) <= MAX_DIAGNOSED_ROWS
+        confidence = match_confidence(best.objective, best.labels) if is_small else None
         assignment = Assignment(
-            best.labels,
-            -best.history[-1],
-            -np.array(best.history),
-            self._status(best),
-            confidence=match_confidence(best.objective, best.labels) if is_small else None,
+            best.labels, -best.history[-1], -np.array(best.history), self._status(best), confidence=confidence
         )
         if not isinstance(best.objective, GaussianAtoms):
             return assignment
@@ -331,11 +328,8 @@ class SPAHM(Method):
             mean, variance = sums.means(), law.within / sums.mass[:, None]
         family = DiagonalGaussian(mean.shape[1])
         facts = {"mean": law.mean + centre, "within_variance": law.within, "between_variance": law.between}
-        return Posterior(
-            family,
-            family.to_natural(mean=mean + centre, variance=variance),
-            attached={name: Attached(values, ("fixed",), "mean") for name, values in facts.items()},
-        )
+        attached = {name: Attached(values, ("fixed",), "mean") for name, values in facts.items()}
+        return Posterior(family, family.to_natural(mean=mean + centre, variance=variance), attached=attached)
 
     def _status(self, run: _Run) -> Status:
         if not run.converged:
@@ -362,7 +356,6 @@ class _Run:
 
 
 def _keep_law(objective: GroupObjective, labels: Labels) -> GroupObjective:
-    del labels
     return objective
 
 
