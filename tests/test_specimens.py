@@ -30,7 +30,7 @@ TABLES = {
     "networks.methods.NETWORK_METHODS": (network_methods.NAMES, network_methods.SPECIMENS),
     "bayesian.methods.BAYESIAN_METHODS": (bayesian_methods.NAMES, bayesian_methods.SPECIMENS),
     "draws.methods.DRAWS_METHODS": (draws_methods.NAMES, draws_methods.SPECIMENS),
-    "checkpoints.methods.table.TENSOR_METHODS": (checkpoint_methods.NAMES, checkpoint_methods.SPECIMENS),
+    "checkpoints.methods.TENSOR_METHODS": (checkpoint_methods.NAMES, checkpoint_methods.SPECIMENS),
     "posteriors.adapters.table.ADAPTERS": (adapters_zoo.KINDS, adapters_zoo.SPECIMENS),
     "bayesian.readers.table.BAYESIAN_ADAPTERS": (readers_zoo.KINDS, readers_zoo.SPECIMENS),
     "estimators.adapters.table.ESTIMATORS": (estimators_zoo.KINDS, estimators_zoo.SPECIMENS),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.core.paired import paired_difference
+from consilience.core.scores import paired_difference
 
 TOLD = ("told", "k-means", "Runnalls")  # as in methods.py; the best of them is what the default is held to
 TRUE = "true matching"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.core.paired import paired_difference
+from consilience.core.scores import paired_difference
 
 HERE = Path(__file__).parent
 FUSED = "KL-fusion, n/J"

@@ -13,7 +13,7 @@ import numpy as np
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from kl_fusion.record import as_text, versions
 
-from consilience.core.paired import paired_difference
+from consilience.core.scores import paired_difference
 
 HERE = Path(__file__).parent
 FISHER = "Fisher diagonal"

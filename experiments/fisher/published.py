@@ -16,8 +16,8 @@ from array_api_compat import array_namespace
 from torch import Tensor, nn
 
 import consilience as cs
+from consilience.core.details import Status
 from consilience.core.progress import Progress
-from consilience.core.status import Status
 from consilience.networks.fisher.likelihoods import sample_labels
 from consilience.networks.landscape.evaluation import evaluation_mode
 from consilience.networks.methods.fisher.informed import MergedParameters

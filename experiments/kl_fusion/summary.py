@@ -9,7 +9,7 @@ import numpy as np
 from compare import OURS
 from simulate import ARMS, Setting
 
-from consilience.core.paired import paired_difference
+from consilience.core.scores import paired_difference
 
 PARTS = {"all": range(10), "0 to 5": range(6), "6 to 9": range(6, 10)}  # the rule's constants were chosen on 0 to 5
 SPLIT = ("auto", "floor")  # what is summed up for parts of the seeds as well

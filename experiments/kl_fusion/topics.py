@@ -26,7 +26,7 @@ from simulate import CACHE
 from threadpoolctl import threadpool_limits
 
 import consilience as cs
-from consilience.core.paired import paired_difference
+from consilience.core.scores import paired_difference
 from consilience.posteriors.topics.document_completion import HELD_OUT_SHARE, complete_documents, split_tokens
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))

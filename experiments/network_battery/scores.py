@@ -8,7 +8,7 @@ import numpy as np
 from network_battery.training import Cell
 from scipy.special import log_softmax
 
-from consilience.core.paired import paired_difference
+from consilience.core.scores import paired_difference
 
 
 def row_scores(cell: Cell, answers: np.ndarray) -> np.ndarray:

@@ -35,7 +35,7 @@ from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 from threadpoolctl import threadpool_limits
 
 import consilience as cs
-from consilience.core.paired import paired_difference
+from consilience.core.scores import paired_difference
 from consilience.posteriors.topics.gaussian_topics import GaussianTopics
 
 sys.path.append(str(Path(__file__).parents[1] / "kl_fusion"))

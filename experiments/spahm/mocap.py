@@ -28,7 +28,7 @@ from sklearn.metrics.cluster import contingency_matrix
 from threadpoolctl import threadpool_limits
 
 import consilience as cs
-from consilience.core.paired import paired_difference
+from consilience.core.scores import paired_difference
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from kl_fusion.record import as_text, remembered, versions

@@ -22,7 +22,7 @@ from temperature_fits import FITS, MANY_POINTS, MASS, POINTS, Trial, parameters_
 from threadpoolctl import threadpool_limits
 
 import consilience as cs
-from consilience.core.paired import paired_difference
+from consilience.core.scores import paired_difference
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.sparse_gp.learner import TitsiasGP
 from consilience.posteriors.sparse_gp.model import SparseGP

@@ -32,7 +32,7 @@ from torch import nn
 from training import CACHE, load_trained, place_of, scores
 
 import consilience as cs
-from consilience.core.paired import paired_difference
+from consilience.core.scores import paired_difference
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from kl_fusion.record import as_text, remembered, versions

@@ -23,9 +23,8 @@ from array_api_compat import array_namespace
 from consilience.checks import AnyArray, Array
 from consilience.core.methods import Requirement
 from consilience.networks.method import NetworkEnsemble
-from consilience.networks.methods.barycenter_support import initial_support
 from consilience.networks.methods.layerwise import LayerMatching, UnitRows
-from consilience.networks.methods.optimal_transport import squared_costs, transport_rows
+from consilience.networks.methods.optimal_transport import initial_support, squared_costs, transport_rows
 from consilience.networks.methods.wasserstein import WassersteinFusion
 from consilience.networks.network import to_numpy
 from consilience.networks.symmetry.transport import Injection, Transport

@@ -28,12 +28,12 @@ from . import (
     testing as testing,
 )
 from .api.describe import describe as describe
+from .api.describe import rebuild as rebuild
 from .api.evaluate import evaluate as evaluate
 from .api.files import load as load
 from .api.files import save as save
 from .api.fuse import check as check
 from .api.fuse import fuse as fuse
-from .api.rebuild import rebuild as rebuild
 from .api.scores import log_density as log_density
 from .api.scores import topic_coherence as topic_coherence
 from .api.written_like import written_like as written_like

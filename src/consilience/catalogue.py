@@ -211,9 +211,12 @@ def _enumerated(names: list[str]) -> str:
     return ", ".join(names[:_MAX_SUBJECTS]) + more
 
 
-def unreadable(path: object, error: OSError) -> Problem:
-    """Return why a file cannot be read; for one that is missing, which file beside it was probably meant."""
-    text = f"cannot be read: {error.strerror or error}"
+def unreadable(path: object, error: OSError | ValueError) -> Problem:
+    """Return why a file cannot be read; for one that is missing, which file beside it was probably meant.
+
+    A ValueError is of a name that no file can have, with a zero byte.
+    """
+    text = f"cannot be read: {getattr(error, 'strerror', None) or error}"
     if not isinstance(error, FileNotFoundError):
         return Problem(path, text, "give a file in it" if isinstance(error, IsADirectoryError) else "")
     place = Path(str(path))

@@ -1,10 +1,11 @@
-"""Checks of arrays, weights and numbers that several rooms need.
+"""Checks of arrays, weights, numbers and sizes that several rooms need.
 
 Each raises with the name of the argument, what was expected and what was found.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -47,11 +48,8 @@ def as_vector(name: str, values: ArrayLike, length: int | None = None) -> Array:
     if vector.ndim == 0:
         vector = np.full(1 if length is None else length, float(vector))
     if vector.ndim != 1 or (length is not None and vector.shape[0] != length):
-        raise InputError(
-            name,
-            f"expected {'any number of' if length is None else length} values, found {vector.shape}",
-            code="E-SHAPE",
-        )
+        text = f"expected {'any number of' if length is None else length} values, found {vector.shape}"
+        raise InputError(name, text, code="E-SHAPE")
     return vector
 
 
@@ -61,9 +59,8 @@ def as_matrices(name: str, values: ArrayLike, dim: int) -> Array:
     if matrices.ndim == 2:
         matrices = matrices[None]
     if matrices.ndim != 3 or matrices.shape[1:] != (dim, dim):
-        raise InputError(
-            name, f"expected an array of shape (n, {dim}, {dim}), found {np.shape(values)}", code="E-SHAPE"
-        )
+        text = f"expected an array of shape (n, {dim}, {dim}), found {np.shape(values)}"
+        raise InputError(name, text, code="E-SHAPE")
     return matrices
 
 
@@ -102,3 +99,23 @@ def is_number(value: object) -> bool:
         return 0.0 <= float(value) < float("inf")
     except OverflowError:  # an integer that no float is as large as
         return False
+
+
+# Decimal and binary prefixes of the IEC.
+_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+def as_bytes(size: str | int, what: str = "shard_bytes") -> int:
+    """Return a number of bytes, from text such as "5GB".
+
+    `what` names the option in messages. Raises OptionError for anything but a positive number with a known unit.
+
+    Examples
+    --------
+    >>> as_bytes("5GB"), as_bytes("1.5 GiB"), as_bytes(1000)
+    (5000000000, 1610612736, 1000)
+    """
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([a-z]*)", str(size).strip().lower())
+    if isinstance(size, bool) or match is None or match[2] not in _UNITS or float(match[1]) * _UNITS[match[2]] < 1:
+        raise OptionError(what, f"expected a size such as 5GB, 500MB or a number of bytes, found {size!r}")
+    return int(float(match[1]) * _UNITS[match[2]])

@@ -1,7 +1,7 @@
 """Exceptions that users see: bad input, bad files, bad options, unsupported models.
 
 Every message names the file, component or option at fault, what was expected, what was found, and the remedy. What
-stands in backticks in it is code: an option (`min_count=0`), a call (`consilience.describe(model, data)`) or a command,
+is in backticks is code: an option (`min_count=0`), a call (`consilience.describe(model, data)`) or a command,
 which the command line writes in its own words and pages write as code (docs/adr/0045).
 """
 
@@ -39,7 +39,7 @@ def replace_code(text: str, written: Callable[[str], str]) -> str:
 
 
 def split_code(text: str) -> list[str]:
-    """Return the parts of a message: words and, at odd places, the code that stands in backticks.
+    """Return the parts of a message: words and, at odd places, the code in backticks.
 
     Examples
     --------

@@ -3,7 +3,7 @@
 from .bayesian.fusion import BayesianFusion as BayesianFusion
 from .bayesian.predictive_scores import PredictiveScores as PredictiveScores
 from .checkpoints.merge import Merge as Merge
-from .core.status import Status as Status
+from .core.details import Status as Status
 from .draws.details import DrawsDetails as DrawsDetails
 from .draws.fusion import DrawsFusion as DrawsFusion
 from .estimators.details import EstimatorDetails as EstimatorDetails

@@ -11,7 +11,7 @@ from sklearn.naive_bayes import GaussianNB
 import consilience as cs
 from consilience.api.kinds import FORMATS
 from consilience.federated.inspect import MESSAGE_FORMATS
-from consilience.files.our_formats import OUR_FORMATS, SHARD, misplaced
+from consilience.files.document import OUR_FORMATS, SHARD, misplaced
 from consilience.networks.files import read_network
 from tests.cli.running import command
 

@@ -41,8 +41,8 @@ def test_what_training_keeps_beside_the_weights_is_named(name, act):
 def test_a_path_is_no_model_to_describe(tmp_path):
     torch.save(NET.state_dict(), tmp_path / "a.pt")
     cs.save(NET, tmp_path / "b.safetensors")
-    for path, message in ((tmp_path / "a.pt", r"torch\.load\('a\.pt', weights_only=True\), then consilience\.save"),
-                          (str(tmp_path / "b.safetensors"), r"is the path of a file .*; load it: consilience\.load"),
+    for path, message in ((tmp_path / "a.pt", r"torch\.load\('a\.pt', weights_only=True\)`, then `consilience\.save"),
+                          (str(tmp_path / "b.safetensors"), r"is the path of a file .*; load it: `consilience\.load"),
                           (Path("nowhere.safetensors"), "nowhere.safetensors: cannot be read")):  # fmt: skip
         with pytest.raises(cs.errors.UnsupportedError, match=message):
             cs.describe(path)

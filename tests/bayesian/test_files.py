@@ -367,7 +367,7 @@ def test_what_is_no_safetensors_file_is_refused(path, name):
     path.write_bytes(content)
     for read in READERS:
         with pytest.raises(
-            cs.errors.FileFormatError, match=f"bnn.safetensors: {message}.*; write it with `consilience.save`"
+            cs.errors.FileFormatError, match=f"bnn.safetensors: {message}.*; write it with consilience.save"
         ):
             read(path)
 

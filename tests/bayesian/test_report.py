@@ -12,8 +12,7 @@ from torch import nn
 import consilience as cs
 from consilience.bayesian.report.content import distances_of, sharing_of_result
 from consilience.bayesian.report.images import MAX_IMAGES, MAX_PIXELS
-from consilience.bayesian.report.page import render_bayesian
-from consilience.bayesian.report.write import bayesian_content_of
+from consilience.bayesian.report.write import bayesian_content_of, render_bayesian
 from consilience.errors import InputError
 from consilience.networks.landscape.barrier import Barrier
 from tests.end_to_end.pages import Page, readable, report, safe

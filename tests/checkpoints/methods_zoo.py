@@ -3,7 +3,7 @@
 import torch
 from safetensors.torch import save_file
 
-from consilience.checkpoints.methods.table import TENSOR_METHODS
+from consilience.checkpoints.methods import TENSOR_METHODS
 from tests.checkpoints.some_checkpoints import SHAPES
 from tests.specimens import Specimens
 

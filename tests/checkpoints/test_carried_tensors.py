@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import consilience as cs
-from consilience.checkpoints.journal import partial_folder
+from consilience.checkpoints.output import partial_folder
 from tests.checkpoints.some_checkpoints import write
 from tests.networks.state_dicts import CONSTANTS, ENTRIES, INF, NAN, same_bits, state
 

@@ -9,8 +9,8 @@ import torch
 
 import consilience as cs
 from consilience.checkpoints.header import header_bytes, read_header
+from consilience.checkpoints.methods import make_tensor_method
 from consilience.checkpoints.methods.base import BLOCK_ENTRIES
-from consilience.checkpoints.methods.table import make_tensor_method
 from consilience.checkpoints.recipe import as_rules
 from consilience.checkpoints.request import MergeRequest, prepare
 from consilience.checkpoints.run import run

@@ -10,7 +10,7 @@ import time
 import pytest
 
 import consilience as cs
-from consilience.checkpoints.journal import partial_folder
+from consilience.checkpoints.output import partial_folder
 from tests.checkpoints.some_checkpoints import tensors, write
 
 SLOW = """

@@ -10,7 +10,7 @@ import pytest
 
 import consilience as cs
 from consilience.bayesian.methods import BAYESIAN_METHODS
-from consilience.checkpoints.methods.table import TENSOR_METHODS
+from consilience.checkpoints.methods import TENSOR_METHODS
 from consilience.draws.methods import DRAWS_METHODS
 from consilience.estimators.adapters.table import ESTIMATORS
 from consilience.estimators.methods import ESTIMATOR_METHODS

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 
 import consilience as cs
 from consilience.cli import demo
-from consilience.core.paired import paired_difference
+from consilience.core.scores import paired_difference
 from tests.cli.running import command
 
 N_DIGITS = 700

@@ -61,7 +61,7 @@ def test_inspect_says_what_a_description_tells_of_people(data, command):
     assert (done.code, done.err) == (
         0,
         "consilience: warning: 2 of 3 classes have fewer than 5 observations and are withheld: 1, 2 "
-        "(--min-count 0 keeps them) [W-WITHHELD]\n",
+        "(`--min-count 0` keeps them) [W-WITHHELD]\n",
     )
     lines = command("inspect", DESCRIBED[0]).out.splitlines()
     assert "withheld:    of fewer than 5 observations: 1, 2" in lines

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import consilience as cs
-from consilience.cli.command_table import COMMANDS, load_command
+from consilience.cli.commands import COMMANDS, load_command
 from consilience.cli.methods import method_options
 from consilience.cli.shell_wording import flags_of, in_shell, problem_in_shell
 from consilience.errors import Problem
@@ -63,7 +63,7 @@ def bare_code(text, known):
 
 def test_options_and_calls_in_messages_stand_in_backticks():
     known = keywords()
-    written_as_code = {"cli/command_table.py", "cli/options.py"}  # examples of whole commands
+    written_as_code = {"cli/commands.py", "cli/options.py"}  # examples of whole commands
     found = {
         (path.relative_to(LIBRARY).as_posix(), text)
         for path in LIBRARY.rglob("*.py")

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from sklearn.linear_model import LinearRegression
 
 import consilience as cs
-from consilience.drawing.frames import Tabular
+from consilience.drawing.display import Tabular
 from consilience.drawing.plots import Plotted
 from consilience.errors import OptionError, UnsupportedError
 from tests.core.values_zoo import ALL_VALUES, posterior_fusion

@@ -19,7 +19,7 @@ from sklearn.base import clone
 from sklearn.utils import get_tags
 
 import consilience as cs
-from consilience.checkpoints.methods.table import TENSOR_METHODS
+from consilience.checkpoints.methods import TENSOR_METHODS
 from consilience.core.methods import Options
 from consilience.drawing.display import MAX_LINES, MAX_WIDTH, scoped_style
 from tests.api.kinds_zoo import estimator

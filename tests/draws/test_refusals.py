@@ -30,7 +30,7 @@ PAIRS = {
         other(gamma=(2,))
     ),
     r"oslo: beta has shape (3,), expected (2,) as in lund; fit the same model": lambda: other(beta=(3,)),
-    "oslo: beta has the dims school, expected beta_dim_0 as in lund; name axes alike: dims={'beta': ('beta_dim_0',)}": (
+    "oslo: beta has the dims school, expected beta_dim_0 as in lund; name axes alike: `dims={'beta': ('beta_dim_0'": (
         lambda: draws(1, dims={"beta": ("school",)})
     ),
     "oslo: does not say what of the prior its draws hold, and lund does; state `prior=` there too": lambda: draws(

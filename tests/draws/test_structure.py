@@ -254,7 +254,7 @@ def test_a_correlation_among_covariances_is_refused_and_so_is_one_that_is_stated
         name: cs.Draws({"x": one}, prior=0.5, constraints={"x": wide})
         for name, one in (("lund", values), ("oslo", values[:, ::-1] + 0.0))
     }
-    text = f"lund: x is a {narrow} in all draws, and is stated to be a {wide}; state constraints={{'x': '{narrow}'}}"
+    text = f"lund: x is a {narrow} in all draws, and is stated to be a {wide}; state `constraints={{'x': '{narrow}'}}`"
     with pytest.raises(cs.errors.InputError, match=re.escape(text)):
         cs.fuse(stated)
 

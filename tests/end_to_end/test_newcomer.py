@@ -109,7 +109,7 @@ IN_PYTHON = {
     "a file that is not there": (lambda: cs.fuse(["lund.safetensors", "osloo.safetensors"]),
         r"osloo\.safetensors: cannot be read: .*; give oslo\.safetensors, if that was meant \[E-MISSING\]$"),
     "a pickle": (lambda: cs.load("model.pkl"),
-        r"model\.pkl: is a pickle.*never loaded; write it with `consilience\.save` where it was trained \[E-FILE\]$"),
+        r"model\.pkl: is a pickle.*never loaded; write it with consilience\.save where it was trained \[E-FILE\]$"),
     "a fusion in a file": (lambda: cs.save(cs.fuse(mixtures()), "fused.safetensors"),
         r"is a PosteriorFusion, expected one model; take fusion\.model.*fusion\.save\(path\) \[E-MODEL\]$"),
     "rebuild a network": (lambda: cs.rebuild(described(3)),

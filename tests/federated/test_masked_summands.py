@@ -20,11 +20,9 @@ import consilience as cs
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.estimators.heads.privacy import GaussianMechanism
 from consilience.federated.masking import fixed_point
-from consilience.federated.masking.network_sum import BY_OBSERVATIONS, EQUAL, NetworkSum
-from consilience.federated.masking.noise import SumNoise
-from consilience.federated.masking.request_sum import ALL_SITES, MaskedSiteRows, RequestSum
+from consilience.federated.masking.network_sum import BY_OBSERVATIONS, EQUAL, NetworkSum, SumNoise
 from consilience.federated.masking.statistics_sum import StatisticsSum
-from consilience.federated.masking.table import summand_of
+from consilience.federated.masking.table import ALL_SITES, MaskedSiteRows, RequestSum, summand_of
 from consilience.federated.requests.exchange import answer, reduce, request
 from consilience.files.safetensors_file import SafetensorsFile
 from tests.federated import network_sites, test_em

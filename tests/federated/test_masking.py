@@ -13,7 +13,7 @@ from consilience.cli.commands import cli
 from consilience.errors import FileFormatError, InputError, OptionError
 from consilience.federated.masking import fixed_point, keys, shamir
 from consilience.federated.masking.messages import ADVERTISE, CONFIRM, DEAL, MASK, REVEAL, Message, read_message
-from consilience.federated.masking.noise import SumNoise
+from consilience.federated.masking.network_sum import SumNoise
 from consilience.federated.masking.plan import MaskedPlan, default_threshold
 from consilience.federated.masking.site import OF_KEY, OF_SEED, MaskedSite
 from consilience.federated.masking.site_secret import SiteSecret

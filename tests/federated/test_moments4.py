@@ -346,7 +346,7 @@ def test_answers_that_no_rows_have_are_refused():
         ("fourth", arrays["fourth"][:2], "has shape"),
         ("rows", arrays["rows"] + 0.5, "no counts of rows"),
         ("rows", arrays["rows"] + 1.0, "it states"),
-        ("rows", few, "has a count below 5"),
+        ("rows", few, "rows, and the site withholds fewer than 5"),
         ("rows", empty, "of a class without rows"),
     ):
         changed = replace(answer, content=Content(answer.content.fields, {**arrays, name: values}))

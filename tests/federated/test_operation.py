@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import consilience as cs
 from consilience.cli.commands import cli
 from consilience.federated import RoundReport
-from consilience.federated.events import Event, json_line
+from consilience.federated.report import Event, json_line
 from tests.federated.rounds import write_sites
 
 send, serve = cs.federated.send_folder, cs.federated.serve_folder

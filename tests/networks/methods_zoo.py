@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import consilience as cs
-from consilience.networks.methods import NETWORK_METHODS, NetworkEnsembleMethod
+from consilience.networks.methods import NETWORK_METHODS
+from consilience.networks.methods.baselines import NetworkEnsembleMethod
 from tests.networks.fusable_nets import proved
 from tests.specimens import Specimens
 

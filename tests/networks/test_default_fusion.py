@@ -13,7 +13,7 @@ from torch import nn
 
 import consilience as cs
 from consilience.cli.commands import cli
-from consilience.core.status import Status
+from consilience.core.details import Status
 from consilience.networks.choice import inputs
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.teacher import Teacher

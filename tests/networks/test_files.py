@@ -338,7 +338,7 @@ def test_what_is_no_safetensors_file_is_refused(path, name):
     content, message = BAD[name]
     path.write_bytes(content)
     for reader in (format_of, read_network, read_network_summary):
-        with pytest.raises(FileFormatError, match=f"net.safetensors: {message}.*; write it with `consilience.save`"):
+        with pytest.raises(FileFormatError, match=f"net.safetensors: {message}.*; write it with consilience.save"):
             reader(path)
     with pytest.raises(FileFormatError, match=r"net.safetensors: .*; (trace|write)"):
         read_symmetry(path)

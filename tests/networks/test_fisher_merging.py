@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import consilience as cs
-from consilience.networks.methods.fisher.conjugate_gradients import conjugate_gradients
 from consilience.networks.methods.fisher.masked_objective import LowRankGaussian, MaskedObjective, draw_masks
+from consilience.networks.methods.fisher.precision import conjugate_gradients
 from tests.networks.fusable_nets import deviation, outputs, proved, shuffled
 from tests.networks.informed_nets import dense, informed, observations, perceptron, vector
 from tests.tolerances import DIFFERENCES, ROUNDING, SINGLE_PRECISION

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import consilience as cs
-from consilience.core.status import Status
+from consilience.core.details import Status
 
 
 class Reader(nn.Module):

@@ -209,7 +209,7 @@ def test_a_dictionary_with_holes_or_the_same_word_twice_is_refused():
     holes, counts = dict(enumerate(NAMES)), documents().copy()
     del holes[4], holes[7]
     counts[:, [4, 7]] = 0
-    with pytest.raises(cs.errors.InputError, match=r"no word for number 4 \(2 of 40 lack one\); call compactify\(\)"):
+    with pytest.raises(cs.errors.InputError, match=r"no word for number 4 \(2 of 40 lack one\); call `compactify\(\)`"):
         cs.describe(LdaModel(bags(counts), TOPICS, holes, random_state=0))
     double = dict(enumerate(NAMES)) | {7: "word-04"}
     with pytest.raises(

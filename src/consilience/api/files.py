@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from consilience.api.column_names import features_of
 from consilience.api.kinds import KINDS, POSTERIORS, load_file
+from consilience.core.features import features_of
 
 if TYPE_CHECKING:
     from torch import nn

@@ -6,14 +6,16 @@ is the same pipeline up to where matching starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from consilience.api.kinds import NETWORKS, SHARDS, are_recognised, are_shards, kind_of, list_models
 from consilience.core.arguments import KIND_KEYWORDS, NETWORK_KEYWORDS, SHARD_KEYWORDS, FuseKeywords, MethodOptions
-from consilience.core.kind import Kind, Prepared, Request, open_request
+from consilience.core.inputs import name_inputs
+from consilience.core.kind import Kind, Prepared, Request
+from consilience.core.progress import seeded, shown
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 
 if TYPE_CHECKING:
@@ -193,30 +195,36 @@ def check(
     return [*problems, *(() if prepared.error is None else prepared.error.problems)]
 
 
-def _opened(given: Mapping[str, Any], **shown: Any) -> AbstractContextManager[Request]:
-    """Return a call of ``fuse`` or ``check``, its arguments by name, with its inputs opened while it is in use."""
+@contextmanager
+def _opened(
+    given: Mapping[str, Any], rng: object = 0, progress: bool | Progress = False, only_check: bool = False
+) -> Iterator[Request]:
+    """Yield a call of ``fuse`` or ``check``, its inputs opened and named, while its progress is shown.
+
+    Shards are not opened here. Raises InputError for anything but a mapping or sequence of models, and OptionError for
+    an `rng` that is neither a seed nor a Generator.
+    """
     engine = given["engine"]
     models = list_models(given["models"], engine)
     options = {**given["options"], **{name: given[name] for name in KIND_KEYWORDS if name in given}}
-    return open_request(
-        models,
-        given["method"],
-        {name: value for name, value in options.items() if value is not None or name not in KIND_KEYWORDS},
-        given["weights"],
-        given["n_observations"],
-        engine,
-        are_shards(models, engine),
-        **shown,
-    )
+    is_sharded = are_shards(models, engine)
+    seed, generator = seeded(rng)
+    with shown(progress, "fusing", "step") as report:
+        yield Request(
+            inputs=() if is_sharded else name_inputs(models), method=given["method"],
+            options={name: value for name, value in options.items() if value is not None or name not in KIND_KEYWORDS},
+            weights=given["weights"], n_observations=given["n_observations"], rng=generator, seed=seed, progress=report,
+            engine=engine, only_check=only_check, is_sharded=is_sharded,
+            source=list(models.values()) if isinstance(models, Mapping) else models,
+        )  # fmt: skip
 
 
 def _prepare(request: Request) -> Prepared:
     """Return the models read, checked and described by their kind."""
     kind = kind_of(request.inputs, request.method, request.options) if not request.is_sharded else SHARDS
     if request.engine is not None and kind is not SHARDS:
-        raise OptionError(
-            "engine", f"runs shards of posterior files; expected None for models in memory, found {request.engine!r}"
-        )
+        text = f"runs shards of posterior files; expected None for models in memory, found {request.engine!r}"
+        raise OptionError("engine", text)
     if are_recognised(request):
         _refuse_misplaced(kind, request.options)
     return kind.prepare(request)

@@ -16,7 +16,7 @@ from consilience.core.inputs import defined_in
 from consilience.draws.kind import PosteriorDraws
 from consilience.errors import FileFormatError, InputError, OptionError
 from consilience.estimators.kind import Estimators
-from consilience.files.our_formats import DESCRIPTION, PARQUET, SHARD
+from consilience.files.document import DESCRIPTION, PARQUET, SHARD
 from consilience.files.remote import is_remote, list_files
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.kind import Networks
@@ -55,13 +55,14 @@ def list_models(models: Any, engine: Any = None) -> Any:
         return models
     try:
         paths = [file.path for file in list_files(models, (".safetensors",))]
-        return models if is_remote(paths[0]) else _listed(paths) or models
+        listed = None if is_remote(paths[0]) else _listed(paths)
     except (InputError, OptionError):  # whoever opens them says it
         return models
+    return models if listed is None else listed
 
 
-def _listed(paths: Sequence[str]) -> list[str]:
-    """Return the models among files of kinds that are listed; none where another file is among them, or no such one."""
+def _listed(paths: Sequence[str]) -> list[str] | None:
+    """Return the models among files of kinds that are listed; None where another file is among them, or no such one."""
     forms = [form for kind in KINDS if kind.is_listed for form in kind.formats]
     taken: list[str] = []
     is_listed = False
@@ -72,11 +73,11 @@ def _listed(paths: Sequence[str]) -> list[str]:
             taken.append(path)
             continue
         if form not in forms:
-            return []
+            return None
         is_listed = True
         if form.tag != DESCRIPTION:
             taken.append(path)
-    return taken if is_listed else []
+    return taken if is_listed else None
 
 
 def are_shards(models: Any, engine: Any = None) -> bool:
@@ -96,10 +97,7 @@ def _paths_among(models: Any) -> list[str]:
 def _stated_format(path: str) -> FileFormat | None:
     """Return the format that a file's document states; None where it states none of a kind in memory.
 
-    Raises
-    ------
-    FileFormatError
-        For what is no safetensors file.
+    Raises FileFormatError for what is no safetensors file.
     """
     tag = as_file(path).format
     return next((form for form in FORMATS if form.tag == tag), None)
@@ -133,12 +131,16 @@ def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mappin
     for kind in (BAYESIAN, NETWORKS, DRAWS, ESTIMATORS):
         if kind in kinds:
             return kind
-    if POSTERIORS not in kinds and not NETWORKS.packages.isdisjoint(defined_in(method)):
-        return NETWORKS  # nothing was recognised, and the method is for networks
-    keywords = set(options or ())
+    return _kind_by_statements(inputs, POSTERIORS in kinds, method, set(options or ()))
+
+
+def _kind_by_statements(inputs: Sequence[NamedInput], has_posteriors: bool, method: object, keywords: set[str]) -> Kind:
+    """Return the kind of inputs of which none but posteriors were recognised, by the method and the keywords."""
+    if not has_posteriors and not NETWORKS.packages.isdisjoint(defined_in(method)):
+        return NETWORKS
     if any(one.is_plain_checkpoint for one in inputs):
         is_of_networks = not keywords.isdisjoint(NETWORKS.statements)
-        return NETWORKS if is_of_networks or POSTERIORS not in kinds else POSTERIORS
+        return NETWORKS if is_of_networks or not has_posteriors else POSTERIORS
     # A dictionary of arrays could be anything, until a keyword states what draws alone have.
     are_arrays = bool(inputs) and all(isinstance(one.model, Mapping) for one in inputs)
     return DRAWS if are_arrays and not keywords.isdisjoint(DRAWS.statements) else POSTERIORS
@@ -155,10 +157,8 @@ def are_recognised(request: Request) -> bool:
 def format_of(where: str | Path | SafetensorsFile) -> FileFormat:
     """Return the format of a safetensors file, from its header alone.
 
-    Raises
-    ------
-    FileFormatError
-        For what is no safetensors file, and for documents of ours that say nothing of a known format.
+    Raises FileFormatError for what is no safetensors file, and for documents of ours that say nothing of a known
+    format.
     """
     file = as_file(where)
     if file.header().text is None:
@@ -170,11 +170,8 @@ def format_of(where: str | Path | SafetensorsFile) -> FileFormat:
         if tag is not None and form.tag == tag:
             return form
     known = ", ".join(form.tag for form in FORMATS if form.tag is not None)
-    raise FileFormatError(
-        file,
-        f"its metadata is not valid at format: found {tag!r}, expected one of {known}",
-        "write it with consilience.save",
-    )
+    text = f"its metadata is not valid at format: found {tag!r}, expected one of {known}"
+    raise FileFormatError(file, text, "write it with consilience.save")
 
 
 def kind_of_file(where: str | Path | SafetensorsFile) -> Kind:

@@ -31,21 +31,10 @@ def describe_bayesian(
     predictions of a Bayesian network are those of no single one. Its number of observations becomes that of the
     description, since a difference would tell how many observations of small classes there are.
 
-    Parameters
-    ----------
-    bnn : BayesianNetwork
-        The network; with data, one with a module.
-    data, n_observations, classes, example, min_count, class_prior
-        As ``consilience.describe`` takes them. `n_observations` and `classes` are the network's own by default.
-    symmetry : Symmetry, optional
-        Its symmetry. Default: its own, or else traced and proved on the example; none where it cannot be traced.
-
-    Raises
-    ------
-    InputError
-        For data or options that do not fit, or that contradict what the network says.
-    OptionError
-        Where there is nothing to describe the network with.
+    With data, `bnn` has a module. `n_observations` and `classes` are the network's own by default; so is `symmetry`, or
+    else it is traced and proved on the example; none where it cannot be traced. Raises InputError for data or options
+    that do not fit, or that contradict what the network says. Raises OptionError where there is nothing to describe the
+    network with.
     """
     if data is not None and bnn.module is None:
         raise OptionError("data", "are given to a network by its module, and this one has none", "use with_module")

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from consilience.bayesian.ensemble import BayesianEnsemble
 from consilience.bayesian.files import read_bayesian_network
-from consilience.bayesian.fusion import BayesianFusion
+from consilience.bayesian.fusion import BayesianEnsemble, BayesianFusion
 from consilience.bayesian.network import BayesianNetwork
 from consilience.bayesian.predictive import MIN_PROBABILITY, predictive_scores
 from consilience.bayesian.readers.table import as_bayesian_network, is_bayesian
@@ -19,7 +18,7 @@ from consilience.core.evaluation import Evaluation, Score
 from consilience.core.inputs import NamedInput
 from consilience.core.scores import ScoreKind
 from consilience.errors import InputError, OptionError
-from consilience.files.our_formats import BAYESIAN
+from consilience.files.document import BAYESIAN
 from consilience.networks.evaluate import LabeledInputs, compare_networks, labeled_inputs, module_of
 from consilience.networks.torch_modules import make_template
 
@@ -33,21 +32,9 @@ SAMPLES = 128
 def evaluate_bayesian(fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> Evaluation:
     """Compare a fused Bayesian network with a site's own on the same labelled data.
 
-    Parameters
-    ----------
-    fused, local : NamedInput
-        Bayesian networks, ensembles of them, fusions or files.
-    data, labels
-        As `consilience.networks.evaluate.labeled_inputs` takes them.
-    module : torch.nn.Module or callable, optional
-        A module of the architecture, for networks that came without one.
-
-    Raises
-    ------
-    InputError
-        For networks or data that do not fit.
-    OptionError
-        For networks without a module to load them into.
+    Both are Bayesian networks, ensembles of them, fusions or files; `data` and `labels` are as for `labeled_inputs`;
+    `module` is for networks that came without one. Raises InputError for networks or data that do not fit. Raises
+    OptionError for networks without a module to load them into.
     """
     template = make_template(module)
     models = [_predictor(named, template) for named in (fused, local)]

@@ -21,8 +21,8 @@ from consilience.bayesian.network import MEAN, VARIANCE
 from consilience.checks import AnyArray, Json
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.arrays import storable_arrays
+from consilience.files.document import BAYESIAN
 from consilience.files.format import Format, not_json
-from consilience.files.our_formats import BAYESIAN
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
 from consilience.files.schemas import Chunked, FiniteJSON, StrictModel
 from consilience.networks.symmetry.document import symmetry_from_json
@@ -53,60 +53,32 @@ class BayesianHeader(StrictModel):
 
 @dataclass(frozen=True, eq=False)
 class BayesianFile:
-    """Content of a Bayesian network's file.
+    """Content of a Bayesian network's file."""
 
-    Parameters
-    ----------
-    means, variances : mapping of str to array
-        By parameter, in one order; NumPy arrays, or torch tensors on the CPU where any of them is bfloat16.
-    prior_variances : mapping of str to float, optional
-        Variance of the prior N(0, v) of every weight, by parameter; None where it is not known.
-    classes : sequence of str, optional
-        Names of the classes, in the order of the outputs.
-    symmetry : Symmetry, optional
-        Which axes of the parameters, and of nothing else, move together.
-    provenance : mapping, optional
-        How the file came to be, any JSON object; None for a network nobody fused.
-    sha256 : str, optional
-        Digest of the file that it was read from.
-    n_observations : float, optional
-        Observations that the network was fitted to; None where it is not known.
-    """
-
+    # By parameter, in one order; NumPy arrays, or torch tensors on the CPU where any of them is bfloat16.
     means: Mapping[str, AnyArray]
     variances: Mapping[str, AnyArray]
+    # Variance of the prior N(0, v) of every weight, by parameter; None where it is not known.
     prior_variances: Mapping[str, float] | None = None
-    classes: Sequence[str] | None = None
-    symmetry: Symmetry | None = None
+    classes: Sequence[str] | None = None  # names of the classes, in the order of the outputs
+    symmetry: Symmetry | None = None  # which axes of the parameters, and of nothing else, move together
+    # How the file came to be, any JSON object; None for a network nobody fused.
     provenance: Mapping[str, Json] | None = None
-    sha256: str | None = None
-    n_observations: float | None = None
+    sha256: str | None = None  # digest of the file that it was read from
+    n_observations: float | None = None  # observations that the network was fitted to; None where it is not known
 
 
 @dataclass(frozen=True, eq=False)
 class BayesianSummary:
-    """Header of a Bayesian network's file, read without its tensors.
+    """Header of a Bayesian network's file, read without its tensors."""
 
-    Parameters
-    ----------
-    header : BayesianHeader
-        The document.
-    shapes : dict of str to tuple of int
-        By parameter.
-    mean_dtypes, variance_dtypes : dict of str to str
-        By parameter, types by NumPy's and torch's name.
-    symmetry : Symmetry or None
-        Which axes of the parameters move together, where it is known.
-    units : dict of str to int
-        Number of units by group, by the shapes; empty without a symmetry.
-    """
-
-    header: BayesianHeader
-    shapes: dict[str, tuple[int, ...]]
+    header: BayesianHeader  # the document
+    shapes: dict[str, tuple[int, ...]]  # by parameter
+    # By parameter, types by NumPy's and torch's name.
     mean_dtypes: dict[str, str]
     variance_dtypes: dict[str, str]
-    symmetry: Symmetry | None
-    units: dict[str, int]
+    symmetry: Symmetry | None  # which axes of the parameters move together, where it is known
+    units: dict[str, int]  # number of units by group, by the shapes; empty without a symmetry
 
     @property
     def weights(self) -> int:
@@ -117,19 +89,9 @@ class BayesianSummary:
 def write_bayesian(path: Path, network: BayesianFile) -> None:
     """Write a Bayesian network, whole or not at all; the same network gives the same bytes from any library.
 
-    Parameters
-    ----------
-    path : Path
-        Path of the file.
-    network : BayesianFile
-        The content; its ``sha256`` is not used.
-
-    Raises
-    ------
-    InputError
-        When the path cannot be written, an array cannot be stored, a mean or variance is missing, has another shape or
-        is not floating, or the document would not be one that `read_bayesian` takes: a symmetry of other arrays,
-        provenance that is not made of JSON values.
+    The content's ``sha256`` is not used. Raises InputError when the path cannot be written, an array cannot be stored,
+    a mean or variance is missing, has another shape or is not floating, or the document would not be one that
+    `read_bayesian` takes: a symmetry of other arrays, provenance that is not made of JSON values.
     """
     arrays = {f"{MEAN}{name}": values for name, values in network.means.items()}
     arrays |= {f"{VARIANCE}{name}": values for name, values in network.variances.items()}
@@ -158,13 +120,9 @@ def _fields(path: Path, network: BayesianFile) -> dict[str, Any]:
 def read_bayesian_summary(where: Path | SafetensorsFile) -> BayesianSummary:
     """Return what the header of a Bayesian network's file says.
 
-    Raises
-    ------
-    FileFormatError
-        For a file that is no Bayesian network of a version that this library reads, whose tensors are not a mean and a
-        variance for each of its parameters, or with a symmetry that is not valid.
-    InputError
-        For a symmetry of other arrays.
+    Raises FileFormatError for a file that is no Bayesian network of a version that this library reads, whose tensors
+    are not a mean and a variance for each of its parameters, or with a symmetry that is not valid. Raises InputError
+    for a symmetry of other arrays.
     """
     summary: BayesianSummary = BAYESIAN_FILES.read_prepared(where)
     return summary
@@ -173,10 +131,7 @@ def read_bayesian_summary(where: Path | SafetensorsFile) -> BayesianSummary:
 def read_bayesian(where: Path | SafetensorsFile) -> BayesianFile:
     """Return the Bayesian network in a file, everything but its numbers checked.
 
-    Raises
-    ------
-    FileFormatError, InputError
-        As `read_bayesian_summary`; and for a tensor that cannot be read.
+    Raises FileFormatError or InputError as `read_bayesian_summary`; and for a tensor that cannot be read.
     """
     return BAYESIAN_FILES.load(where)
 

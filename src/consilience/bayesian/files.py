@@ -27,22 +27,8 @@ def write_bayesian_network(
 ) -> None:
     """Write a Bayesian network to a file, whole or not at all.
 
-    Parameters
-    ----------
-    path : Path
-        Path of the file.
-    bnn : BayesianNetwork
-        Means and variances of its parameters are written; its module is not.
-    symmetry : Symmetry, optional
-        Which axes move together, of the module (with its buffers) or of the parameters. Default: the network's own, or
-        traced where it has made-up inputs. With one, files alone can be fused.
-    provenance : mapping, optional
-        How the network came to be, as JSON values.
-
-    Raises
-    ------
-    InputError
-        As `consilience.bayesian.file_format.write_bayesian`.
+    Its module is not written. `symmetry` is that of the module (with its buffers) or of the parameters; default: the
+    network's own, or traced where it has made-up inputs. With one, files alone can be fused.
     """
     of_parameters = known_symmetry(bnn, symmetry, bnn.example, f"{path}: cannot be written")
     content = BayesianFile(
@@ -56,16 +42,7 @@ def write_bayesian_network(
 def known_symmetry(bnn: BayesianNetwork, symmetry: Symmetry | None, example: Any, where: str) -> Symmetry | None:
     """Return the symmetry of a network's parameters: as given, its own, or traced; None where none is known.
 
-    Parameters
-    ----------
-    bnn : BayesianNetwork
-        The network.
-    symmetry : Symmetry or None
-        That of the module or of the parameters, where it is given.
-    example : Tensor or None
-        An input that it takes.
-    where : str
-        Name of the network in messages.
+    `where` names the network in messages.
     """
     full = bnn.symmetry if symmetry is None else symmetry
     if full is None and bnn.module is not None and example is not None:
@@ -81,19 +58,9 @@ def known_symmetry(bnn: BayesianNetwork, symmetry: Symmetry | None, example: Any
 def read_bayesian_network(where: Path | SafetensorsFile, module: nn.Module | None = None) -> BayesianNetwork:
     """Return the Bayesian network in a file, everything checked.
 
-    Parameters
-    ----------
-    where : Path or SafetensorsFile
-        The file.
-    module : torch.nn.Module, optional
-        A module of its architecture, so that it can predict; its buffers are taken as they are.
-
-    Raises
-    ------
-    FileFormatError
-        When the file is no Bayesian network of a version that this library reads.
-    InputError
-        When its values are not valid or not of this module, naming the parameters at fault.
+    With a `module` of its architecture it can predict; the module's buffers are taken as they are. Raises
+    FileFormatError when the file is no Bayesian network of a version that this library reads. Raises InputError when
+    its values are not valid or not of this module, naming the parameters at fault.
     """
     label = as_file(where).label
     file = read_bayesian(where)
@@ -118,19 +85,8 @@ def symmetry_of_parameters(symmetry: Symmetry, names: Collection[str], where: st
     means and variances of batch normalisation), moving the parameters alone would change the function. Such a symmetry
     is not proved, and a note says which arrays must move along.
 
-    Parameters
-    ----------
-    symmetry : Symmetry
-        Which axes move together.
-    names : collection of str
-        Names of the parameters, tied ones under the first of their names.
-    where : str
-        Name of the network in messages.
-
-    Raises
-    ------
-    InputError
-        For a tied parameter under another of its names.
+    Tied parameters are in `names` under the first of their names; `where` names the network in messages. Raises
+    InputError for a tied parameter under another of its names.
 
     Examples
     --------

@@ -2,27 +2,38 @@
 
 Bayesian networks become Gaussian networks (`bayesian.shared_symmetry`), which the pipeline of plain networks fuses
 (`networks.fuse_aligned`). An ensemble keeps all networks and takes neither symmetry nor matching.
+
+The default makes candidates, compares them by their predictions, and returns one. Sites, inputs, teacher, criterion,
+rule and verdict are those of networks without variances (``networks.choice``). What a candidate answers is its
+predictive distribution, by the same samples of the weights for all; and what candidates there are is in
+``choice.workshop``. Nothing is fitted to inputs, so that all that are drawn compare.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from consilience.bayesian.choice.default import fuse_by_default
-from consilience.bayesian.ensemble import BayesianEnsemble, class_priors
-from consilience.bayesian.fuse_aligned import fuse_aligned_bayesian
-from consilience.bayesian.fusion import BayesianFusion
+import numpy as np
+
+from consilience.bayesian.choice.workshop import BayesianWorkshop, fuse_aligned_bayesian
+from consilience.bayesian.fusion import BayesianEnsemble, BayesianFusion, class_priors
 from consilience.bayesian.methods import BayesianAuto, make_bayesian_method
 from consilience.bayesian.shared_symmetry import BayesianNetworksWithSymmetry, describe_bayesian_networks
 from consilience.checks import Array
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import Prepared, Request
+from consilience.core.progress import Progress
 from consilience.errors import InputError, OptionError
-from consilience.files.our_formats import DESCRIPTION
+from consilience.files.document import DESCRIPTION
+from consilience.networks.choice.candidate import CandidateOptions
+from consilience.networks.choice.default import fuse_by_choice
 from consilience.networks.choice.sites import Sites, weigh_sites
+from consilience.networks.choice.verdict import Choice
 from consilience.networks.descriptions.inputs import example_of
 from consilience.networks.fuse import as_ensemble_method
 from consilience.networks.fuse_aligned import NetworkArguments, network_provenance, split_arguments, target_units
@@ -30,6 +41,41 @@ from consilience.networks.fusion import NetworkFusion, NetworkInput
 from consilience.networks.inputs import split_companions
 from consilience.networks.method import NetworkEnsemble, NetworkMethod
 from consilience.networks.network import Network
+
+if TYPE_CHECKING:
+    from consilience.networks.choice.inputs import ChoiceInputs
+
+ALL_PER_FIT = 3.25
+"""Inputs in all three sets that are drawn, for each one to fit on: 1 + ``EARLY_PER_FIT`` + ``HELD_PER_FIT`` of
+``networks.choice.inputs``, which needs torch."""
+
+
+def fuse_by_default(
+    models: BayesianNetworksWithSymmetry,
+    sites: Sites,
+    arguments: NetworkArguments,
+    method: BayesianAuto,
+    matching_rng: np.random.Generator,
+    choice_rng: np.random.Generator,
+    progress: Progress,
+) -> NetworkFusion:
+    """Return the fusion of Bayesian networks that was chosen among candidates, without provenance.
+
+    `models` and `sites` are in the order of the call; `method` has the bounds on work. One generator is for the
+    matching, one for inputs and samples.
+    """
+    started = time.monotonic()
+    input_rng, sample_rng = choice_rng.spawn(2)
+    workshop = BayesianWorkshop(models, sites, arguments, None, method, matching_rng, progress)
+
+    def compare(inputs: ChoiceInputs) -> Choice:
+        from consilience.bayesian.choice.compare import BayesianComparison, all_to_compare  # here, since it needs torch
+
+        held = all_to_compare(inputs, method.n_inputs)
+        options = CandidateOptions(max_seconds=method.max_seconds)
+        return BayesianComparison(workshop, held, sample_rng, started, options).choose()
+
+    return fuse_by_choice(workshop, method.matching, math.ceil(method.n_inputs / ALL_PER_FIT), compare, input_rng)
 
 
 def prepare_bayesian(request: Request) -> Prepared:

@@ -11,7 +11,7 @@ from consilience.core.arguments import NETWORK_KEYWORDS
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import FileFormat, Kind, Prepared, Request, SiteFacts, ensemble_is_no_file
 from consilience.errors import InputError, OptionError, UnsupportedError
-from consilience.files.our_formats import BAYESIAN, DESCRIPTION
+from consilience.files.document import BAYESIAN, DESCRIPTION
 
 if TYPE_CHECKING:
     from consilience.bayesian.network import BayesianNetwork
@@ -52,8 +52,7 @@ class BayesianNetworks(Kind):
 
     def are_models(self, models: Sequence[object]) -> list[bool]:
         """Return which models are Bayesian networks of a kind with a reader, or fusions of such."""
-        from consilience.bayesian.ensemble import BayesianEnsemble
-        from consilience.bayesian.fusion import BayesianFusion
+        from consilience.bayesian.fusion import BayesianEnsemble, BayesianFusion
         from consilience.bayesian.readers.table import is_bayesian
 
         return [isinstance(model, BayesianFusion | BayesianEnsemble) or is_bayesian(model) for model in models]
@@ -116,8 +115,7 @@ class BayesianNetworks(Kind):
     ) -> BayesianNetwork:
         """Return a Bayesian network with its symmetry and its description; see `Kind.describe`."""
         from consilience.bayesian.describe import describe_bayesian
-        from consilience.bayesian.ensemble import BayesianEnsemble
-        from consilience.bayesian.fusion import BayesianFusion
+        from consilience.bayesian.fusion import BayesianEnsemble, BayesianFusion
         from consilience.bayesian.network import BayesianNetwork
         from consilience.bayesian.readers.table import as_bayesian_network
 
@@ -158,8 +156,7 @@ class BayesianNetworks(Kind):
     def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
         """Write a page about a fused Bayesian network's file; `shown` has files of barriers and planes by name."""
         from consilience.bayesian.report.content import bayesian_content  # here, so that fusing needs no pages
-        from consilience.bayesian.report.files import shown_bayesian_of_files
-        from consilience.bayesian.report.page import write_bayesian_content
+        from consilience.bayesian.report.write import shown_bayesian_of_files, write_bayesian_content
         from consilience.networks.kind import load_curves
         from consilience.networks.report.content import content_of
 

@@ -447,10 +447,7 @@ def as_inputs(module: nn.Module, inputs: Tensor) -> Tensor:
 def sample_seeds(samples: int, rng: int | np.random.Generator) -> list[int]:
     """Return a seed for each of `samples` draws of all weights.
 
-    Raises
-    ------
-    OptionError
-        When `samples` is not a positive whole number.
+    Raises OptionError when `samples` is not a positive whole number.
     """
     if not is_count(samples):
         raise OptionError("samples", f"expected a positive whole number, found {samples!r}")

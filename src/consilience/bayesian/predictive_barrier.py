@@ -222,22 +222,13 @@ def _states(
 
 @dataclass(frozen=True, eq=False)
 class _PredictionSums:
-    """Sums over samples of the weights, at P positions for n inputs of C classes, in float64.
+    """Sums over samples of the weights, at P positions for n inputs of C classes, in float64."""
 
-    Parameters
-    ----------
-    log_likelihoods
-        Logarithm of the summed probabilities of the true classes (P, n): summed as logarithms, since single draws may
-        give a class a probability that underflows.
-    probabilities
-        Summed probabilities (P, n, C).
-    losses
-        Summed losses of single draws (P,), over inputs too.
-    """
-
+    # Logarithm of the summed probabilities of the true classes (P, n): summed as logarithms, since single draws may
+    # give a class a probability that underflows.
     log_likelihoods: Tensor
-    probabilities: Tensor
-    losses: Tensor
+    probabilities: Tensor  # summed probabilities (P, n, C)
+    losses: Tensor  # summed losses of single draws (P,), over inputs too
 
     @classmethod
     def zeros(cls, positions: int, count: int, classes: int) -> _PredictionSums:
@@ -320,10 +311,7 @@ GAUSSIAN_PATHS: dict[str, GaussianPath] = {"wasserstein": geodesic, "natural": n
 def require_path(path: str) -> None:
     """Raise where a path does not exist.
 
-    Raises
-    ------
-    OptionError
-        Naming the paths that do.
+    Raises OptionError, naming the paths that do.
     """
     if path not in POSTERIOR_PATHS:
         raise OptionError("path", f"expected one of {', '.join(map(repr, POSTERIOR_PATHS))}, found {path!r}")
@@ -332,10 +320,7 @@ def require_path(path: str) -> None:
 def require_same_architecture(bnn_a: BayesianNetwork, bnn_b: BayesianNetwork) -> None:
     """Raise unless two networks have the same parameters, classes and buffers.
 
-    Raises
-    ------
-    InputError
-        Naming what differs.
+    Raises InputError, naming what differs.
     """
     for name, bnn in (("bnn_a", bnn_a), ("bnn_b", bnn_b)):
         if not isinstance(bnn, BayesianNetwork):

@@ -14,43 +14,23 @@ from consilience.drawing.words import format_count
 
 @dataclass(frozen=True)
 class ReliabilityBin:
-    """A bin of the reliability diagram: inputs whose largest probability lies in one interval.
+    """A bin of the reliability diagram: inputs whose largest probability lies in one interval."""
 
-    Parameters
-    ----------
-    low, high : float
-        Bounds of the interval (low, high].
-    observations : int
-        Number of inputs in the bin.
-    confidence : float
-        Mean of their largest probabilities.
-    accuracy : float
-        Share of them whose most probable class is right, from 0 to 1.
-    """
-
+    # Bounds of the interval (low, high].
     low: float
     high: float
-    observations: int
-    confidence: float
-    accuracy: float
+    observations: int  # number of inputs in the bin
+    confidence: float  # mean of their largest probabilities
+    accuracy: float  # share of them whose most probable class is right, from 0 to 1
 
 
 @dataclass(frozen=True)
 class ClassEntropy:
-    """Predictive entropies of the inputs of one class, in nats.
+    """Predictive entropies of the inputs of one class, in nats."""
 
-    Parameters
-    ----------
-    label : int
-        Number of the class.
-    observations : int
-        Number of inputs of this class.
-    mean, lower, median, upper : float
-        Mean and quartiles.
-    """
-
-    label: int
-    observations: int
+    label: int  # number of the class
+    observations: int  # number of inputs of this class
+    # Mean and quartiles.
     mean: float
     lower: float
     median: float
@@ -59,25 +39,15 @@ class ClassEntropy:
 
 @dataclass(frozen=True, eq=False)
 class OutsideScores:
-    """Scores on inputs from outside the training distribution.
+    """Scores on inputs from outside the training distribution."""
 
-    Parameters
-    ----------
-    entropies : array of shape (m,)
-        Predictive entropy of every input, in nats: the score that separates them from those inside.
-    entropy : float
-        Mean entropy.
-    auroc : float
-        Area under the ROC curve of detecting them by entropy: 1 where every input outside has a larger entropy than
-        every input inside, 0.5 where entropy is of no use.
-    class_entropies : tuple of ClassEntropy
-        Entropies of each class that occurs; empty where classes are not known.
-    """
-
+    # (m,): Predictive entropy of every input, in nats: the score that separates them from those inside.
     entropies: Array
-    entropy: float
+    entropy: float  # mean entropy
+    # Area under the ROC curve of detecting them by entropy: 1 where every input outside has a larger entropy than every
+    # input inside, 0.5 where entropy is of no use.
     auroc: float
-    class_entropies: tuple[ClassEntropy, ...]
+    class_entropies: tuple[ClassEntropy, ...]  # entropies of each class that occurs; empty where classes are not known
 
     @property
     def observations(self) -> int:

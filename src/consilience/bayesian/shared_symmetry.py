@@ -31,8 +31,8 @@ from consilience.checks import AnyArray
 from consilience.core.gather import Reading, gather, twice
 from consilience.core.inputs import NamedInput, too_few_models
 from consilience.errors import InputError, OptionError, Problem
+from consilience.files.document import BAYESIAN
 from consilience.files.format import Record
-from consilience.files.our_formats import BAYESIAN
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.descriptions.inputs import example_of, with_descriptions
 from consilience.networks.files import read_symmetry
@@ -50,15 +50,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class BayesianNetworksWithSymmetry(NetworksWithSymmetry):
-    """Bayesian networks of one symmetry, as Gaussian networks.
+    """Bayesian networks of one symmetry, as Gaussian networks."""
 
-    Parameters
-    ----------
-    bnns
-        The J Bayesian networks as they were handed in.
-    """
-
-    bnns: tuple[BayesianNetwork, ...] = ()
+    bnns: tuple[BayesianNetwork, ...] = ()  # the J Bayesian networks as they were handed in
 
     def module(self, network: Network) -> Any:
         """Return a Gaussian network as a Bayesian network, with a module of its widths where there is a template.
@@ -108,29 +102,11 @@ def describe_bayesian_networks(
 ) -> BayesianNetworksWithSymmetry:
     """Return the networks with their descriptions and the symmetry that they share.
 
-    Parameters
-    ----------
-    inputs : sequence of NamedInput
-        Bayesian networks of any kind that has an adapter, and their files.
-    symmetry : Symmetry or path, optional
-        A symmetry or its file. Default: the one that inputs came with, or else that of the widest module, traced.
-    example : Tensor or tuple, optional
-        Arguments for a call of the modules; needed to trace and to prove.
-    module : torch.nn.Module or callable, optional
-        A module of the architecture, or a function that makes one, for models that have none.
-    rng : numpy.random.Generator
-        Draws the random group elements of the proof.
-    is_optional : bool
-        Whether to use the trivial symmetry, under which nothing moves, where none is stated and there is no example.
-    descriptions, description_files
-        What sites say of them, as ``with_descriptions`` takes it.
-
-    Raises
-    ------
-    InputError
-        Naming everything that is wrong with the models.
-    OptionError
-        If there is no symmetry, nor what it takes to trace one.
+    `symmetry` is one or its file; default: the one that inputs came with, or else that of the widest module, traced
+    with `example`. `module` is of the architecture, for models that have none; `rng` draws the random group elements of
+    the proof. `is_optional` takes the trivial symmetry, under which nothing moves, where none is stated and there is no
+    example. Descriptions are as ``with_descriptions`` takes them. Raises InputError, naming everything that is wrong
+    with the models. Raises OptionError if there is no symmetry, nor what it takes to trace one.
     """
     handed_in = make_template(module)
     bnns = with_site_descriptions(_read(inputs, handed_in), inputs, descriptions, description_files)
@@ -218,19 +194,9 @@ def with_site_descriptions(
 ) -> list[BayesianNetwork]:
     """Return networks with what their sites say of them: given, among the inputs, their own, or beside their files.
 
-    Parameters
-    ----------
-    bnns : sequence of BayesianNetwork
-        The networks.
-    inputs, descriptions, files
-        As ``networks.descriptions.inputs.with_descriptions`` takes them.
-
-    Raises
-    ------
-    InputError
-        Naming descriptions of other networks, and what contradicts each other.
-    OptionError
-        For `descriptions` that are not one for each network.
+    The arguments are as for ``networks.descriptions.inputs.with_descriptions``. Raises InputError, naming descriptions
+    of other networks, and what contradicts each other. Raises OptionError for `descriptions` that are not one for each
+    network.
     """
     stored = [  # by the names of a file, whose digest binds a description
         DescribedNetwork(named.name, named.label, bnn.stored_arrays, None, bnn.module, bnn.sha256, bnn.description)
@@ -270,10 +236,7 @@ def _template_rank(bnn: BayesianNetwork) -> tuple[int, str]:
 def _refuse_buffers(bnns: Sequence[BayesianNetwork], symmetry: Symmetry, names: Sequence[str]) -> None:
     """Raise for buffers that move with units, and for those in which modules differ: there is no posterior of them.
 
-    Raises
-    ------
-    InputError
-        Naming the buffers.
+    Raises InputError, naming the buffers.
     """
     moving = [
         key
@@ -281,11 +244,9 @@ def _refuse_buffers(bnns: Sequence[BayesianNetwork], symmetry: Symmetry, names: 
         if key not in names and not is_deviation(key) and any(axis.moves for axis in layout.axes)
     ]
     if moving:
-        raise InputError(
-            ", ".join(moving[:3]),
-            "moves with units, but is no parameter, so there is no posterior of it",
-            "use layer or instance normalisation instead of batch normalisation",
-        )
+        text = "moves with units, but is no parameter, so there is no posterior of it"
+        remedy = "use layer or instance normalisation instead of batch normalisation"
+        raise InputError(", ".join(moving[:3]), text, remedy)
     with_modules = [bnn for bnn in bnns if bnn.module is not None]
     problems = [
         Problem(

@@ -30,21 +30,11 @@ MERGE_ENTRY_BYTES = 8
 
 @dataclass(frozen=True, eq=False)
 class TensorReaders:
-    """One tensor in all models, in the base and in the Fisher diagonals.
+    """One tensor in all models, in the base and in the Fisher diagonals."""
 
-    Parameters
-    ----------
-    models : tuple of J readers
-        The tensor in every model.
-    base : TensorReader, optional
-        The tensor in the common start. Default: None.
-    information : tuple of J readers, optional
-        Its Fisher diagonal in every model. Default: empty.
-    """
-
-    models: tuple[TensorReader, ...]
-    base: TensorReader | None = None
-    information: tuple[TensorReader, ...] = ()
+    models: tuple[TensorReader, ...]  # (J,), the tensor in every model
+    base: TensorReader | None = None  # the tensor in the common start
+    information: tuple[TensorReader, ...] = ()  # (J,), its Fisher diagonal in every model
 
     @property
     def all(self) -> tuple[TensorReader, ...]:
@@ -95,12 +85,7 @@ def non_finite_problem(tensor: str, model: str) -> Problem:
 def piece_length(entry_bytes: int, max_entries: int = PIECE_ENTRIES) -> int:
     """Return the entries of a piece: as many whole blocks as the buffers hold, at least one.
 
-    Parameters
-    ----------
-    entry_bytes : int
-        Bytes of an entry in all readers together.
-    max_entries : int
-        Entries at most. Default: `PIECE_ENTRIES`.
+    `entry_bytes` are those of an entry in all readers together.
 
     Examples
     --------
@@ -114,14 +99,7 @@ def piece_length(entry_bytes: int, max_entries: int = PIECE_ENTRIES) -> int:
 def buffer_bytes(entry_bytes: int, n_readers: int, threads: int) -> int:
     """Return the bytes that buffers take at most.
 
-    Parameters
-    ----------
-    entry_bytes : int
-        Bytes of an entry in all readers together.
-    n_readers : int
-        Number of models, base and Fisher diagonals.
-    threads : int
-        Number of threads that compute.
+    `entry_bytes` are those of an entry in all readers together: models, base and Fisher diagonals.
     """
     pieces = N_PIECE_BUFFERS * piece_length(entry_bytes) * (entry_bytes + MERGE_ENTRY_BYTES)
     # Each thread has a block in 64 bits of every reader, as much again for what a method makes of it, and a few more.

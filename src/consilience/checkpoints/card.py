@@ -49,20 +49,9 @@ def merge_provenance(
 ) -> dict[str, Json]:
     """Return how a checkpoint came to be, as JSON values.
 
-    Parameters
-    ----------
-    recipe : mapping
-        The request, without paths.
-    inputs : MergeInputs
-        The checkpoints that were merged.
-    digests : mapping of Path to str
-        SHA-256 of every file that was read, by its resolved path.
-    files : mapping of str to str
-        SHA-256 of every file of weights that was written, by name.
-    details : mapping
-        Further results, such as how many units were moved.
-    notes : sequence of str
-        What a user should know of the merge, a line each.
+    `recipe` is the request without paths; `digests` are of every file that was read, by its resolved path; `files` of
+    every file of weights that was written, by name; `details` further results; `notes` what a user should know, a line
+    each.
     """
     roles = [("model", checkpoint) for checkpoint in inputs.models]
     roles += [] if inputs.base is None else [("base", inputs.base)]
@@ -98,10 +87,7 @@ def short_name(checkpoint: Checkpoint) -> str:
 def model_card(record: Mapping[str, Any]) -> str:
     """Return the model card of a merged checkpoint: Markdown, with the header that the hub reads.
 
-    Parameters
-    ----------
-    record : mapping
-        What `merge_provenance` returns.
+    `record` is what `merge_provenance` returns.
     """
     names = [entry["name"] for entry in record["inputs"] if entry["role"] == "model"]
     lines = [

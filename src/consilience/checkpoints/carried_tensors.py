@@ -19,8 +19,7 @@ from consilience.checkpoints.tensor_reader import ByteArray, TensorReader
 from consilience.errors import InputError, Problem
 from consilience.files.arrays import DTYPES
 from consilience.networks.carried_arrays import CARRIED_REMEDY
-from consilience.networks.entry_names import is_counter
-from consilience.networks.state_entries import is_extra_state
+from consilience.networks.entry_names import is_counter, is_extra_state
 
 _COMPARED_BYTES = 2**22
 """Bytes of a tensor that are compared at once. Chosen by hand."""
@@ -34,10 +33,7 @@ def with_carried_tensors(
 ) -> list[OutputShard]:
     """Return the files of the output with the models that counters are copied from.
 
-    Raises
-    ------
-    InputError
-        Naming all tensors of integers and truth values that are not the same in all models.
+    Raises InputError, naming all tensors of integers and truth values that are not the same in all models.
     """
     problems: list[Problem] = []
 
@@ -72,12 +68,7 @@ def with_carried_tensors(
 def is_constant(readers: TensorReaders, stored: Sequence[ByteArray]) -> bool:
     """Return whether a piece of a tensor is to the bit the same in all models and in the base, and not finite.
 
-    Parameters
-    ----------
-    readers : TensorReaders
-        The tensor's readers.
-    stored : sequence of arrays of bytes
-        The piece in every reader.
+    `stored` is the piece in every reader.
     """
     compared = len(readers.models) + (readers.base is not None)
     first, *others = stored[:compared]
@@ -106,10 +97,7 @@ def convert(stored: ByteArray, stored_type: FloatType, written_type: FloatType, 
 def refuse_other_constant(name: str, models: Sequence[TensorReader], size: int) -> None:
     """Raise for a tensor that has NaN or infinite values and is not to the bit the same in all models.
 
-    Raises
-    ------
-    InputError
-        Naming every model.
+    Raises InputError, naming every model.
     """
     first, *others = models
     nbytes = size * FLOAT_TYPES[first.dtype].itemsize  # of one type, or no piece would have been the same

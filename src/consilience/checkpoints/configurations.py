@@ -74,15 +74,7 @@ _REMEDY = "merge models of one architecture, or allow it if both mean the same (
 def compare_configurations(models: Sequence[Checkpoint]) -> tuple[list[Problem], list[str]]:
     """Return in which fields configurations must not differ and do, with both values, and what should be known.
 
-    Parameters
-    ----------
-    models : sequence of Checkpoint
-        The models, the first one being compared with all others; those without a configuration are left out.
-
-    Returns
-    -------
-    problems, notes : lists
-        Differences of what must agree, and of the rest.
+    The first model is compared with all others; those without a configuration are left out.
     """
     configured = [model for model in models if model.config]
     problems: list[Problem] = []
@@ -184,11 +176,6 @@ def compare_tokenizers(models: Sequence[Checkpoint]) -> list[Problem]:
     """Return which models have tokenizers that give other tokens than the first's, or the same other numbers.
 
     Models without a tokenizer beside them are left out.
-
-    Parameters
-    ----------
-    models : sequence of Checkpoint
-        The models.
     """
     problems: list[Problem] = []
     first: tuple[str, dict[str, Any]] | None = None

@@ -36,17 +36,8 @@ def open_fisher(path: Path, model: Checkpoint) -> tuple[Checkpoint, str | None]:
 
     A parameter that the model stores under several names (tied weights) has its diagonal under all of them.
 
-    Parameters
-    ----------
-    path : Path
-        A file that `consilience.save` wrote, or safetensors with a diagonal under every parameter's name.
-    model : Checkpoint
-        The model that it belongs to.
-
-    Raises
-    ------
-    FileFormatError
-        For what is no such file, and for one with factors, which an entry-by-entry merge cannot use.
+    `path` is a file that `consilience.save` wrote, or safetensors with a diagonal under every parameter's name. Raises
+    FileFormatError for what is no such file, and for one with factors, which an entry-by-entry merge cannot use.
     """
     stored_fisher = open_checkpoint(path, is_fisher=True)
     if not any(METADATA_KEY in file.header.metadata for file in stored_fisher.files):
@@ -72,19 +63,7 @@ def refuse_mismatched_fishers(
 ) -> None:
     """Raise when a diagonal was computed at other parameters than those of its model; reads the models once.
 
-    Parameters
-    ----------
-    models, fishers : tuples of J checkpoints
-        Every model and its diagonals.
-    digests : tuple of J texts or None
-        Digest of the parameters of every diagonal, where the file states it.
-    input_files : InputFiles
-        Reads the models.
-
-    Raises
-    ------
-    InputError
-        Naming the files.
+    `digests` are of the parameters of every diagonal, where its file states them.
     """
     problems = [
         Problem(
@@ -135,12 +114,7 @@ def diagonal_norms(
 ) -> Mapping[str, float]:
     """Return the Euclidean norm of every diagonal, as the facts "norm 0", "norm 1", ...; reads them once.
 
-    Parameters
-    ----------
-    fishers : tuple of J checkpoints
-        The diagonals.
-    read : callable
-        Gives entries of a tensor in float64, by checkpoint, name, number of the first entry and number of entries.
+    `read` gives entries of a tensor in float64, by checkpoint, name, number of the first entry and number of entries.
     """
     norms = {}
     for number, fisher in enumerate(fishers):

@@ -21,9 +21,8 @@ from consilience.checkpoints.header import SafetensorsHeader, StoredTensor, read
 from consilience.checks import Json
 from consilience.drawing.words import first_names
 from consilience.errors import FileFormatError, Problem
-from consilience.files.document import METADATA_KEY, parse_document, validate_document
+from consilience.files.document import METADATA_KEY, NETWORK, misplaced, parse_document, validate_document
 from consilience.files.foreign_formats import named_foreign, part_of_checkpoint
-from consilience.files.our_formats import NETWORK, misplaced
 from consilience.files.quantisation import quantisation_beside
 
 WEIGHTS = "model.safetensors"
@@ -52,49 +51,24 @@ _REMEDY = "save it with `save_pretrained(..., safe_serialization=True)`"
 
 @dataclass(frozen=True)
 class WeightFile:
-    """One file of weights, and what identifies its content without reading it.
+    """One file of weights, and what identifies its content without reading it."""
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    nbytes : int
-        Its length.
-    modified : int
-        Time of its last change, in nanoseconds.
-    header : SafetensorsHeader
-        Its tensors.
-    """
-
-    path: Path
-    nbytes: int
-    modified: int
-    header: SafetensorsHeader
+    path: Path  # the file
+    nbytes: int  # its length
+    modified: int  # time of its last change, in nanoseconds
+    header: SafetensorsHeader  # its tensors
 
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A checkpoint of which only headers have been read.
+    """A checkpoint of which only headers have been read."""
 
-    Parameters
-    ----------
-    name : str
-        Name in messages: the path as the user gave it.
-    files : tuple of WeightFile
-        Its files of weights.
-    tensors : mapping of str to (int, StoredTensor)
-        The tensors, in the order of files and of their bytes: number of the file, and place in it.
-    folder : Path, optional
-        Folder of configuration and tokenizer. Default: None, for a single file.
-    config : mapping, optional
-        The configuration. Default: empty.
-    """
-
-    name: str
-    files: tuple[WeightFile, ...]
+    name: str  # name in messages: the path as the user gave it
+    files: tuple[WeightFile, ...]  # its files of weights
+    # The tensors, in the order of files and of their bytes: number of the file, and place in it.
     tensors: Mapping[str, tuple[int, StoredTensor]]
-    folder: Path | None = None
-    config: Mapping[str, Json] = field(default_factory=dict)
+    folder: Path | None = None  # folder of configuration and tokenizer. Default: None, for a single file.
+    config: Mapping[str, Json] = field(default_factory=dict)  # the configuration
 
     @property
     def nbytes(self) -> int:
@@ -117,18 +91,8 @@ class _Index(BaseModel):
 def open_checkpoint(path: Path, is_fisher: bool = False) -> Checkpoint:
     """Return a checkpoint by its folder, its index file or its only file, headers read.
 
-    Parameters
-    ----------
-    path : Path
-        The folder or file.
-    is_fisher : bool
-        Whether it holds Fisher diagonals, whose reader says what else it is. Default: weights.
-
-    Raises
-    ------
-    FileFormatError
-        Naming every file that is missing, leads out of the folder, is not what its name says, or holds anything but
-        weights.
+    Of Fisher diagonals the reader says what else the file is. Raises FileFormatError, naming every file that is
+    missing, leads out of the folder, is not what its name says, or holds anything but weights.
     """
     try:
         if path.is_dir():
@@ -162,10 +126,7 @@ def adapter_folder(path: Path) -> Path | None:
 def open_adapter(folder: Path) -> Checkpoint:
     """Return the adapter in a folder, its header and its configuration read.
 
-    Raises
-    ------
-    FileFormatError
-        Where its configuration or its weights are missing, or not what their names say.
+    Raises FileFormatError where its configuration or its weights are missing, or not what their names say.
     """
     try:
         if not (folder / ADAPTER_WEIGHTS).is_file():
@@ -302,17 +263,7 @@ def _refuse_other_formats(checkpoint: Checkpoint) -> None:
 def read_config(folder: Path, name: str = "config.json") -> dict[str, Json]:
     """Return the configuration in a folder, empty where there is none.
 
-    Parameters
-    ----------
-    folder : Path
-        The folder.
-    name : str, optional
-        Name of the file. Default: that of a model's.
-
-    Raises
-    ------
-    FileFormatError
-        When it is not a JSON object, or leads out of the folder.
+    Raises FileFormatError when it is not a JSON object, or leads out of the folder.
     """
     path = folder / name
     if not path.is_file():

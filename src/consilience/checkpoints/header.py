@@ -22,24 +22,12 @@ REMEDY = "write it with safetensors.torch.save_file, or save_pretrained"
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in a file: its type, its shape and where its bytes are.
+    """A tensor in a file: its type, its shape and where its bytes are."""
 
-    Parameters
-    ----------
-    dtype : str
-        Type in the words of safetensors, such as "BF16".
-    shape : tuple of int
-        Lengths of the axes.
-    start : int
-        Position of its first byte in the file.
-    nbytes : int
-        Number of its bytes.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    nbytes: int
+    dtype: str  # type in the words of safetensors, such as "BF16"
+    shape: tuple[int, ...]  # lengths of the axes
+    start: int  # position of its first byte in the file
+    nbytes: int  # number of its bytes
 
     @property
     def size(self) -> int:
@@ -56,37 +44,18 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class SafetensorsHeader:
-    """Contents of a safetensors file, as its header states them.
+    """Contents of a safetensors file, as its header states them."""
 
-    Parameters
-    ----------
-    tensors : mapping of str to StoredTensor
-        The tensors, in the order of their bytes.
-    metadata : mapping of str to str, optional
-        Texts of the writer. Default: empty.
-    digest : str, optional
-        SHA-256 of the header. Default: empty.
-    """
-
-    tensors: Mapping[str, StoredTensor]
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    digest: str = ""
+    tensors: Mapping[str, StoredTensor]  # the tensors, in the order of their bytes
+    metadata: Mapping[str, str] = field(default_factory=dict)  # texts of the writer
+    digest: str = ""  # SHA-256 of the header
 
 
 def read_header(path: Path, remedy: str = REMEDY) -> SafetensorsHeader:
     """Return the header of a safetensors file; no more of the file is read, whatever the header says.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    remedy : str
-        What messages advise. Default: to write it with safetensors.
-
-    Raises
-    ------
-    FileFormatError
-        For a file that is missing, empty, truncated, a pickle, or anything but a valid safetensors file.
+    `remedy` is what messages advise. Raises FileFormatError for a file that is missing, empty, truncated, a pickle, or
+    anything but a valid safetensors file.
     """
     start = read_start(path, remedy)
     tensors = {
@@ -99,12 +68,7 @@ def read_header(path: Path, remedy: str = REMEDY) -> SafetensorsHeader:
 def header_bytes(tensors: Sequence[tuple[str, str, tuple[int, ...], int]], metadata: Mapping[str, str]) -> bytes:
     """Return the start of a safetensors file, up to the bytes of its first tensor.
 
-    Parameters
-    ----------
-    tensors : sequence of (name, type, shape, number of bytes)
-        The tensors, in the order of their bytes.
-    metadata : mapping of str to str
-        Texts of the writer.
+    Each tensor is (name, type, shape, number of bytes), in the order of their bytes.
 
     Examples
     --------

@@ -18,7 +18,7 @@ from consilience.errors import Problem
 from consilience.files.arrays import DTYPES
 from consilience.files.safetensors_header import ITEM_BITS
 from consilience.files.tensor_names import unfit_tensors
-from consilience.networks.state_entries import is_extra_state
+from consilience.networks.entry_names import is_extra_state
 from consilience.networks.weight_parts import REMOVAL, WeightParts, find_parts, unknown_parts
 
 _MAX_LISTED = 5
@@ -30,23 +30,13 @@ _TOKEN_MARKS = ("embed", "lm_head", "wte", "word_embeddings", "output.weight", "
 
 @dataclass(frozen=True, eq=False)
 class MergeInputs:
-    """The checkpoints of a merge.
+    """The checkpoints of a merge."""
 
-    Parameters
-    ----------
-    models : tuple of J checkpoints
-        The models to merge.
-    base : Checkpoint, optional
-        The common start, for methods that need one. Default: None.
-    fishers : tuple of J checkpoints, optional
-        Fisher diagonals of the models, tensors named as the parameters. Default: empty, for methods without.
-    digests : tuple of J texts or None, optional
-        Digest of the parameters at which each diagonal was computed, where its file states it. Default: empty.
-    """
-
-    models: tuple[Checkpoint, ...]
-    base: Checkpoint | None = None
+    models: tuple[Checkpoint, ...]  # (J,), the models to merge
+    base: Checkpoint | None = None  # the common start, for methods that need one
+    # (J,): Fisher diagonals of the models, tensors named as the parameters. Default: empty, for methods without.
     fishers: tuple[Checkpoint, ...] = ()
+    # (J,): Digest of the parameters at which each diagonal was computed, where its file states it.
     digests: tuple[str | None, ...] = field(default=())
 
     @property

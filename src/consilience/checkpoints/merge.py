@@ -12,20 +12,19 @@ import numpy as np
 from consilience.catalogue import suggestion
 from consilience.checkpoints.adapters.merge import PreparedAdapters, are_adapters, prepare_adapters, run_adapters
 from consilience.checkpoints.card import in_short
-from consilience.checkpoints.methods.table import make_tensor_method
+from consilience.checkpoints.methods import make_tensor_method
 from consilience.checkpoints.numbers import SAFETENSORS_NAMES
 from consilience.checkpoints.output import refuse_full_disk, refuse_output
 from consilience.checkpoints.plan import MergePlan
 from consilience.checkpoints.recipe import TensorRule, as_rules
 from consilience.checkpoints.request import MergeRequest, prepare
 from consilience.checkpoints.run import run
-from consilience.checks import is_count
+from consilience.checks import as_bytes, is_count
 from consilience.core.methods import Options
 from consilience.core.progress import Progress, seeded, shown
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count
 from consilience.errors import InputError, OptionError
-from consilience.files.sizes import as_bytes
 from consilience.networks.api import symmetry as traced_symmetry
 from consilience.networks.files import read_symmetry
 from consilience.networks.symmetry.symmetry import Symmetry
@@ -192,13 +191,10 @@ def merge(
     if not paths:
         raise InputError("models", "there are none", "give at least one checkpoint", "E-NEEDED")
     tensor_method = make_tensor_method(method, options)
-    if dtype is not None and dtype not in SAFETENSORS_NAMES:
-        text = f"expected one of {', '.join(SAFETENSORS_NAMES)}, found {dtype!r}{suggestion(dtype, SAFETENSORS_NAMES)}"
-        raise OptionError("dtype", text)
+    stored_type = _stored_type(dtype)
     seed, generator = seeded(rng)
     if threads is not None and not is_count(threads):
         raise OptionError("threads", f"expected a positive integer, found {threads!r}")
-    target = Path(output)
     request = MergeRequest(
         models=paths,
         method=tensor_method,
@@ -207,13 +203,26 @@ def merge(
         fishers=_paths(fishers or (), "fishers"),
         weights=weights,
         rules=as_rules(patterns),
-        dtype=None if dtype is None else SAFETENSORS_NAMES[dtype],
+        dtype=stored_type,
         shard_bytes=as_bytes(shard_bytes),
         symmetry=_symmetry(symmetry, module, example),
         seed=int(generator.integers(2**63)) if seed is None else seed,
         allow_differences=allow_differences,
     )
-    inputs = [*paths, *request.fishers, *(() if request.base is None else (request.base,))]
+    return _merge(request, Path(output), dry_run, resume, overwrite, threads, progress)
+
+
+def _merge(
+    request: MergeRequest,
+    target: Path,
+    dry_run: bool,
+    resume: bool,
+    overwrite: bool,
+    threads: int | None,
+    progress: bool | Progress,
+) -> Merge:
+    """Return what a request gives in its place, or with `dry_run` its plan."""
+    inputs = [*request.models, *request.fishers, *(() if request.base is None else (request.base,))]
     prepared = prepare_adapters(request, target) if are_adapters(request) else prepare(request, target)
     refuse_output(target, inputs, overwrite)
     if dry_run:
@@ -225,6 +234,16 @@ def merge(
         else:
             finished = run(prepared, target, resume, report, threads)
     return Merge(target, prepared.plan, finished.digests, finished.provenance, finished.notes, finished.resumed)
+
+
+def _stored_type(dtype: str | None) -> str | None:
+    """Return a type in the words of safetensors; None, for the first model's types, stays so."""
+    if dtype is None:
+        return None
+    if dtype not in SAFETENSORS_NAMES:
+        text = f"expected one of {', '.join(SAFETENSORS_NAMES)}, found {dtype!r}{suggestion(dtype, SAFETENSORS_NAMES)}"
+        raise OptionError("dtype", text)
+    return SAFETENSORS_NAMES[dtype]
 
 
 def _paths(values: Any, option: str) -> tuple[Path, ...]:

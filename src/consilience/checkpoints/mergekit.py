@@ -100,17 +100,8 @@ class _Slice:
 def from_mergekit(path: Path, document: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return a recipe of mergekit in the form of `MergeRecipe`, and notes on what has no counterpart.
 
-    Parameters
-    ----------
-    path : Path
-        The recipe's file, for messages, and for models that lie beside it.
-    document : mapping
-        Its content.
-
-    Raises
-    ------
-    FileFormatError
-        For what cannot be translated: by name, with what there is.
+    `path` is for messages, and for models that lie beside the recipe's file. Raises FileFormatError for what cannot be
+    translated: by name, with what there is.
     """
     _refuse_unknown(path, document)
     method = str(document["merge_method"])
@@ -320,10 +311,7 @@ class _Levels:
     def value(self, parameter: str, tensor: str, model: str | None, default: Any = None) -> Any:
         """Return the value of a parameter for a tensor of a model, or of all; the default where nobody gives one.
 
-        Raises
-        ------
-        FileFormatError
-            Without a value and a default, and for values that are none.
+        Raises FileFormatError without a value and a default, and for values that are none.
         """
         match = _LAYER.match(tensor)
         layer = int(match["number"]) if match else None

@@ -22,15 +22,9 @@ Floats = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class FloatType:
-    """A binary floating-point type.
+    """A binary floating-point type."""
 
-    Parameters
-    ----------
-    name : str
-        Name as in torch and ml_dtypes, such as "bfloat16".
-    """
-
-    name: str
+    name: str  # name as in torch and ml_dtypes, such as "bfloat16"
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:

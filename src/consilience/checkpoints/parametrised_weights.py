@@ -42,24 +42,12 @@ def merged_parts(treatments: Mapping[str, Treatment], weights: list[WeightParts]
 
 @dataclass(eq=False)
 class WeightMerger:
-    """Merges weights that are held in parts.
+    """Merges weights that are held in parts."""
 
-    Parameters
-    ----------
-    inputs : MergeInputs
-        The checkpoints.
-    stream : Stream
-        Merges tensors.
-    read : callable
-        Gives a tensor.
-    move : callable
-        Gives a weight with the units of a model moved.
-    """
-
-    inputs: MergeInputs
-    stream: Stream
-    read: ReadTensor
-    move: MoveUnits
+    inputs: MergeInputs  # the checkpoints
+    stream: Stream  # merges tensors
+    read: ReadTensor  # gives a tensor
+    move: MoveUnits  # gives a weight with the units of a model moved
 
     def __post_init__(self) -> None:
         self._last: tuple[str, Mapping[str, Array]] = ("", {})

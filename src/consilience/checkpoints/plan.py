@@ -17,71 +17,35 @@ from consilience.networks.weight_parts import WeightParts
 
 @dataclass(frozen=True)
 class Treatment:
-    """How a tensor is merged: a method and weights, or a copy of one model's tensor.
+    """How a tensor is merged: a method and weights, or a copy of one model's tensor."""
 
-    Parameters
-    ----------
-    method : TensorMethod or None
-        The method; None for a copy.
-    weights : tuple of J floats
-        Weight of each model.
-    source : int
-        Number of the model that is copied. Default: 0.
-    """
-
-    method: TensorMethod | None
-    weights: tuple[float, ...]
-    source: int = 0
+    method: TensorMethod | None  # the method; None for a copy
+    weights: tuple[float, ...]  # (J,), weight of each model
+    source: int = 0  # number of the model that is copied
 
 
 @dataclass(frozen=True)
 class MergedPart:
-    """A part of a weight that is merged as a whole.
+    """A part of a weight that is merged as a whole."""
 
-    Parameters
-    ----------
-    weight : WeightParts
-        The weight and its parts.
-    treatment : Treatment
-        How the weight is merged.
-    """
-
-    weight: WeightParts
-    treatment: Treatment
+    weight: WeightParts  # the weight and its parts
+    treatment: Treatment  # how the weight is merged
 
 
 @dataclass(frozen=True)
 class TensorTask:
-    """One tensor of the output.
+    """One tensor of the output."""
 
-    Parameters
-    ----------
-    name : str
-        Its name, the same in all models.
-    shape : tuple of int
-        Its shape.
-    dtype : str
-        Type in the output, in the words of safetensors.
-    nbytes : int
-        Number of its bytes in the output.
-    treatment : Treatment
-        How it is merged.
-    compared : bool
-        Whether a copied tensor (integers, truth values) must be the same in all models. Default: False.
-    part : MergedPart, optional
-        The weight that the tensor is a part of, after whose merge it is copied from memory. Default: None.
-    complex_type : str, optional
-        Type of a complex tensor in the output; shape and type are then those of its pairs of real numbers. Default:
-        None, for any other tensor.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    nbytes: int
-    treatment: Treatment
-    compared: bool = False
+    name: str  # its name, the same in all models
+    shape: tuple[int, ...]  # its shape
+    dtype: str  # type in the output, in the words of safetensors
+    nbytes: int  # number of its bytes in the output
+    treatment: Treatment  # how it is merged
+    compared: bool = False  # whether a copied tensor (integers, truth values) must be the same in all models
+    # The weight that the tensor is a part of, after whose merge it is copied from memory.
     part: MergedPart | None = None
+    # Type of a complex tensor in the output; shape and type are then those of its pairs of real numbers. Default: None,
+    # for any other tensor.
     complex_type: str | None = None
 
     @property
@@ -116,25 +80,14 @@ class OutputShard:
 
 @dataclass(frozen=True)
 class MergePlan:
-    """What a merge does, from headers alone.
+    """What a merge does, from headers alone."""
 
-    Parameters
-    ----------
-    shards : tuple of OutputShard
-        The files of the output.
-    bytes_in, bytes_out : int
-        Bytes that are read and written; a tensor that is read more than once (for a threshold or an angle) counts once.
-    memory : int
-        Bytes that are allocated at most, beside what Python and NumPy take anyway.
-    notes : tuple of str
-        What a user should know of the merge, a line each. Default: empty.
-    """
-
-    shards: tuple[OutputShard, ...]
+    shards: tuple[OutputShard, ...]  # the files of the output
+    # Bytes that are read and written; a tensor that is read more than once (for a threshold or an angle) counts once.
     bytes_in: int
     bytes_out: int
-    memory: int
-    notes: tuple[str, ...] = field(default=())
+    memory: int  # bytes that are allocated at most, beside what Python and NumPy take anyway
+    notes: tuple[str, ...] = field(default=())  # what a user should know of the merge, a line each
 
     @property
     def tensors(self) -> int:
@@ -150,16 +103,8 @@ def plan_tasks(
 ) -> list[TensorTask]:
     """Return what is done for every tensor, in the order of the first model's bytes.
 
-    Parameters
-    ----------
-    inputs : MergeInputs
-        The models, already checked against one another.
-    treatments : mapping of str to Treatment
-        How each tensor is merged, by name.
-    dtype : str or None
-        Type of floating-point tensors, in the words of safetensors; None keeps the first model's.
-    parts : mapping of str to MergedPart, optional
-        The tensors that are parts of a weight, by name. Default: none.
+    The models were checked against one another. `dtype` is in the words of safetensors; None keeps the first model's
+    types. `parts` are the tensors that are parts of a weight.
     """
     return [_task(inputs, name, treatments[name], dtype, parts.get(name)) for name in inputs.models[0].tensors]
 
@@ -200,14 +145,7 @@ def assign_shards(tasks: Sequence[TensorTask], shard_bytes: int, single: str | N
 
     In a file the tensors of wider numbers come first, so that each starts at a multiple of its width.
 
-    Parameters
-    ----------
-    tasks : sequence of TensorTask
-        The tensors.
-    shard_bytes : int
-        Bytes of tensors in a file, at most.
-    single : str or None
-        Name of the only file; None for as many as are needed.
+    `single` is the name of the only file; None for as many as are needed.
     """
     groups: list[list[TensorTask]] = [[]]
     group_bytes = 0

@@ -50,15 +50,7 @@ class MergeRecipe(BaseModel):
 def read_merge_recipe(path: Path) -> MergeRecipe:
     """Return the recipe in a YAML file, with paths relative to the working directory; recipes of mergekit as they are.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-
-    Raises
-    ------
-    FileFormatError
-        For a file that cannot be read, is not YAML, or has unknown or ill-typed keys.
+    Raises FileFormatError for a file that cannot be read, is not YAML, or has unknown or ill-typed keys.
     """
     document = read_document(path)
     if is_mergekit(document):
@@ -77,15 +69,7 @@ def read_merge_recipe(path: Path) -> MergeRecipe:
 def as_rules(patterns: Any) -> tuple[TensorRule, ...]:
     """Return rules from plain values.
 
-    Parameters
-    ----------
-    patterns : sequence of mappings or TensorRule, or None
-        The rules, in order of precedence.
-
-    Raises
-    ------
-    OptionError
-        Naming the rule that is not valid, and its fault.
+    Rules are in order of precedence. Raises OptionError, naming the rule that is not valid, and its fault.
 
     Examples
     --------

@@ -15,10 +15,10 @@ from consilience.checkpoints.configurations import compare_configurations, compa
 from consilience.checkpoints.fisher_files import open_fisher
 from consilience.checkpoints.folder import Checkpoint, open_checkpoint
 from consilience.checkpoints.inputs import MergeInputs, parts_in
+from consilience.checkpoints.methods import make_tensor_method
 from consilience.checkpoints.methods.average import TensorFisher
 from consilience.checkpoints.methods.base import TensorMethod
 from consilience.checkpoints.methods.slerp import SLERP
-from consilience.checkpoints.methods.table import make_tensor_method
 from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.parametrised_weights import merged_parts
 from consilience.checkpoints.plan import MergePlan, TensorTask, Treatment, assign_shards, plan_tasks
@@ -26,8 +26,7 @@ from consilience.checkpoints.recipe import TensorRule
 from consilience.checks import Json, as_weights
 from consilience.drawing.words import first_names
 from consilience.errors import InputError, OptionError, Problem
-from consilience.networks.entry_names import common_names, is_bookkeeping, is_counter
-from consilience.networks.state_entries import is_extra_state
+from consilience.networks.entry_names import common_names, is_bookkeeping, is_counter, is_extra_state
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.weight_parts import REMOVAL, WeightParts, plain_shapes
 
@@ -46,48 +45,22 @@ _HISTOGRAM_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, eq=False)
 class MergeRequest:
-    """Everything that ``merge`` was called with.
+    """Everything that ``merge`` was called with."""
 
-    Parameters
-    ----------
-    models : tuple of J paths
-        The models.
-    method : TensorMethod
-        Method of the tensors that no rule matches.
-    options : mapping, optional
-        Options that the user gave for it. Default: none.
-    base : Path, optional
-        The common start. Default: None.
-    fishers : tuple of J paths, optional
-        Files of Fisher diagonals. Default: none.
-    weights : array_like of shape (J,), optional
-        Weights as the user gave them. Default: equal weights.
-    rules : tuple of TensorRule, optional
-        What is different for some tensors. Default: nothing.
-    dtype : str, optional
-        Type of the output, in the words of safetensors. Default: the first model's types.
-    shard_bytes : int
-        Bytes of the tensors in a file of the output, at most.
-    symmetry : Symmetry, optional
-        Which axes move together, for an alignment before the merge. Default: units stay as they are numbered.
-    seed : int
-        Seed of random choices. Default: 0.
-    allow_differences : bool
-        Whether configurations and tokenizers that differ are noted instead of refused. Default: False.
-    """
-
-    models: tuple[Path, ...]
-    method: TensorMethod
-    options: Mapping[str, Any] = field(default_factory=dict)
-    base: Path | None = None
-    fishers: tuple[Path, ...] = ()
-    weights: Any = None
-    rules: tuple[TensorRule, ...] = ()
-    dtype: str | None = None
+    models: tuple[Path, ...]  # (J,), the models
+    method: TensorMethod  # method of the tensors that no rule matches
+    options: Mapping[str, Any] = field(default_factory=dict)  # options that the user gave for it
+    base: Path | None = None  # the common start
+    fishers: tuple[Path, ...] = ()  # (J,), files of Fisher diagonals
+    weights: Any = None  # (J,), weights as the user gave them. Default: equal weights.
+    rules: tuple[TensorRule, ...] = ()  # what is different for some tensors
+    dtype: str | None = None  # type of the output, in the words of safetensors. Default: the first model's types.
+    # Bytes of the tensors in a file of the output, at most.
     shard_bytes: int = 5 * 10**9  # as SHARD_BYTES of `merge`
+    # Which axes move together, for an alignment before the merge. Default: units stay as they are numbered.
     symmetry: Symmetry | None = None
-    seed: int = 0
-    allow_differences: bool = False
+    seed: int = 0  # seed of random choices
+    allow_differences: bool = False  # whether configurations and tokenizers that differ are noted instead of refused
 
     def document(self) -> dict[str, Json]:
         """Return the request as plain values without paths, for recipe and provenance; defaults are left out."""
@@ -110,21 +83,11 @@ class MergeRequest:
 
 @dataclass(frozen=True, eq=False)
 class PreparedMerge:
-    """A merge whose headers have been read and checked.
+    """A merge whose headers have been read and checked."""
 
-    Parameters
-    ----------
-    request : MergeRequest
-        The request.
-    inputs : MergeInputs
-        The checkpoints, opened.
-    plan : MergePlan
-        What is done with every tensor.
-    """
-
-    request: MergeRequest
-    inputs: MergeInputs
-    plan: MergePlan
+    request: MergeRequest  # the request
+    inputs: MergeInputs  # the checkpoints, opened
+    plan: MergePlan  # what is done with every tensor
 
 
 def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
@@ -189,12 +152,7 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
 def compare_inputs(inputs: MergeInputs, allow_differences: bool) -> tuple[list[Problem], list[str]]:
     """Return in what configurations and tokenizers differ: what keeps them from being merged, and what is noted.
 
-    Parameters
-    ----------
-    inputs : MergeInputs
-        The models, and their base.
-    allow_differences : bool
-        Whether what would keep them from being merged is noted too.
+    With `allow_differences` what would keep them from being merged is noted too.
     """
     checkpoints = [*inputs.models, *(() if inputs.base is None else (inputs.base,))]
     problems, notes = compare_configurations(checkpoints)
@@ -249,10 +207,7 @@ def _unusable_information(inputs: MergeInputs, treatments: Mapping[str, Treatmen
 def units_of(symmetry: Symmetry, inputs: MergeInputs) -> dict[str, int]:
     """Return the number of units of every group, which all models share.
 
-    Raises
-    ------
-    InputError
-        For shapes that do not fit the symmetry.
+    Raises InputError for shapes that do not fit the symmetry.
     """
     problems: list[Problem] = []
     units_by_model: list[dict[str, int]] = []
@@ -369,27 +324,9 @@ def treatments_by_tensor(
 ) -> tuple[dict[str, Treatment], list[Problem]]:
     """Return how every tensor is merged, and a line for each rule that applies to no tensor or not to a whole weight.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Names of the tensors.
-    count : int
-        Number of models, J.
-    method : TensorMethod
-        Method of the tensors that no rule matches.
-    options : mapping
-        Options that the user gave for that method; rules may add to them.
-    weights : array_like of shape (J,), optional
-        Weights where a rule gives none. None for equal weights.
-    rules : sequence of TensorRule
-        The rules, in order of precedence.
-    weights_in_parts : sequence of WeightParts, optional
-        Weights that are held in parts; a pattern that matches their names applies to all parts. Default: none.
-
-    Raises
-    ------
-    OptionError
-        For weights, methods and options that do not exist or do not fit.
+    `method` and `options` are for tensors that no rule matches; rules may add to the options. `weights` (J,) hold where
+    a rule gives none. Rules are in order of precedence; a pattern that matches a weight in `weights_in_parts` applies
+    to all its parts. Raises OptionError for weights, methods and options that do not exist or do not fit.
     """
     default = _treatment(method, weights, count, "weights")
     by_rule = [_rule_treatment(rule, method, options, weights, count) for rule in rules]
@@ -470,12 +407,8 @@ def with_common_names(
 ) -> tuple[MergeInputs, list[str], list[Problem]]:
     """Return the checkpoints under names in common, notes on what was left out, and prefixes that keep them apart.
 
-    Parameters
-    ----------
-    inputs : MergeInputs
-        The checkpoints, opened. Those with Fisher diagonals, which are of parameters by their names, keep theirs.
-    expected : collection of str, optional
-        Names of the arrays that a symmetry has. Default: what the checkpoints agree in.
+    Fisher diagonals, which are of parameters by their names, keep theirs. `expected` are the names that a symmetry has;
+    default: what the checkpoints agree in.
     """
     checkpoints = [*inputs.models, *(() if inputs.base is None else (inputs.base,))]
     shapes = [{name: stored.shape for name, (_, stored) in one.tensors.items()} for one in checkpoints]

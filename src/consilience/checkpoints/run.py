@@ -2,7 +2,7 @@
 
 **Weight matching of checkpoints that no memory holds**: every model's units into the order of the first model's.
 
-The coordinate descent of `ReBasin` over lazy arrays (``weight_matching.lazy_arrays``), model by model. Each model is
+The coordinate descent of `ReBasin` over lazy arrays (``weight_matching.state``), model by model. Each model is
 first matched by what its units receive, from the input to the output, and then by all that touches a unit until no
 group of units gains. That start need not be better than the order in which the units came; if the result is not closer
 to the first model than that order, it stays.
@@ -27,11 +27,19 @@ from consilience.checkpoints.carried_tensors import with_carried_tensors
 from consilience.checkpoints.fisher_files import diagonal_norms, refuse_mismatched_fishers
 from consilience.checkpoints.folder import Checkpoint
 from consilience.checkpoints.inputs import locate_tensor, parts_in
-from consilience.checkpoints.journal import PROVENANCE, PartialOutput, merge_identity, open_partial_output, publish
 from consilience.checkpoints.methods.average import TensorFisher
 from consilience.checkpoints.methods.base import Facts
 from consilience.checkpoints.numbers import FLOAT_TYPES
-from consilience.checkpoints.output import as_json, copy_companions, refuse_full_disk
+from consilience.checkpoints.output import (
+    PROVENANCE,
+    PartialOutput,
+    as_json,
+    copy_companions,
+    merge_identity,
+    open_partial_output,
+    publish,
+    refuse_full_disk,
+)
 from consilience.checkpoints.parametrised_weights import WeightMerger, combined
 from consilience.checkpoints.plan import TensorTask
 from consilience.checkpoints.request import SINGLE_FILE_SUFFIX, PreparedMerge, default_threads, units_of
@@ -48,9 +56,14 @@ from consilience.core.progress import Progress
 from consilience.core.provenance import library_versions
 from consilience.files.atomic import write_bytes
 from consilience.networks.methods.weight_matching.coordinate_descent import improve_model
-from consilience.networks.methods.weight_matching.lazy_arrays import LazyArrays, LazyModel, RecomputedProducts
 from consilience.networks.methods.weight_matching.match import match_incoming
-from consilience.networks.methods.weight_matching.state import MatchingState, has_matched_units
+from consilience.networks.methods.weight_matching.state import (
+    LazyArrays,
+    LazyModel,
+    MatchingState,
+    RecomputedProducts,
+    has_matched_units,
+)
 from consilience.networks.symmetry.axes import Layout
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection, move
@@ -58,24 +71,12 @@ from consilience.networks.symmetry.transport import Injection, move
 
 @dataclass(frozen=True, eq=False)
 class FinishedMerge:
-    """The output of a merge.
+    """The output of a merge."""
 
-    Parameters
-    ----------
-    digests : mapping of str to str
-        SHA-256 of every file of weights, by name.
-    provenance : mapping
-        How it was made.
-    notes : tuple of str
-        What a user should know of it, a line each.
-    resumed : int
-        Number of files that an interrupted run had finished.
-    """
-
-    digests: Mapping[str, str]
-    provenance: Mapping[str, Json]
-    notes: tuple[str, ...]
-    resumed: int
+    digests: Mapping[str, str]  # SHA-256 of every file of weights, by name
+    provenance: Mapping[str, Json]  # how it was made
+    notes: tuple[str, ...]  # what a user should know of it, a line each
+    resumed: int  # number of files that an interrupted run had finished
 
 
 def run(
@@ -177,24 +178,12 @@ def _align(prepared: PreparedMerge, input_files: InputFiles) -> CheckpointAlignm
 
 @dataclass(eq=False)
 class _Execution:
-    """A merge under way: where its tensors are read, and how far it is.
+    """A merge under way: where its tensors are read, and how far it is."""
 
-    Parameters
-    ----------
-    prepared : PreparedMerge
-        What is merged.
-    input_files : InputFiles
-        Its files, open.
-    alignment : CheckpointAlignment or None
-        Where units go; None where they stay.
-    progress : callable
-        Called with (bytes written, bytes in all).
-    """
-
-    prepared: PreparedMerge
-    input_files: InputFiles
-    alignment: CheckpointAlignment | None
-    progress: Progress
+    prepared: PreparedMerge  # what is merged
+    input_files: InputFiles  # its files, open
+    alignment: CheckpointAlignment | None  # where units go; None where they stay
+    progress: Progress  # called with (bytes written, bytes in all)
     written: int = 0
 
     @cached_property
@@ -322,14 +311,9 @@ ReadArray = Callable[[int, str], NDArray[np.float32]]
 
 @dataclass(frozen=True, eq=False)
 class CheckpointAlignment:
-    """Where the units of every model go.
+    """Where the units of every model go."""
 
-    Parameters
-    ----------
-    transports : tuple of J mappings of str to Injection
-        For every model the permutation of each group; the identity for the first model.
-    """
-
+    # (J,): For every model the permutation of each group; the identity for the first model.
     transports: tuple[Mapping[str, Injection], ...]
 
     @property

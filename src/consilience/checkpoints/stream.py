@@ -70,16 +70,8 @@ class _TensorMerge:
 class Stream:
     """The threads and buffers of a merge.
 
-    Parameters
-    ----------
-    threads : int
-        Number of threads that compute.
-    hashing : ThreadPoolExecutor
-        One thread for digests of the output.
-    seed : int
-        Seed of random choices.
-    piece : int
-        Entries of a piece at most, a multiple of `BLOCK_ENTRIES`. Default: `PIECE_ENTRIES`.
+    `hashing` has one thread, for digests of the output; `piece` is the most entries of a piece, a multiple of
+    `BLOCK_ENTRIES`.
     """
 
     def __init__(self, threads: int, hashing: ThreadPoolExecutor, seed: int, piece: int = PIECE_ENTRIES) -> None:
@@ -110,20 +102,9 @@ class Stream:
     ) -> str:
         """Write one file and return its SHA-256.
 
-        Parameters
-        ----------
-        shard : OutputShard
-            The file's tensors.
-        path : Path
-            The file.
-        readers_of : callable
-            Gives the readers of a tensor, when its turn comes.
-        facts_of : callable
-            Gives the facts about a tensor that are known before any survey.
-        input_position : callable
-            Key by which tensors are sorted: they are read in the order of the input, whatever that of the output.
-        on_written : callable
-            Called with the number of bytes of each finished tensor.
+        `readers_of` is asked when a tensor's turn comes; `facts_of` gives what is known before any survey. Tensors are
+        read in the order of `input_position`, whatever that of the output; `on_written` is called with the number of
+        bytes of each finished tensor.
         """
         head = shard.header
         starts, position = {}, len(head)

@@ -31,10 +31,7 @@ _CHUNK_BYTES = 2**22
 class RunningDigest:
     """The SHA-256 of a file whose bytes come by mostly in order; what does not is read again at the end.
 
-    Parameters
-    ----------
-    hashing : Executor
-        One thread, so that updates are made in the order in which they are submitted.
+    `hashing` has one thread, so that updates are made in the order in which they are submitted.
     """
 
     def __init__(self, hashing: Executor) -> None:
@@ -45,17 +42,8 @@ class RunningDigest:
     def feed(self, start: int, data: ByteArray | memoryview | bytes) -> Future[None] | None:
         """Take bytes of the file into the digest, where they continue it.
 
-        Parameters
-        ----------
-        start : int
-            Position of the first byte in the file.
-        data : bytes, or array of bytes
-            The bytes. They must not change until the future is done.
-
-        Returns
-        -------
-        future : Future or None
-            None for bytes that do not continue the digest.
+        `start` is the position of the first byte in the file. The bytes must not change until the future is done; None
+        for those that do not continue the digest.
         """
         view = data.data if isinstance(data, np.ndarray) else memoryview(data)
         stop = start + len(view)
@@ -77,12 +65,7 @@ class RunningDigest:
 class InputFiles:
     """All files of weights that a merge reads: read by one thread, a few of them open at a time.
 
-    Parameters
-    ----------
-    files : sequence of WeightFile
-        The files.
-    hashing : Executor
-        One thread for their digests.
+    `hashing` has one thread, for their digests.
     """
 
     def __init__(self, files: Sequence[WeightFile], hashing: Executor) -> None:
@@ -93,19 +76,8 @@ class InputFiles:
     def read(self, file: WeightFile, start: int, into: ByteArray) -> Future[None] | None:
         """Read bytes of a file into an array; the future is done when they have gone into its digest.
 
-        Parameters
-        ----------
-        file : WeightFile
-            The file.
-        start : int
-            Position of the first byte.
-        into : array of shape (n,)
-            Where the n bytes go.
-
-        Raises
-        ------
-        FileFormatError
-            When the file is shorter than when its header was read.
+        `start` is the position of the first byte in the file, and as many are read as `into` holds. Raises
+        FileFormatError when the file is shorter than when its header was read.
         """
         path = file.path.resolve()
         stream = self._stream(path)
@@ -139,10 +111,7 @@ class InputFiles:
     def refuse_changed(self) -> None:
         """Raise when a file is not the one whose header was read.
 
-        Raises
-        ------
-        InputError
-            Naming the files.
+        Raises InputError, naming the files.
         """
         problems = []
         for path, file in self._files.items():
@@ -172,18 +141,10 @@ def read_tensor(input_files: InputFiles, file: WeightFile, stored: StoredTensor)
 
 
 class TensorReader(Protocol):
-    """Reads the bytes of one tensor of one model.
+    """Reads the bytes of one tensor of one model."""
 
-    Attributes
-    ----------
-    dtype : str
-        Type of the entries, in the words of safetensors.
-    name : str
-        Name of the model in messages.
-    """
-
-    dtype: str
-    name: str
+    dtype: str  # type of the entries, in the words of safetensors
+    name: str  # name of the model in messages
 
     def fill(self, into: ByteArray, start: int) -> Future[None] | None:
         """Write the tensor's bytes from `start` on into an array, which must not change until the future is done."""

@@ -59,9 +59,8 @@ def _usage_problem(error: click.ClickException) -> Problem:
         options = flags_of(error.ctx.command)
         meant = did_you_mean(error.option_name.lstrip("-").replace("-", "_"), options)
         if meant:
-            return Problem(
-                "", f"No such option {error.option_name}", f"give {options[meant]}, if that was meant", "E-USAGE"
-            )
+            remedy = f"give {options[meant]}, if that was meant"
+            return Problem("", f"No such option {error.option_name}", remedy, "E-USAGE")
     return Problem("", text).coded("E-USAGE")
 
 
@@ -71,9 +70,7 @@ def _exit_with(problems: Sequence[Problem], status: int) -> NoReturn:
     from consilience.cli.shell_wording import problem_of_the_command
     from consilience.drawing.words import printable
 
-    coded = [
-        problem_of_the_command(problem).coded("E-SYSTEM") for problem in problems
-    ]  # those of this library have a code
+    coded = [problem_of_the_command(problem).coded("E-SYSTEM") for problem in problems]  # those of ours have a code
     _print_json(coded)
     for problem in coded:
         echo_marked("consilience:", printable(problem), "red")

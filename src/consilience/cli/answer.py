@@ -28,10 +28,8 @@ def _naming_density(density: str | None) -> Iterator[None]:
         if density is None:
             raise
         called = f"--density {density}"
-        raise type(error)(
-            problem.without_subject().about(called) if problem.subject == "module" else problem
-            for problem in error.problems
-        ) from error
+        named = (one.without_subject().about(called) if one.subject == "module" else one for one in error.problems)
+        raise type(error)(named) from error
 
 
 @click.command()

@@ -28,8 +28,8 @@ from consilience.checks import Array, Json, Labels
 from consilience.cli.json_output import echo_json, json_option
 from consilience.core.features import Features
 from consilience.core.fusion import Fusion
-from consilience.core.paired import PairedDifference, paired_difference
 from consilience.core.provenance import library_versions
+from consilience.core.scores import PairedDifference, paired_difference
 from consilience.drawing.comparison import comparison_drawing
 from consilience.errors import InputError
 from consilience.files.atomic import write_bytes
@@ -60,6 +60,9 @@ FUSED: Final = "fused"
 """Name of the default fusion, which is the first row and what all others are compared with."""
 POOLED: Final = "all data pooled"
 
+_DIGITS: Final = {"log_density": 2, "mutual_information": 3}
+"""Scores that are shown, and digits after the point of each."""
+
 _PRODUCT_SIZE: Final = 600
 """Rows of the square matrices whose product calibrates the estimate: a few milliseconds, enough to be timed."""
 _PRODUCTS_TO_START: Final = 100.0
@@ -73,42 +76,20 @@ PrintLine = Callable[[str], Any]
 
 @dataclass(frozen=True, eq=False)
 class _Repetition:
-    """The results of one seed.
+    """The results of one seed."""
 
-    Parameters
-    ----------
-    densities : dict of str to ndarray of shape (n_held_out,)
-        Log predictive density of every held-out digit under each model, in nats; the default fusion first.
-    columns : dict of str to dict of str to float
-        Of each model the means of all scores, by their names in ``demo.json``.
-    fusion : Fusion
-        The recommended fusion.
-    labels : list of str
-        The commonest digit of each local component (L,).
-    """
-
+    # (n_held_out,), log predictive density of every held-out digit under each model, in nats; the default fusion first
     densities: dict[str, Array]
-    columns: dict[str, dict[str, float]]
-    fusion: Fusion
-    labels: list[str]
+    columns: dict[str, dict[str, float]]  # of each model the means of all scores, by their names in ``demo.json``
+    fusion: Fusion  # the recommended fusion
+    labels: list[str]  # the commonest digit of each local component (L,)
 
 
 def run_demo(folder: Path, seeds: int, print_line: PrintLine) -> None:
     """Run the demo in `folder`: site files, fused files, ``demo.json``, ``demo.svg`` and ``report.html``.
 
-    Parameters
-    ----------
-    folder : Path
-        Where to write; made where it does not exist.
-    seeds : int
-        Number of repetitions, with seeds 0, 1, ...
-    print_line : callable
-        Gets every line of the demo's story.
-
-    Raises
-    ------
-    InputError
-        When the folder cannot be made or written to.
+    `seeds` is the number of repetitions, with seeds 0, 1, ...; `print_line` gets every line of the story. Raises
+    InputError when the folder cannot be made or written to.
     """
     started = time.process_time()
     seconds = estimated_seconds(seeds)
@@ -199,17 +180,11 @@ def _fit_mixture(values: Array, components: int, seed: int) -> Any:
     from sklearn.mixture import BayesianGaussianMixture
 
     model = BayesianGaussianMixture(
-        n_components=components,
-        weight_concentration_prior_type="dirichlet_distribution",
-        weight_concentration_prior=1.0,
-        mean_prior=np.zeros(DIM),
-        mean_precision_prior=1.0,
-        degrees_of_freedom_prior=DIM + 2,
-        covariance_prior=np.eye(DIM),
-        n_init=INITIALISATIONS,
-        max_iter=500,
+        n_components=components, weight_concentration_prior_type="dirichlet_distribution",
+        weight_concentration_prior=1.0, mean_prior=np.zeros(DIM), mean_precision_prior=1.0,
+        degrees_of_freedom_prior=DIM + 2, covariance_prior=np.eye(DIM), n_init=INITIALISATIONS, max_iter=500,
         random_state=seed,
-    )
+    )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return model.fit(values)
@@ -319,15 +294,9 @@ def _format_table(table: dict[str, dict[str, list[float]]], differences: dict[st
         if name.startswith("site "):
             continue
         ahead = f"{differences[name].mean:+.2f} ± {differences[name].margin:.2f}" if name in differences else ""
-        rows.append(
-            (
-                name,
-                _mean_and_deviation(columns["log_density"], 2),
-                ahead,
-                _mean_and_deviation(columns["mutual_information"], 3),
-                f"{np.mean(columns['components']):.{0 if n_seeds == 1 else 1}f}",
-            )
-        )
+        density, agreement = (_mean_and_deviation(columns[one], n) for one, n in _DIGITS.items())
+        components = f"{np.mean(columns['components']):.{0 if n_seeds == 1 else 1}f}"
+        rows.append((name, density, ahead, agreement, components))
     widths = [max(len(row[column]) for row in [("", *titles), *rows]) for column in range(5)]
     lines = []
     for name, *cells in [("", *titles), *rows]:
@@ -341,24 +310,15 @@ def _format_table(table: dict[str, dict[str, list[float]]], differences: dict[st
 
 def _mean_and_deviation(values: list[float], digits: int) -> str:
     """Return the mean over seeds, with the standard deviation where there are several."""
-    deviation = f" ± {_standard_deviation(np.array(values)):.{digits}f}" if len(values) > 1 else ""
+    deviation = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
     return f"{np.mean(values):.{digits}f}{deviation}"
 
 
 def _sentences(differences: dict[str, PairedDifference]) -> list[str]:
     """Return sentences on the differences: what the default fusion is ahead of, behind, or not distinguished from."""
     texts = {1: "fused is ahead of", -1: "fused is behind", 0: "fused is not distinguished from"}
-    lines = []
-    for sign, text in texts.items():
-        names = [name for name, difference in differences.items() if difference.sign == sign]
-        if names:
-            lines.append(f"{text}: {'; '.join(names)}")
-    return lines
-
-
-def _standard_deviation(values: Array) -> float:
-    """Return the sample standard deviation; 0 for one value."""
-    return float(values.std(ddof=1)) if len(values) > 1 else 0.0
+    names = {sign: [name for name, one in differences.items() if one.sign == sign] for sign in texts}
+    return [f"{text}: {'; '.join(names[sign])}" for sign, text in texts.items() if names[sign]]
 
 
 def _settings(seeds: int) -> dict[str, Json]:
@@ -385,9 +345,10 @@ def _settings(seeds: int) -> dict[str, Json]:
 
 def _draw_comparison(path: Path, table: dict[str, dict[str, list[float]]], first: _Repetition) -> None:
     names = [name for name in table if not name.startswith("site ")]
+    titles = ("Log predictive density, nats per digit", "Adjusted mutual information with digits")
     scores = [
-        ("Log predictive density, nats per digit", np.array([table[name]["log_density"] for name in names]), 2),
-        ("Adjusted mutual information with digits", np.array([table[name]["mutual_information"] for name in names]), 3),
+        (title, np.array([table[name][score] for name in names]), digits)
+        for title, (score, digits) in zip(titles, _DIGITS.items(), strict=True)
     ]
     matching = first.fusion.matching
     meaning = "commonest digit of the site's component"

@@ -80,7 +80,7 @@ def describe(
     The description is written beside the network, as SITE.description.safetensors beside SITE.safetensors, and with
     --output the network too, with its symmetry, so that files alone can be fused. Send both.
     """
-    from consilience.api.kinds import inspect_file, kind_of_file  # here with the others, since networks only need them
+    from consilience.api.kinds import kind_of_file  # here with the others, since networks only need them
     from consilience.cli.modules import import_module, make_example
 
     if (adapter := _estimator_called(network)) is not None:
@@ -94,9 +94,7 @@ def describe(
     target = description_path(network if output is None else output)
     wrote = [target] if output is None else [output, target]
     for path in reversed(wrote):
-        refuse_unwritable(path)
-        if any(path.resolve() == other.resolve() for other in (network, data)):
-            raise InputError(path, "is read here", "give another output", "E-OUTPUT")
+        refuse_unwritable(path, network, data)
     template = import_module(module, "--module")
     stated: dict[str, Any] = {"example": make_example(example, template)} if example else {}
     if classes is not None:
@@ -106,6 +104,13 @@ def describe(
     described = kind.describe_file(network, template, data, is_rewritten=output is not None, **keywords)
     cs.save(described.description if output is None else described, wrote[0])
     notes = () if described.symmetry is None else described.symmetry.notes
+    _print_written(target, notes, wrote, quiet, as_json)
+
+
+def _print_written(target: Path, notes: Sequence[str], wrote: Sequence[Path], quiet: bool, as_json: bool) -> None:
+    """Print what is in the file of a description or of sums, and which files were written."""
+    from consilience.api.kinds import inspect_file  # here and above, since the other commands start without it
+
     if as_json:
         echo_json({"description": inspect_file(target).document, "notes": notes, "wrote": wrote})
     elif not quiet:
@@ -124,14 +129,8 @@ def _refuse_network_options(options: Mapping[str, Any]) -> None:
 
 def _estimator_called(name: Path) -> EstimatorAdapter | None:
     """Return the adapter of an estimator of scikit-learn by its name; None for the path of a file."""
-    return next(
-        (
-            adapter
-            for adapter in ESTIMATORS
-            if str(name) in (adapter.class_name, adapter.kind) and adapter.module.startswith("sklearn.")
-        ),
-        None,
-    )
+    known = (adapter for adapter in ESTIMATORS if adapter.module.startswith("sklearn."))
+    return next((adapter for adapter in known if str(name) in (adapter.class_name, adapter.kind)), None)
 
 
 def _describe_estimator(
@@ -139,13 +138,9 @@ def _describe_estimator(
     as_json: bool,
 ) -> None:  # fmt: skip
     """Fit an estimator to the rows of a file, and write its sums."""
-    from consilience.api.kinds import inspect_file
-
     if output is None:
         raise click.UsageError("Missing option '--output', the file for the sums of the estimator.")
-    refuse_unwritable(output)
-    if output.resolve() == data.resolve():
-        raise InputError(output, "is read here", "give another output", "E-OUTPUT")
+    refuse_unwritable(output, data)
     X, y, names = read_labelled(data, adapter.needs)
     model = new_estimator(adapter.module, adapter.class_name, parse_settings(settings))
     try:
@@ -154,16 +149,11 @@ def _describe_estimator(
         if str(error).startswith("Unknown label type"):  # scikit-learn goes on with all values
             text = f"a {adapter.class_name} needs classes, and the targets are numbers that are not whole"
             raise InputError(data, text, "give the class of each row as y, or in the last column of a .csv") from error
-        raise InputError(
-            data, f"a {adapter.class_name} cannot be fitted to it: {str(error).splitlines()[0][:200]}"
-        ) from error
+        reason = f"a {adapter.class_name} cannot be fitted to it: {str(error).splitlines()[0][:200]}"
+        raise InputError(data, reason) from error
     features = None if names is None else Features(names=names)
     cs.save(fitted, output, data=X if y is None else (X, y), features=features, min_count=min_count)
-    if as_json:
-        echo_json({"description": inspect_file(output).document, "notes": [], "wrote": [output]})
-    elif not quiet:
-        click.echo(table(inspect_file(output).rows))
-        click.echo(f"wrote {output}")
+    _print_written(output, (), [output], quiet, as_json)
 
 
 def _missing_module(network: Path) -> click.UsageError:
@@ -171,6 +161,5 @@ def _missing_module(network: Path) -> click.UsageError:
     meant = "" if network.exists() else did_you_mean(network, [one.class_name for one in ESTIMATORS])
     if meant:
         return click.UsageError(f"{network} is no file and no estimator, did you mean {meant}?")
-    return click.UsageError(
-        "Missing option '--module', which networks need; for an estimator give its name, such as GaussianNB."
-    )
+    text = "Missing option '--module', which networks need; for an estimator give its name, such as GaussianNB."
+    return click.UsageError(text)

@@ -53,9 +53,8 @@ def doctor(as_json: bool) -> None:
     click.echo("")
     for extra in report["extras"]:
         if extra["missing"]:
-            echo_prose(
-                f"{extra['name']:12} missing {', '.join(extra['missing'])}: would bring {extra['brings']};", INDENT
-            )
+            missing = ", ".join(extra["missing"])
+            echo_prose(f"{extra['name']:12} missing {missing}: would bring {extra['brings']};", INDENT)
             echo_prose(f"{'':12} pip install 'consilience[{extra['name']}]'", INDENT)
         else:
             installed = ", ".join(f"{name} {number}" for name, number in extra["installed"].items())
@@ -75,12 +74,8 @@ def examine() -> dict[str, Any]:
         })  # fmt: skip
     versions = {"consilience": version("consilience"), "python": platform.python_version()}
     versions |= {name: version(name) for name in ("numpy", "scipy", "scikit-learn", "safetensors")}
-    return {
-        "versions": versions | {"platform": platform.platform()},
-        "extras": extras,
-        "devices": _devices(),
-        "cores": os.cpu_count() or 1,
-    }
+    versions |= {"platform": platform.platform()}
+    return {"versions": versions, "extras": extras, "devices": _devices(), "cores": os.cpu_count() or 1}
 
 
 def _libraries_of(extra: str) -> list[str]:

@@ -11,7 +11,6 @@ import consilience as cs
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.options import module_option
 from consilience.drawing.words import format_count, printable
-from consilience.errors import InputError
 from consilience.files.atomic import refuse_unwritable
 from consilience.networks.fisher.information import KINDS, LIKELIHOODS
 
@@ -33,10 +32,7 @@ from consilience.networks.fisher.information import KINDS, LIKELIHOODS
 )
 @click.option("--noise", default=1.0, show_default=True, help="Standard deviation of a gaussian likelihood.")
 @click.option(
-    "--n-draws",
-    "n_draws",
-    type=click.IntRange(1),
-    help="Outcomes drawn for each input.  [default: the expectation]",
+    "--n-draws", "n_draws", type=click.IntRange(1), help="Outcomes drawn for each input.  [default: the expectation]"
 )
 @click.option(
     "--prior-precision",
@@ -46,10 +42,7 @@ from consilience.networks.fisher.information import KINDS, LIKELIHOODS
 )
 @click.option("--rank", default=256, show_default=True, type=click.IntRange(1), help="Directions kept at most.")
 @click.option(
-    "--n-observations",
-    "n_observations",
-    type=float,
-    help="How many the site has, where the data are some of them.",
+    "--n-observations", "n_observations", type=float, help="How many the site has, where the data are some of them."
 )
 @click.option(
     "--min-count", "minimum", default=100, show_default=True, type=click.IntRange(1), help="Fewer inputs are refused."
@@ -69,13 +62,10 @@ def fisher(
     from consilience.networks.evaluate import module_of_file
     from consilience.networks.module_inputs import read_inputs
 
-    refuse_unwritable(output)
-    if any(output.resolve() == other.resolve() for other in (network, data)):
-        raise InputError(output, "is read here", "give another output", "E-OUTPUT")
+    refuse_unwritable(output, network, data)
     loaded_module = module_of_file(network, import_module(module, "--module"))
-    information = cs.fisher(
-        loaded_module, read_inputs(data, loaded_module), rng=seed, progress=not (quiet or as_json), **options
-    )
+    inputs = read_inputs(data, loaded_module)
+    information = cs.fisher(loaded_module, inputs, rng=seed, progress=not (quiet or as_json), **options)
     cs.save(information, output)
     if as_json:
         echo_json({

@@ -56,9 +56,7 @@ def fuse(
         echo_json({
             "method": fusion.provenance.get("method"),
             "inputs": [one.get("name") for one in fusion.provenance.get("inputs", ())],
-            "in_short": fusion.in_short,
-            "verdict": fusion.verdict.to_json(),
-            "summary": fusion.summary(),
+            "in_short": fusion.in_short, "verdict": fusion.verdict.to_json(), "summary": fusion.summary(),
             "wrote": wrote,
         })  # fmt: skip
     elif not quiet:

@@ -79,9 +79,8 @@ def head(
     noise = _noise({name: options.pop(name) for name in ("epsilon", "delta", "norm_bound") if name in options})
     computed = _features({"module": module, "convolutions": convolutions, "fourier": fourier}, options, inputs)
     labels = None if classes is None else parse_classes(classes)
-    fitted = learners.Head(kind, features=computed).fit(
-        inputs, targets, classes=labels, min_count=min_count, noise=noise
-    )
+    learner = learners.Head(kind, features=computed)
+    fitted = learner.fit(inputs, targets, classes=labels, min_count=min_count, noise=noise)
     cs.save(fitted, output, min_count=min_count)
     if as_json:
         echo_json({"description": inspect_file(output).document, "wrote": [output]})
@@ -103,10 +102,7 @@ def _noise(options: Mapping[str, float]) -> GaussianMechanism | None:
 def _features(kinds: Mapping[str, Any], options: Mapping[str, Any], inputs: AnyArray) -> Any:
     """Return what computes the features of rows; None where rows are features.
 
-    Raises
-    ------
-    OptionError
-        For several kinds of features, and for options of other kinds than the one given.
+    Raises OptionError for several kinds of features, and for options of other kinds than the one given.
     """
     from consilience import features
 

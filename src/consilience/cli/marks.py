@@ -25,14 +25,8 @@ def terminal_width() -> int:
 def echo_prose(text: str, indent: str = "  ") -> None:
     """Print lines to stdout, those that are too wide for the terminal broken between words.
 
-    In a pipe or file a line stays whole, for those who search it, unless COLUMNS is set.
-
-    Parameters
-    ----------
-    text : str
-        The lines.
-    indent : str, optional
-        What stands before the rest of a line that was broken. Default: two spaces.
+    In a pipe or file a line stays whole, for those who search it, unless COLUMNS is set. `indent` stands before the
+    rest of a line that was broken.
     """
     if not (sys.stdout.isatty() or os.environ.get("COLUMNS")):
         click.echo(text)
@@ -48,14 +42,7 @@ def echo_prose(text: str, indent: str = "  ") -> None:
 def echo_marked(mark: str, text: str, colour: str) -> None:
     """Print a line to stderr; its mark is coloured on a terminal, unless NO_COLOR is set (no-color.org).
 
-    Parameters
-    ----------
-    mark : str
-        What the line begins with.
-    text : str
-        The rest, without control characters.
-    colour : str
-        A colour of the terminal, such as "red".
+    The text is without control characters.
     """
     wanted = None if not os.environ.get("NO_COLOR") else False  # None: click looks whether it is a terminal
     click.echo(f"{click.style(mark, fg=colour, bold=True)} {text}", err=True, color=wanted)

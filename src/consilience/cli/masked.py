@@ -51,22 +51,16 @@ def flower_connection(
 
 @dataclass(frozen=True)
 class MaskedOptions:
-    """Options of a site in a masked round.
+    """Options of a site in a masked round."""
 
-    Parameters
-    ----------
-    signing_key, signing_keys, work, receive, timeout, min_count
-        As for `send_masked`.
-    quiet, as_json : bool
-        What is printed.
-    """
-
+    # signing_key, signing_keys, work, receive, timeout, min_count: as for `send_masked`
     signing_key: Path | None
     signing_keys: Path | None
     work: Path | None
     receive: Path | None
     timeout: float
     min_count: float
+    # quiet, as_json: what is printed
     quiet: bool
     as_json: bool
 
@@ -78,10 +72,11 @@ class MaskedOptions:
         *,
         flower: str | None,
         connection: dict[str, Any],
+        fisher: Path | None,
         **more: Any,
     ) -> None:
-        """Take part with a file, and print what came of it."""
-        arguments = {**self._arguments(), **more}
+        """Take part with a file, and print what came of it; `fisher` is the description of its network."""
+        arguments = {**self._arguments(), "description": fisher, **more}
         if flower is None:
             self._print_sent(send_masked(file, *place_and_site(place, site, connection), **arguments))
         else:
@@ -101,15 +96,8 @@ class MaskedOptions:
     def _arguments(self) -> dict[str, Any]:
         if self.signing_key is None:
             raise click.UsageError("--masked takes --signing-key, the Ed25519 key of this site.")
-        return {
-            "signing_key": self.signing_key,
-            "signing_keys": self.signing_keys,
-            "work": self.work,
-            "receive": self.receive,
-            "timeout": self.timeout,
-            "min_count": self.min_count,
-            "say": self._say,
-        }
+        names = ("signing_key", "signing_keys", "work", "receive", "timeout", "min_count")
+        return {**{name: getattr(self, name) for name in names}, "say": self._say}
 
     def _say(self, line: str) -> None:
         """Print a line; what is said before anything is sent is a warning."""

@@ -58,38 +58,21 @@ def merge(
     options = dict(plan.options)
     refuse_reserved(options, _MERGE_KEYWORDS)
     merged = cs.merge(
-        plan.models,
-        plan.output,
-        plan.method,
-        base=plan.base,
-        weights=plan.weights,
-        dtype=plan.dtype,
-        shard_bytes=SHARD_BYTES if plan.shard_size is None else plan.shard_size,
-        fishers=plan.fishers,
-        symmetry=plan.symmetry,
-        patterns=plan.tensors,
-        allow_differences=allow_differences,
-        rng=plan.seed,
-        resume=not restart,
-        overwrite=overwrite,
-        dry_run=dry_run,
-        threads=threads,
-        progress=not (quiet or as_json),
+        plan.models, plan.output, plan.method, base=plan.base, weights=plan.weights, dtype=plan.dtype,
+        shard_bytes=SHARD_BYTES if plan.shard_size is None else plan.shard_size, fishers=plan.fishers,
+        symmetry=plan.symmetry, patterns=plan.tensors, allow_differences=allow_differences, rng=plan.seed,
+        resume=not restart, overwrite=overwrite, dry_run=dry_run, threads=threads, progress=not (quiet or as_json),
         **options,
-    )
+    )  # fmt: skip
     notes = (*plan.notes, *merged.notes)
     if as_json:
+        files = [
+            {"name": shard.name, "bytes": shard.nbytes, "sha256": merged.digests.get(shard.name)}
+            for shard in merged.plan.shards
+        ]
         echo_json({
-            "in_short": in_short(len(plan.models)),
-            "tensors": merged.plan.tensors,
-            "files": [
-                {"name": shard.name, "bytes": shard.nbytes, "sha256": merged.digests.get(shard.name)}
-                for shard in merged.plan.shards
-            ],
-            "bytes_in": merged.plan.bytes_in,
-            "memory": merged.plan.memory,
-            "notes": notes,
-            "resumed": merged.resumed,
+            "in_short": in_short(len(plan.models)), "tensors": merged.plan.tensors, "files": files,
+            "bytes_in": merged.plan.bytes_in, "memory": merged.plan.memory, "notes": notes, "resumed": merged.resumed,
             "wrote": [] if dry_run else [merged.output],
         })  # fmt: skip
     elif not quiet:
@@ -108,14 +91,7 @@ _MERGE_KEYWORDS = {
 def _complete_recipe(recipe: MergeRecipe, models: Sequence[str], settings: dict[str, Any]) -> MergeRecipe:
     """Return the recipe with what the command line adds to it or replaces in it.
 
-    Parameters
-    ----------
-    recipe : MergeRecipe
-        The recipe's file, or an empty one.
-    models : sequence of str
-        Checkpoints on the command line; they replace those of the recipe.
-    settings : dict of str to value
-        The options of the command line, None or empty where they were left out.
+    Models replace those of the recipe; settings are None or empty where they were left out.
     """
     weights = settings.pop("weights")
     update: dict[str, Any] = {

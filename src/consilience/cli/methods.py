@@ -13,8 +13,8 @@ import click
 
 from consilience.bayesian.methods import BAYESIAN_METHODS
 from consilience.catalogue import suggestion
+from consilience.checkpoints.methods import TENSOR_METHODS
 from consilience.checkpoints.methods.base import TensorMethod
-from consilience.checkpoints.methods.table import TENSOR_METHODS
 from consilience.checks import Json
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import INDENT, echo_prose, terminal_width
@@ -150,23 +150,15 @@ def _format_default(value: Any) -> str:
 def _method_json(title: str, method: AnyMethod) -> dict[str, Json]:
     """Return a method with its options as JSON values."""
     meanings = option_meanings(method)
-    return {
-        "name": method.name,
-        "models": title,
-        "summary": method.summary,
-        "needs": method.needs,
-        "gives": method.gives,
-        "paper": method.paper,
-        "options": [
-            {
-                "name": option.name,
-                "default": None if option.default is MISSING else option.default,
-                "type": meanings[option.name][0],
-                "meaning": meanings[option.name][1],
-            }
-            for option in fields(method)
-        ],
-    }
+    options = [
+        {
+            "name": option.name, "default": None if option.default is MISSING else option.default,
+            "type": meanings[option.name][0], "meaning": meanings[option.name][1],
+        }
+        for option in fields(method)
+    ]  # fmt: skip
+    parts = ("name", "summary", "needs", "gives", "paper")
+    return {"models": title, **{part: getattr(method, part) for part in parts}, "options": options}
 
 
 def _print_method(method: AnyMethod, *, explain: bool) -> None:

@@ -31,25 +31,9 @@ _MAX_EXAMPLE_ENTRIES = 2**28
 def import_module(text: str, option: str) -> nn.Module:
     """Return the torch module that ``PKG.MOD:CALLABLE`` names: an instance, or what the callable makes; in eval mode.
 
-    The current folder is looked in first, as ``python -m`` does.
-
-    Parameters
-    ----------
-    text : str
-        Name of a Python module, a colon, and the name in it: a torch module, its class, or a function without
-        arguments.
-    option : str
-        The option of the command line that named it, for messages.
-
-    Returns
-    -------
-    nn.Module
-        The module; its initial weights are drawn with seed 0, and torch's own generator is left as it was.
-
-    Raises
-    ------
-    OptionError
-        Saying what cannot be imported, found or called, or is no torch module.
+    The current folder is looked in first, as ``python -m`` does. The name in the Python module is that of a torch
+    module, its class, or a function without arguments. Initial weights are drawn with seed 0, and torch's own generator
+    is left as it was. Raises OptionError saying what cannot be imported, found or called, or is no torch module.
     """
     with seeded_torch():  # as in make_template
         return _make_module(text, f"{option} {text}").eval()
@@ -58,17 +42,8 @@ def import_module(text: str, option: str) -> nn.Module:
 def import_object(text: str, argument: str) -> Any:
     """Return the object that ``PKG.MOD:NAME`` names; importing it runs its code.
 
-    Parameters
-    ----------
-    text : str
-        Name of a Python module, a colon, and the name in it, dotted for an attribute of an attribute.
-    argument : str
-        What the user typed, with its option, for messages.
-
-    Raises
-    ------
-    OptionError
-        Saying what cannot be imported or found.
+    NAME is dotted for an attribute of an attribute; `argument` is what the user typed, with its option, for messages.
+    Raises OptionError saying what cannot be imported or found.
     """
     module_name, colon, name = text.partition(":")
     if not (module_name and colon and name):
@@ -106,25 +81,10 @@ def _make_module(text: str, argument: str) -> nn.Module:
 def make_example(specs: Sequence[str], module: nn.Module | None) -> tuple[Tensor, ...]:
     """Return example arguments of a module, one for each SPEC of ``--example``.
 
-    Parameters
-    ----------
-    specs : sequence of str
-        A shape such as ``1,784``, with a type such as ``int64:1,20``, or the path of a .npy file. Entries are drawn
-        with seed 0: standard normal, or zeros and ones where they are whole numbers.
-    module : nn.Module or None
-        The module that takes the arguments; its precision is used for a SPEC without a type.
-
-    Returns
-    -------
-    tuple of Tensor
-        The arguments, in the order of `specs`.
-
-    Raises
-    ------
-    OptionError
-        For a SPEC that is none of these.
-    InputError
-        When the module does not take the arguments.
+    A SPEC is a shape such as ``1,784``, with a type such as ``int64:1,20``, or the path of a .npy file. Entries are
+    drawn with seed 0: standard normal, or zeros and ones where they are whole numbers. Without a type they have the
+    module's precision. Raises OptionError for a SPEC that is none of these, and InputError when the module does not
+    take the arguments.
     """
     rng = np.random.default_rng(0)
     arguments = tuple(_example_tensor(spec, module, rng) for spec in specs)
@@ -146,9 +106,8 @@ def _example_tensor(spec: str, module: nn.Module | None, rng: np.random.Generato
     except ValueError as error:
         raise OptionError(message) from error
     if min(shape) < 1 or np.prod(shape, dtype=np.float64) > _MAX_EXAMPLE_ENTRIES:
-        raise OptionError(
-            f"{message}; every axis has at least one entry, and all together at most {_MAX_EXAMPLE_ENTRIES}"
-        )
+        text = f"{message}; every axis has at least one entry, and all together at most {_MAX_EXAMPLE_ENTRIES}"
+        raise OptionError(text)
     if colon and type_name not in (*_FLOAT_TYPES, *_INTEGER_TYPES):
         raise OptionError(f"{message}; types are {', '.join((*_FLOAT_TYPES, *_INTEGER_TYPES))}")
     if type_name in _INTEGER_TYPES:

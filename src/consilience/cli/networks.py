@@ -101,9 +101,7 @@ def barrier(
     from consilience.networks.landscape.evaluation import Classification
 
     if output is not None:
-        refuse_unwritable(output)
-        if any(output.resolve() == path.resolve() for path in (first, second, data)):
-            raise InputError(output, "is read here", "give another output", "E-OUTPUT")
+        refuse_unwritable(output, first, second, data)
     template = import_module(module, "--module")
     ends = [module_of_file(path, template) for path in (first, second)]
     rows = labeled_inputs(data, labels, ends[0])

@@ -22,22 +22,16 @@ from consilience.core.inputs import EQUAL, name_inputs
 from consilience.core.kind import Kind
 from consilience.core.recipe import Recipe, parse_yaml, read_recipe
 from consilience.errors import InputError, OptionError
-from consilience.files.our_formats import DESCRIPTION, SHARD
+from consilience.files.document import DESCRIPTION, SHARD
 from consilience.files.safetensors_file import SafetensorsFile, open_files
 from consilience.networks.descriptions.files import description_path
 from consilience.networks.methods import needs_no_symmetry
 
 Command = Callable[..., None]
 _NETWORK_OPTIONS = {
-    "module": "--module",
-    "example": "--example",
-    "symmetry": "--symmetry",
-    "target": "--target",
-    "target_widths": "--target-width",
-    "inputs": "--inputs",
-    "classes": "--classes",
-    "reference": "--reference",
-}
+    "module": "--module", "example": "--example", "symmetry": "--symmetry", "target": "--target",
+    "target_widths": "--target-width", "inputs": "--inputs", "classes": "--classes", "reference": "--reference",
+}  # fmt: skip
 """Keys of a recipe that are for networks, with their options on the command line."""
 
 
@@ -101,26 +95,13 @@ def fusion_options(command: Command) -> Command:
 
 @dataclass(frozen=True, eq=False)
 class FusionPlan:
-    """Models to fuse, of which kind they are, and how to fuse them.
+    """Models to fuse, of which kind they are, and how to fuse them."""
 
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe with the options of the command line.
-    kind : Kind
-        Kind of the models.
-    files : tuple of SafetensorsFile
-        The models' files, each opened once; empty for shards.
-    engine : str, optional
-        Address of the Dask scheduler for shards. Default: this process.
-    chains : mapping of str to Draws, optional
-        The draws in CSV files of CmdStan, by site, beside paths of other files. Default: None, where there are none.
-    """
-
-    recipe: Recipe
+    recipe: Recipe  # the recipe with the options of the command line
     kind: Kind
-    files: tuple[SafetensorsFile, ...]
-    engine: str | None = None
+    files: tuple[SafetensorsFile, ...]  # the models' files, each opened once; empty for shards
+    engine: str | None = None  # address of the Dask scheduler for shards; None for this process
+    # The draws in CSV files of CmdStan, by site, beside paths of other files. Default: None, where there are none.
     chains: Mapping[str, Any] | None = None
 
     @property
@@ -162,46 +143,20 @@ def make_fusion_plan(
 ) -> FusionPlan:
     """Return the recipe with what the command line adds to it or replaces in it, and the kind of its models.
 
-    Parameters
-    ----------
-    models : sequence of str
-        Files on the command line; they replace those of the recipe.
-    method, weights : str or None
-        Name of the method; weights separated by commas.
-    n_observations : str or None
-        Numbers of observations separated by commas, or ``equal``.
-    min_count : float or None
-        Observations that a component needs; it replaces the option of that name.
-    settings : sequence of str
-        Options of the method, each OPTION=VALUE; they replace the recipe's one by one.
-    recipe : Path or None
-        File of the recipe.
-    allow_import : bool
-        Whether modules that the recipe names may be imported, which runs their code.
-    widths : sequence of str
-        Widths of fused groups, each GROUP=N.
-    engine, scheduler : str or None
-        Name of the engine for shards, and the address of its scheduler.
-    **network_settings
-        module, target, example, symmetry, inputs, classes and reference.
-
-    Raises
-    ------
-    OptionError
-        For settings that are not of their form, and options that do not fit the models.
-    InputError
-        For recipes that cannot be read, and files whose kinds do not fit.
+    Models replace those of the recipe, `min_count` its option of that name, and settings, each OPTION=VALUE, its own
+    one by one. Weights and numbers of observations (or ``equal``) are separated by commas; widths are each GROUP=N.
+    `scheduler` is the address of the engine's, and `allow_import` says whether modules that the recipe names may be
+    imported, which runs their code. Network settings are module, target, example, symmetry, inputs, classes and
+    reference. Raises OptionError for settings that are not of their form, and options that do not fit the models, and
+    InputError for recipes that cannot be read, and files whose kinds do not fit.
     """
     stored = Recipe() if recipe is None else read_recipe(recipe)
     # A recipe is a file, perhaps of a stranger: a name in it makes nothing run until the command line allows that.
     for name in ("module", "target"):
         target = getattr(stored, name)
         if target is not None and network_settings[name] is None and not allow_import:
-            raise OptionError(
-                recipe,
-                f"names the {name} {target}, whose import would run code",
-                f"repeat --{name} {target}, or give --allow-import",
-            )
+            text = f"names the {name} {target}, whose import would run code"
+            raise OptionError(recipe, text, f"repeat --{name} {target}, or give --allow-import")
     options = {**stored.options, **parse_settings(settings)}
     if min_count is not None:
         options["min_count"] = min_count
@@ -286,10 +241,7 @@ def _scheduler_address(engine: str | None, scheduler: str | None) -> str | None:
 def parse_settings(settings: Sequence[str]) -> dict[str, Json]:
     """Return options of a method by name, each from a text OPTION=VALUE whose value is YAML.
 
-    Raises
-    ------
-    OptionError
-        For a text that is not of this form.
+    Raises OptionError for a text that is not of this form.
     """
     options: dict[str, Any] = {}
     for setting in settings:
@@ -306,12 +258,8 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Json]:
 def refuse_reserved(options: Mapping[str, Any], reserved: Collection[str]) -> None:
     """Raise for options of a method that are options of the command, by whatever name, saying which.
 
-    Parameters
-    ----------
-    options : mapping of str to value
-        What ``--set`` and a recipe say of the method.
-    reserved : collection of str
-        Keywords of the function that the command calls.
+    `options` are what ``--set`` and a recipe say of the method; `reserved`, keywords of the function that the command
+    calls.
     """
     if found := sorted(set(reserved) & set(options)):
         raise OptionError(", ".join(found), "not an option of a method")

@@ -9,8 +9,8 @@ from typing import cast
 import click
 
 import consilience as cs
+from consilience.checks import as_bytes
 from consilience.cli.json_output import echo_json, json_option
-from consilience.files.sizes import as_bytes
 from consilience.posteriors.sharded.file import SUFFIXES, Form
 from consilience.posteriors.sharded.packing import DTYPES
 
@@ -31,14 +31,9 @@ def pack(
     models: Sequence[str], output: Path, shard_size: str, dtype: str, form: str, quiet: bool, as_json: bool
 ) -> None:
     """Write MODELS (posterior files, or folders of them) as a few shards, which are read many times as fast."""
-    packing = cs.pack(
-        list(models),
-        output,
-        shard_bytes=as_bytes(shard_size, "--shard-size"),
-        dtype=dtype,
-        form=cast(Form, form),
-        progress=not (quiet or as_json),
-    )
+    shard_bytes, progress = as_bytes(shard_size, "--shard-size"), not (quiet or as_json)
+    chosen = cast(Form, form)
+    packing = cs.pack(list(models), output, shard_bytes=shard_bytes, dtype=dtype, form=chosen, progress=progress)
     if as_json:
         echo_json({
             "models": packing.n_sites, "components": packing.n_components, "shards": len(packing.files),

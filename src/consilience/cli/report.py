@@ -62,15 +62,9 @@ def report(
     refuse_report(output, data, "data")
     refuse_report(output, (*barriers, *planes), "curves")
     file = SafetensorsFile(fused)
-    kind_of_file(file).write_report(
-        output,
-        file,
-        [SafetensorsFile(site) for site in sites],
-        data=_named_files(data),
-        truth=truth,
-        barriers=_named_files(barriers),
-        planes=_named_files(planes),
-    )
+    given = {"data": data, "barriers": barriers, "planes": planes}
+    shown = {name: _named_files(files) for name, files in given.items()}
+    kind_of_file(file).write_report(output, file, [SafetensorsFile(site) for site in sites], truth=truth, **shown)
     if as_json:
         echo_json({"wrote": [output]})
     elif not quiet:
@@ -91,21 +85,9 @@ def _named_files(files: tuple[Path, ...]) -> dict[str, Path] | None:
 
 
 def refuse_report(output: Path, others: tuple[Path, ...], what: str = "models") -> None:
-    """Raise when a report cannot be written, or would replace another file of the same command.
+    """Raise InputError when a report cannot be written, or would replace another file of the same command.
 
-    Parameters
-    ----------
-    output : Path
-        File for the report.
-    others : tuple of Path
-        Files that the command reads or writes beside it.
-    what : str, optional
-        What these are, for the message. Default: "models".
-
-    Raises
-    ------
-    InputError
-        Saying why.
+    `others` are files that the command reads or writes beside it, and `what` is what these are.
     """
     refuse_unwritable(output)
     for other in others:

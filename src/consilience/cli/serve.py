@@ -9,14 +9,7 @@ import click
 
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import echo_prose
-from consilience.cli.masked import (
-    MaskedOptions,
-    flower_connection,
-    only_for,
-    place_and_site,
-    warn,
-    warn_of_insecure,
-)
+from consilience.cli.masked import MaskedOptions, flower_connection, only_for, place_and_site, warn, warn_of_insecure
 from consilience.cli.modules import import_object
 from consilience.cli.options import parse_settings
 from consilience.core.min_count import MIN_COUNT
@@ -24,17 +17,15 @@ from consilience.core.recipe import Recipe, read_recipe
 from consilience.drawing.words import printable
 from consilience.errors import OptionError
 from consilience.federated.convergence import table
-from consilience.federated.events import json_line
 from consilience.federated.flower.server import serve_flower
 from consilience.federated.flower.site import send_flower
 from consilience.federated.folder.server import TOLERANCE, report_path, serve_folder
 from consilience.federated.folder.site import Sent, receive_folder, send_folder, take_part
 from consilience.federated.masking.keys import read_public_keys
-from consilience.federated.masking.network_sum import BY_OBSERVATIONS
-from consilience.federated.masking.noise import SumNoise
+from consilience.federated.masking.network_sum import BY_OBSERVATIONS, SumNoise
 from consilience.federated.masking.table import Masked
 from consilience.federated.plan import DEADLINE
-from consilience.federated.report import RoundError, RoundReport
+from consilience.federated.report import RoundError, RoundReport, json_line
 from consilience.federated.requests.table import Then
 from consilience.federated.round import RoundResult
 from consilience.files.limits import Limits
@@ -140,18 +131,16 @@ def serve(
     the common start of networks), and sites that stay (`consilience send --masked`). --quorum is then how many of them
     open the sum, more than two thirds by default, and the deadline is that of each of five steps.
     """
-    if round_options["then"] is not None:
-        Then.parse(round_options["then"])  # before a recipe or key is read
     shown = json_line if log_format == "json" else printable
     arguments: dict[str, Any] = {
         **round_options,
-        **_planned(recipe, settings, method, seed),
+        **_planned(recipe, settings, method, seed, round_options["then"]),
         "weights": None if weights in (None, BY_OBSERVATIONS) else _parse_weights(str(weights)),
         "masked": _masked(masked, signing_keys, weights == BY_OBSERVATIONS, (epsilon, delta, clip)),
         "limits": Limits(file_bytes=limit, components=max_components),
         "say": None if quiet or as_json else (lambda line: click.echo(shown(line), err=True)),
+        "sites": _site_names(sites, signing_keys if masked and not flower else None),
     }
-    arguments["sites"] = _site_names(sites, signing_keys if masked and not flower else None)
     if flower:
         if place is not None or address is None or site_keys is None:
             raise click.UsageError("--flower takes --address and --site-keys, and no PLACE.")
@@ -166,8 +155,12 @@ def serve(
     _report(result, output, page, quiet, as_json)
 
 
-def _planned(recipe: Path | None, settings: tuple[str, ...], method: str | None, seed: int | None) -> dict[str, Any]:
+def _planned(
+    recipe: Path | None, settings: tuple[str, ...], method: str | None, seed: int | None, then: str | None
+) -> dict[str, Any]:
     """Return method, options and seed as a recipe and the command line state them."""
+    if then is not None:
+        Then.parse(then)  # before a recipe or key is read
     plan = Recipe() if recipe is None else read_recipe(recipe)
     if plan.models or plan.weights is not None or plan.module is not None or plan.example is not None:
         raise OptionError(recipe, "a round takes method, options, seed, symmetry and reference of a recipe, no more")
@@ -310,8 +303,7 @@ def send(
         if refine is not None or file is None or announcement.pop("attempt") is not None:
             raise click.UsageError("--masked takes FILE, and no --refine or --attempt.")
         own = MaskedOptions(signing_key, signing_keys, work, receive, timeout, min_count, quiet, as_json)
-        description = announcement.pop("fisher")
-        own.send(file, place, site, flower=flower, connection=connection, description=description, **announcement)
+        own.send(file, place, site, flower=flower, connection=connection, **announcement)
         return
     only_for("--masked", signing_key=signing_key, signing_keys=signing_keys, work=work)
     if flower is not None:
@@ -326,8 +318,7 @@ def send(
     if (file is None) == (refine is None):
         raise click.UsageError("Give one of FILE and --refine.")
     if file is None:
-        report = _take_part(place, site, str(refine), receive, timeout, min_count)
-        _print_rounds(report, receive, quiet, as_json)
+        _print_rounds(_take_part(place, site, str(refine), receive, timeout, min_count), receive, quiet, as_json)
         return
     sent = send_folder(file, place, site, min_count=min_count, **announcement)
     if not as_json:  # while the fused model is waited for

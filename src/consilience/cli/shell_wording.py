@@ -2,19 +2,24 @@
 
 A message names options and calls in backticks (docs/adr/0045): "give `min_count=0`, or `consilience.describe(model)`".
 Who typed a command reads `--min-count 0` and `consilience describe` there. What the command has no option for stays as
-it is, and so does all that stands outside backticks.
+it is, and so does all that stands outside backticks. Warnings become lines of the command, without source lines.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Mapping
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import click
 
-from consilience.cli.command_table import COMMANDS, load_command
-from consilience.errors import Problem, replace_code
+from consilience.cli.commands import COMMANDS, load_command
+from consilience.cli.marks import echo_marked
+from consilience.drawing.words import printable
+from consilience.errors import HarmWarning, Problem, UnprovedSymmetryWarning, replace_code
 
 _OTHER_NAMES = {"rng": "seed", "target_widths": "widths", "samples": "n_observations", "overwrite": "overwrite"}
 """Keywords of functions whose option of the command is stored under another name."""
@@ -48,16 +53,8 @@ def _method_options() -> Collection[str]:
 def in_shell(text: str, command: click.Command | None, commands: Collection[str], options: Collection[str]) -> str:
     """Return a message in the words of a command.
 
-    Parameters
-    ----------
-    text : str
-        The message in Python's words.
-    command : click.Command or None
-        The command that was called; None where that is not known.
-    commands : collection of str
-        Names of all commands.
-    options : collection of str
-        Names of options of methods, which ``--set`` takes.
+    `command` is None where it is not known; `commands` are names of all, `options` those of options that ``--set``
+    takes.
 
     Examples
     --------
@@ -102,3 +99,21 @@ def flags_of(command: click.Command | None) -> Mapping[str, str]:
         if isinstance(option, click.Option)
     }
     return flags | {word: flags[name] for word, name in _OTHER_NAMES.items() if name in flags}
+
+
+@contextmanager
+def short_warnings() -> Iterator[None]:
+    """Print warnings of this library as one line each on stderr, those of unproved symmetries and of harm always."""
+    with warnings.catch_warnings():
+        for category in (UnprovedSymmetryWarning, HarmWarning):
+            warnings.simplefilter("always", category)
+        show_others = warnings.showwarning
+
+        def show(message: Any, category: Any, *location: Any, **keywords: Any) -> None:
+            if hasattr(category, "code"):  # of this library
+                echo_marked("consilience: warning:", printable(in_words_of_the_command(str(message))), "yellow")
+            else:
+                show_others(message, category, *location, **keywords)
+
+        warnings.showwarning = show
+        yield

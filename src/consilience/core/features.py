@@ -1,9 +1,10 @@
-"""What the columns of data mean: names, units, scaling, classes, categories."""
+"""What the columns of data mean: names, units, scaling, classes, categories, as stated or as a table has them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from consilience.checks import Json
@@ -11,6 +12,7 @@ from consilience.core.frozen import FrozenDict
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count
 from consilience.errors import InputError
+from consilience.files.tables import NamedTable, as_named_table, read_named_table
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,9 +88,8 @@ class Features(Displayed):
             if expected is None or stated is None or expected == stated:
                 continue
             if sorted(expected) == sorted(stated):
-                texts.append(
-                    f"has the same {subject} in another order; train with the columns ordered {_first(expected)}"
-                )
+                text = f"has the same {subject} in another order"
+                texts.append(f"{text}; train with the columns ordered {_first(expected)}")
             elif len(expected) != len(stated):
                 texts.append(f"has {len(stated)} {subject}, expected {len(expected)}: {_first(expected)}")
             else:
@@ -116,9 +117,8 @@ class Features(Displayed):
             else:
                 lacks, more = (sorted(set(one) - set(two)) for one, two in ((expected, stated), (stated, expected)))
                 odd = [f"{word} {_first(found)}" for word, found in (("lacks", lacks), ("also has", more)) if found]
-                text = f"has other categories of column {name!r}: {'; '.join(odd) or _first(stated)}".replace(
-                    ";", " and"
-                )
+                text = f"has other categories of column {name!r}: {'; '.join(odd) or _first(stated)}"
+                text = text.replace(";", " and")
                 remedy = f"declare {_first(expected)} at all sites, whoever has rows of them"
             texts.append(f"{text}; {remedy}")
         return texts
@@ -149,9 +149,8 @@ def as_features(features: Any) -> Features | None:
     if names and all(isinstance(name, str) for name in names):
         return Features(names=names)
     expected = "names of the columns, a mapping of names to units or categories, or consilience.Features"
-    raise InputError(
-        "features", f"expected {expected}, found {type(features).__name__} {features!r:.60}", code="E-NUMBER"
-    )
+    text = f"expected {expected}, found {type(features).__name__} {features!r:.60}"
+    raise InputError("features", text, code="E-NUMBER")
 
 
 def _of_statements(stated: Mapping[str, Any]) -> Features:
@@ -186,3 +185,37 @@ def is_pipeline(model: object) -> bool:
 def final_model(pipeline: Any) -> Any:
     """Return the last step of a Pipeline: the model that its other steps scale data for."""
     return pipeline.steps[-1][1]
+
+
+def features_of(features: Any, model: Any, data: Any) -> Features | None:
+    """Return what columns mean as it is stated, or by the names that a table of data has; None where neither says it.
+
+    Categories of columns are taken from a table that has them, also where the model knows the names. A model that was
+    fitted to an array does not know the names of its columns, while the table beside it does. They are
+    taken where it has as many columns as the model.
+    """
+    stated = as_features(features)
+    n_columns = getattr(model, "n_features_in_", None)
+    is_known = n_columns is None if stated is None else stated.categories is not None
+    rows, target = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
+    table = None if is_known else _table(rows)
+    if table is None:
+        return stated
+    if stated is not None:
+        return replace(stated, categories=_categories(table, stated.names or ()))
+    names = tuple(name for name in table.header if not (isinstance(target, str) and name == target))
+    found = Features(names=names, categories=_categories(table, names))
+    known = getattr(model, "feature_names_in_", None)  # its adapter takes the names
+    if known is not None:
+        return found if found.categories and tuple(map(str, known)) == names else None
+    return found if len(set(names)) == len(names) == n_columns else None
+
+
+def _table(rows: Any) -> NamedTable | None:
+    """Return rows, or those in a file, as a table; None where their columns have no names, and for no rows."""
+    return read_named_table(Path(rows)) if isinstance(rows, str | Path) else as_named_table(rows)
+
+
+def _categories(table: NamedTable, names: Sequence[str]) -> dict[str, tuple[str, ...]] | None:
+    """Return the categories of the named columns that have some; None where none has."""
+    return {name: table.categories[name] for name in names if name in table.categories} or None

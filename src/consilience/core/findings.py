@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from consilience.core.status import Status
+from consilience.core.details import Status
 from consilience.core.verdict import Verdict
 
 _NO_DETAILS = ("n_components", "status", "objective", "history", "site_digests")
@@ -34,91 +34,47 @@ class PathPoint:
 
 @dataclass(frozen=True)
 class VocabularySummary:
-    """How vocabularies were aligned: number of words in all, words that models lack, and shares that models share.
+    """How vocabularies were aligned: number of words in all, words that models lack, and shares that models share."""
 
-    Parameters
-    ----------
-    size : int
-        Number of words of all models together.
-    missing : tuple of (name, number)
-        How many of them a model lacks.
-    shared_parts : tuple of (name, share)
-        Of models that share few words with any other, the share of theirs that they do.
-    """
-
-    size: int
-    missing: tuple[tuple[str, float], ...]
+    size: int  # number of words of all models together
+    missing: tuple[tuple[str, float], ...]  # how many of them a model lacks
+    # Of models that share few words with any other, the share of theirs that they do
     shared_parts: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True)
 class MinorityComponent:
-    """A component that fewer than half of the sites have.
+    """A component that fewer than half of the sites have."""
 
-    Parameters
-    ----------
-    component : int
-        Its number.
-    sites : int
-        Number of sites that have it.
-    names : tuple of str
-        Names of the first of these.
-    counts : float or None
-        Their observations of it, where these are known.
-    """
-
-    component: int
-    sites: int
-    names: tuple[str, ...]
-    counts: float | None
+    component: int  # its number
+    sites: int  # number of sites that have it
+    names: tuple[str, ...]  # names of the first of these
+    counts: float | None  # their observations of it, where these are known
 
 
 @dataclass(frozen=True)
 class NumberSupport:
-    """Why there are so many components.
+    """Why there are so many components."""
 
-    Parameters
-    ----------
-    prior : str
-        The prior over matchings that was taken; empty where the number was given.
-    probabilities : tuple of (number, float)
-        Probability of each number of components, the greatest first.
-    losses : tuple of (prior, float)
-        Nats per observation that the matchings under both priors lose, the greatest first.
-    merged : int
-        Components that were merged with others of their own site.
-    """
-
-    prior: str
-    probabilities: tuple[tuple[str, float], ...]
+    prior: str  # the prior over matchings that was taken; empty where the number was given
+    probabilities: tuple[tuple[str, float], ...]  # probability of each number of components, the greatest first
+    # Nats per observation that the matchings under both priors lose, the greatest first
     losses: tuple[tuple[str, float], ...]
-    merged: int
+    merged: int  # components that were merged with others of their own site
 
 
 @dataclass(frozen=True)
 class VerdictSummary:
-    """The verdict on a fusion, as its file states it.
+    """The verdict on a fusion, as its file states it."""
 
-    Parameters
-    ----------
-    text, remedy : str
-        The sentence, and what to do; empty for nothing.
-    is_fine : bool
-        Whether there is nothing to act on.
-    losses : tuple of (name, float)
-        Loss of the fused model and of every site's own, the least first; empty where they are not known.
-    criterion : str
-        What the losses are.
-    stated : Verdict
-        The same as a value, without its candidates.
-    """
-
+    # text, remedy: the sentence, and what to do; empty for nothing
     text: str
     remedy: str
-    is_fine: bool
+    is_fine: bool  # whether there is nothing to act on
+    # Loss of the fused model and of every site's own, the least first; empty where they are not known
     losses: tuple[tuple[str, float], ...]
-    criterion: str
-    stated: Verdict
+    criterion: str  # what the losses are
+    stated: Verdict  # the same as a value, without its candidates
 
 
 def verdict_of(value: object) -> VerdictSummary | None:
@@ -134,78 +90,36 @@ def verdict_of(value: object) -> VerdictSummary | None:
 
 @dataclass(frozen=True)
 class ChosenAverage:
-    """Which average matched components were given.
+    """Which average matched components were given."""
 
-    Parameters
-    ----------
-    name, requested : str
-        The average, and what the option said.
-    reason : str
-        Why it is this one; may be empty.
-    priors : str
-        How priors of the sites differ; may be empty.
-    """
-
+    # name, requested: the average, and what the option said
     name: str
     requested: str
-    reason: str
-    priors: str
+    reason: str  # why it is this one; may be empty
+    priors: str  # how priors of the sites differ; may be empty
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What a method reports besides the components.
+    """What a method reports besides the components."""
 
-    Parameters
-    ----------
-    status : str
-        Name of the status.
-    remedy : str
-        What it means and what to do.
-    objective : float or None
-        At the end; None for a method without one.
-    history : tuple of float
-        The objective after each step.
-    path : tuple of PathPoint
-        Every number of components that was tried, ascending.
-    measure : str
-        What the path's values are: ``criterion`` or ``cost``.
-    number : NumberSupport or None
-        Why there are so many components; None where no evidence was asked.
-    heterogeneity : tuple of (block, float)
-        How much sites differ, by block of parameters, the largest first.
-    outliers : tuple of (name, reason)
-        Sites that the method took for outliers.
-    minority : tuple of MinorityComponent
-        Components that fewer than half of the sites have.
-    vocabulary : VocabularySummary or None
-        How words were aligned; None where all models had the same.
-    average : ChosenAverage or None
-        Which average matched components were given; None in files that do not say.
-    spread : tuple of three float or None
-        Standard deviations of copies about their component, of components about their mean, and of fused points, each
-        the root of a mean variance; None for methods that do not estimate them.
-    scalar_details : tuple of (name, value)
-        Other details of one value each, by name.
-    hidden_details : tuple of str
-        Names of details that have more than one value, and are not drawn.
-    """
-
-    status: str
-    remedy: str
-    objective: float | None
-    history: tuple[float, ...]
-    path: tuple[PathPoint, ...]
-    measure: str
-    number: NumberSupport | None
-    heterogeneity: tuple[tuple[str, float], ...]
-    outliers: tuple[tuple[str, str], ...]
-    minority: tuple[MinorityComponent, ...]
-    vocabulary: VocabularySummary | None
-    average: ChosenAverage | None
+    status: str  # name of the status
+    remedy: str  # what it means and what to do
+    objective: float | None  # at the end; None for a method without one
+    history: tuple[float, ...]  # the objective after each step
+    path: tuple[PathPoint, ...]  # every number of components that was tried, ascending
+    measure: str  # what the path's values are: ``criterion`` or ``cost``
+    number: NumberSupport | None  # why there are so many components; None where no evidence was asked
+    heterogeneity: tuple[tuple[str, float], ...]  # how much sites differ, by block of parameters, the largest first
+    outliers: tuple[tuple[str, str], ...]  # sites that the method took for outliers
+    minority: tuple[MinorityComponent, ...]  # components that fewer than half of the sites have
+    vocabulary: VocabularySummary | None  # how words were aligned; None where all models had the same
+    average: ChosenAverage | None  # which average matched components were given; None in files that do not say
+    # Standard deviations of copies about their component, of components about their mean, and of fused points, each the
+    # root of a mean variance; None for methods that do not estimate them
     spread: tuple[float, float, float] | None
-    scalar_details: tuple[tuple[str, Any], ...]
-    hidden_details: tuple[str, ...]
+    scalar_details: tuple[tuple[str, Any], ...]  # other details of one value each, by name
+    hidden_details: tuple[str, ...]  # names of details that have more than one value, and are not drawn
 
     @property
     def is_converged(self) -> bool:
@@ -224,37 +138,22 @@ def findings_of(result: Mapping[str, object]) -> Findings:
     minority, average = _minority(result.get("minority")), _average(result.get("average"))
     spread = _spread([_finite(result.get(name)) for name in _VARIANCES])
     shown_details: dict[str, Any] = {
-        "path": path,
-        "number": number,
-        "heterogeneity": heterogeneity or says_nothing,
-        "outliers": outliers,
-        "vocabulary": vocabulary,
-        "average": average,
+        "path": path, "number": number, "heterogeneity": heterogeneity or says_nothing, "outliers": outliers,
+        "vocabulary": vocabulary, "average": average, "minority": minority, **dict.fromkeys(_VARIANCES, spread),
         "hierarchical": average is not None and isinstance(result.get("hierarchical"), Mapping),
-    }
-    shown_details |= {"minority": minority, **dict.fromkeys(_VARIANCES, spread)}
+    }  # fmt: skip
     other_details = {
         name: value for name, value in result.items() if name not in _NO_DETAILS and not shown_details.get(name)
     } | _site_statements(result)
     scalars = {name: value for name, value in other_details.items() if isinstance(value, str | int | float | None)}
     hidden = (name for name, value in other_details.items() if name not in scalars and value)
     return Findings(
-        status=status,
-        remedy={member.name.lower(): member.value for member in Status}.get(status, ""),
-        objective=_finite(result.get("objective")),
-        history=_numbers(result.get("history")),
-        path=path,
-        measure=measure,
-        number=number,
-        heterogeneity=heterogeneity,
-        outliers=outliers,
-        minority=minority,
-        vocabulary=vocabulary,
-        average=average,
-        spread=spread,
-        scalar_details=tuple(sorted(scalars.items())),
+        status=status, remedy={member.name.lower(): member.value for member in Status}.get(status, ""),
+        objective=_finite(result.get("objective")), history=_numbers(result.get("history")), path=path, measure=measure,
+        number=number, heterogeneity=heterogeneity, outliers=outliers, minority=minority, vocabulary=vocabulary,
+        average=average, spread=spread, scalar_details=tuple(sorted(scalars.items())),
         hidden_details=tuple(sorted(hidden)),
-    )
+    )  # fmt: skip
 
 
 def _spread(variances: Sequence[float | None]) -> tuple[float, float, float] | None:
@@ -372,7 +271,6 @@ def _minority(values: object) -> tuple[MinorityComponent, ...]:
         component, sites = _finite(value.get("component")), _finite(value.get("sites"))
         if component is None or sites is None or component != int(component) or sites != int(sites):
             return ()
-        components.append(
-            MinorityComponent(int(component), int(sites), tuple(map(str, names)), _finite(value.get("counts")))
-        )
+        counts = _finite(value.get("counts"))
+        components.append(MinorityComponent(int(component), int(sites), tuple(map(str, names)), counts))
     return tuple(components)

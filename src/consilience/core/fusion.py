@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from consilience.checks import Array, Json
-from consilience.core.details import Details
-from consilience.core.status import Status
+from consilience.core.details import Details, Status
 from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import Block, Facts, Paragraph
-from consilience.drawing.display import Displayed, names_in_line
-from consilience.drawing.frames import Tabular
+from consilience.drawing.display import Displayed, Tabular, names_in_line
 from consilience.drawing.plots import Chart, Plotted, draw_history, draw_scores
 from consilience.drawing.words import format_count, printable
 from consilience.errors import InputError
@@ -27,19 +25,9 @@ if TYPE_CHECKING:
     from consilience.posteriors.posterior import Posterior
 
 _OF_MODELS = (
-    "decision_function",
-    "fit",
-    "forward",
-    "kneighbors",
-    "predict",
-    "predict_log_proba",
-    "predict_proba",
-    "sample",
-    "score",
-    "score_samples",
-    "state_dict",
-    "transform",
-)
+    "decision_function", "fit", "forward", "kneighbors", "predict", "predict_log_proba", "predict_proba", "sample",
+    "score", "score_samples", "state_dict", "transform",
+)  # fmt: skip
 """Names that fitted models have: what somebody asks of a fusion who takes it for its model."""
 
 _ELSEWHERE = {
@@ -60,23 +48,12 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, eq=False, slots=True)  # there may be very many
 class FusedInput(Generic[Value]):
-    """An input that was fused; kept for the report, never saved.
+    """An input that was fused; kept for the report, never saved."""
 
-    Parameters
-    ----------
-    name : str
-        Its name in results and reports.
-    value
-        What it was described as: a posterior, statistics, draws.
-    sha256 : str or None
-        Digest of its file; None for an object in memory.
-    weight : float or None, optional
-        Its weight, scaled to mean 1. Default: None, where inputs count by what they say themselves.
-    """
-
-    name: str
-    value: Value
-    sha256: str | None
+    name: str  # its name in results and reports
+    value: Value  # what it was described as: a posterior, statistics, draws
+    sha256: str | None  # digest of its file; None for an object in memory
+    # Its weight, scaled to mean 1. Default: None, where inputs count by what they say themselves.
     weight: float | None = None
 
 
@@ -215,11 +192,7 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
     def _blocks(self) -> Sequence[Block | None]:
         verdict = self.verdict
         facts = {"Models": names_in_line(self.site_names), "What to know": "; ".join(self.notes) or None}
-        return [
-            Paragraph(self.in_short, "short"),
-            verdict.paragraph(),
-            Facts(facts) if any(facts.values()) else None,
-        ]
+        return [Paragraph(self.in_short, "short"), verdict.paragraph(), Facts(facts) if any(facts.values()) else None]
 
     @property
     def record(self) -> dict[str, Json]:

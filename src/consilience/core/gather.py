@@ -33,34 +33,18 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, eq=False)
 class Described(Generic[Value]):
-    """An input and what it was described as.
+    """An input and what it was described as."""
 
-    Parameters
-    ----------
-    name, label : str
-        Its name in results, and in messages.
-    value
-        What takes part in the fusion.
-    original
-        The value as it was handed in.
-    reading : Reading
-        How it was read.
-    digest : str or None
-        SHA-256 of its file; None for an object in memory.
-    ancestors : mapping of str to str, optional
-        Names of what a fused file was fused from, by their digests. Default: none.
-    model : object, optional
-        The object in memory that was handed in; None for a file.
-    """
-
+    # name, label: its name in results, and in messages
     name: str
     label: str
-    value: Value
-    original: Value
-    reading: Reading[Value]
-    digest: str | None
+    value: Value  # what takes part in the fusion
+    original: Value  # the value as it was handed in
+    reading: Reading[Value]  # how it was read
+    digest: str | None  # SHA-256 of its file; None for an object in memory
+    # Names of what a fused file was fused from, by their digests
     ancestors: Mapping[str, str] = field(default_factory=lambda: NO_ANCESTORS)
-    model: object = None
+    model: object = None  # the object in memory that was handed in; None for a file
 
     @property
     def content_digest(self) -> str:
@@ -70,14 +54,7 @@ class Described(Generic[Value]):
     def record(self, components: int, weight: float | None, labels: Sequence[int]) -> dict[str, Json]:
         """Return what the provenance of a fused file says of the input.
 
-        Parameters
-        ----------
-        components : int
-            Number of its components: classes, groups of variables, ....
-        weight : float or None
-            How much it counts; None where that is not known.
-        labels : sequence of int
-            The fused component of each of its components.
+        `labels` are the fused components of its own; `weight` is None where that is not known.
         """
         of_file = {} if self.digest is None else {"sha256": self.digest}
         return {"name": self.name, "components": components, "weight": weight, **of_file, "labels": list(labels)}
@@ -102,13 +79,7 @@ class Reading(ABC, Generic[Value]):
 
     @abstractmethod
     def read(self, file: SafetensorsFile) -> tuple[Value, Record]:
-        """Return what is in a file, with its provenance.
-
-        Raises
-        ------
-        InputError
-            For what is no model of the kind.
-        """
+        """Return what is in a file, with its provenance; raises InputError for what is no model of the kind."""
 
     def read_many(self, files: Sequence[SafetensorsFile]) -> Iterable[tuple[Value, Record] | InputError]:
         """Yield what `read` returns or raises for files that are taken, one after another."""
@@ -122,19 +93,13 @@ class Reading(ABC, Generic[Value]):
     def convert(self, one: NamedInput) -> tuple[Value, Record]:
         """Return the object in memory of an input as a value, and its provenance where it was fused.
 
-        Raises
-        ------
-        InputError, UnsupportedError
-            For what is no model of the kind.
+        Raises InputError or UnsupportedError for what is no model of the kind.
         """
 
     def settle(self, value: Value, one: NamedInput, place: int, problems: list[Problem]) -> Value:
         """Return a value with what the call says of the input at a place; what can wait is added to `problems`.
 
-        Raises
-        ------
-        InputError
-            For a value that cannot take part; `gather` names the input.
+        Raises InputError for a value that cannot take part; `gather` names the input.
         """
         del one, place, problems
         return value
@@ -181,9 +146,8 @@ def gather(inputs: Sequence[NamedInput], reading: Reading[Value]) -> tuple[list[
                 value, record = _content(next(contents))
                 names_itself, digest = reading.names_inputs, one.file.sha256
             settled = reading.settle(value, one, place, problems)
-            described.append(
-                Described(one.name, one.label, settled, value, reading, digest, ancestors_of(record), one.model)
-            )
+            ancestors = ancestors_of(record)
+            described.append(Described(one.name, one.label, settled, value, reading, digest, ancestors, one.model))
         except (InputError, UnsupportedError) as error:
             problems += [problem if names_itself else problem.about(one.label) for problem in error.problems]
     return described, said_once(problems) if problems else []
@@ -206,12 +170,7 @@ def twice(inputs: Sequence[NamedInput], described: Sequence[Described[Any]]) -> 
 def contents_given_twice(described: Sequence[Described[Any]], what: str) -> list[Problem]:
     """Return which inputs say the very same as another, a line each, of kinds whose rows would then count twice.
 
-    Parameters
-    ----------
-    described : sequence of Described
-        The inputs; files that are the same are left to `twice`.
-    what : str
-        What they have in common, such as "sums".
+    `what` they have in common: "sums". Files that are the same are left to `twice`.
     """
     first: dict[str, Described[Any]] = {}
     problems = []
@@ -246,28 +205,16 @@ def counted_twice(described: Sequence[Described[Any]]) -> list[Problem]:
     problems: list[Problem] = []
     fused = [site for site in described if site.ancestors]
     for number, site in enumerate(fused):
-        problems += [
-            Problem(
-                site.label,
-                f"was fused from {other.label}, which is given too: it would count twice",
-                f"leave {other.label} out, or fuse the sites' own files",
-                "E-TWICE",
-            )
-            for other in described
-            if other is not site and {other.content_digest, other.digest} & set(site.ancestors)
-        ]
+        for other in described:
+            if other is not site and {other.content_digest, other.digest} & set(site.ancestors):
+                text = f"was fused from {other.label}, which is given too: it would count twice"
+                remedy = f"leave {other.label} out, or fuse the sites' own files"
+                problems.append(Problem(site.label, text, remedy, "E-TWICE"))
         for other in fused[number + 1 :]:
-            shared = sorted({site.ancestors[digest] for digest in set(site.ancestors) & set(other.ancestors)})
-            if shared:
-                problems.append(
-                    Problem(
-                        other.label,
-                        f"was fused from {', '.join(shared[:MAX_SHARED])}{', ...' if len(shared) > MAX_SHARED else ''},"
-                        f" as {site.label} was: what they share would count twice",
-                        "fuse the sites' own files",
-                        "E-TWICE",
-                    )
-                )
+            if shared := sorted({site.ancestors[digest] for digest in set(site.ancestors) & set(other.ancestors)}):
+                names = ", ".join(shared[:MAX_SHARED]) + (", ..." if len(shared) > MAX_SHARED else "")
+                text = f"was fused from {names}, as {site.label} was: what they share would count twice"
+                problems.append(Problem(other.label, text, "fuse the sites' own files", "E-TWICE"))
     return problems
 
 

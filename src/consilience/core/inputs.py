@@ -1,4 +1,4 @@
-"""Inputs of a fusion under their names: objects in memory, and files that are opened and hashed once."""
+"""Inputs of a fusion under their names: objects in memory, training states among them, and files, opened once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from consilience.checks import Array
 from consilience.errors import InputError, OptionError, Problem
-from consilience.files.our_formats import misplaced
+from consilience.files.document import misplaced
 from consilience.files.safetensors_file import SafetensorsFile, open_files
 
 EQUAL = "equal"
@@ -22,46 +22,23 @@ EQUAL = "equal"
 
 @dataclass(frozen=True, eq=False, slots=True)  # there may be very many
 class NamedInput:
-    """A model that was handed in.
+    """A model that was handed in."""
 
-    Parameters
-    ----------
-    name
-        What results, reports and provenance call it.
-    label
-        What messages call it: its name, or the path that somebody typed.
-    model
-        The object in memory; None for a file.
-    file
-        The file; None for an object.
-    format
-        The format that a file's document states; None for a plain checkpoint, a broken file, and an object.
-    is_plain_checkpoint
-        Whether it is a safetensors file without a document of ours.
-    """
-
-    name: str
-    label: str
-    model: Any = None
-    file: SafetensorsFile | None = None
+    name: str  # what results, reports and provenance call it
+    label: str  # what messages call it: its name, or the path that somebody typed
+    model: Any = None  # the object in memory; None for a file
+    file: SafetensorsFile | None = None  # the file; None for an object
+    # The format that a file's document states; None for a plain checkpoint, a broken file, and an object
     format: str | None = None
-    is_plain_checkpoint: bool = False
+    is_plain_checkpoint: bool = False  # whether it is a safetensors file without a document of ours
 
 
 def name_inputs(models: Mapping[str, Any] | Sequence[Any]) -> tuple[NamedInput, ...]:
     """Return models under their names, every file's header read.
 
-    Parameters
-    ----------
-    models : mapping of str to model, or sequence of models
-        Objects, paths, or opened files. A mapping says the names. In a sequence, objects are "model 0", "model 1", ...
-        by their place, and files go by their stems; equal stems by the shortest end of their paths that tells them
-        apart.
-
-    Raises
-    ------
-    InputError
-        For anything but a mapping or sequence, and names that are no text.
+    A mapping says the names. In a sequence, objects are "model 0", "model 1", ... by their place, and files go by their
+    stems; equal stems by the shortest end of their paths that tells them apart. Raises InputError for anything but a
+    mapping or sequence, and names that are no text.
     """
     if isinstance(models, Mapping):
         return _of_mapping(models)
@@ -134,19 +111,8 @@ def distinct_stems(paths: Sequence[str]) -> list[str]:
 def in_order(values: Any, names: Sequence[str], what: str) -> Any:
     """Return one value for each input, in their order; a mapping is looked up by the inputs' names.
 
-    Parameters
-    ----------
-    values : mapping of str to value, sequence, or None
-        What the caller gave; anything but a mapping is returned as it is.
-    names
-        The inputs' names.
-    what
-        Name of the argument, for messages.
-
-    Raises
-    ------
-    OptionError
-        For names that are missing or of no input.
+    Anything but a mapping is returned as it is; `what` names the argument in messages. Raises OptionError for names
+    that are missing or of no input.
     """
     if not isinstance(values, Mapping):
         return values
@@ -160,10 +126,7 @@ def in_order(values: Any, names: Sequence[str], what: str) -> Any:
 def stated_numbers(n_observations: Any, names: Sequence[str]) -> list[float] | None:
     """Return one positive number for each model, in their order; None where nothing, or ``"equal"``, was said.
 
-    Raises
-    ------
-    OptionError
-        For anything but one finite positive number for each model, and names of no model.
+    Raises OptionError for anything but one finite positive number for each model, and names of no model.
     """
     if n_observations is None or (isinstance(n_observations, str) and n_observations == EQUAL):
         return None
@@ -173,15 +136,13 @@ def stated_numbers(n_observations: Any, names: Sequence[str]) -> list[float] | N
     try:
         numbers: Array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
-        raise OptionError(
-            "n_observations", f"expected {len(names)} numbers, one for each, found {values!r:.80}"
-        ) from None
+        text = f"expected {len(names)} numbers, one for each, found {values!r:.80}"
+        raise OptionError("n_observations", text) from None
     if numbers.shape != (len(names),):
         raise OptionError("n_observations", f"expected {len(names)} numbers, one for each, found shape {numbers.shape}")
     if not np.all(np.isfinite(numbers) & (numbers > 0)):
-        raise OptionError(
-            "n_observations", f"must be finite and positive, not zero or negative, found {numbers.tolist()}"
-        )
+        text = f"must be finite and positive, not zero or negative, found {numbers.tolist()}"
+        raise OptionError("n_observations", text)
     return [float(number) for number in numbers]
 
 
@@ -194,21 +155,8 @@ def too_few_models(count: int) -> list[Problem]:
 def refuse_other_kind(one: NamedInput, expected: str, like: str | None = None) -> NoReturn:
     """Raise for a file that is not of the format that was expected: why it cannot be read, else what it is instead.
 
-    Parameters
-    ----------
-    one : NamedInput
-        The file.
-    expected : str
-        What files of the kind are called: "a draws file".
-    like : str, optional
-        An input of the kind. Default: none is named.
-
-    Raises
-    ------
-    FileFormatError
-        For a file that is missing, truncated, or anything but a safetensors file whose document is JSON.
-    InputError
-        For a file of another kind.
+    `expected` says what files of the kind are called, "a draws file", and `like` names an input of it. FileFormatError
+    is for what is no safetensors file with a JSON document, InputError for a file of another kind.
     """
     assert one.file is not None  # noqa: S101  (narrows the type; objects in memory have no format)
     _ = one.file.document  # which raises where it cannot be read
@@ -253,3 +201,33 @@ def defined_in(model: object) -> frozenset[str]:
 def _defined_in(kind: type) -> frozenset[str]:
     parts = [base.__module__.split(".") for base in kind.__mro__]
     return frozenset(".".join(one[:2]) if one[0] == "consilience" else one[0] for one in parts)
+
+
+_MODULE_REMEDY = "hand in the module, or `module.state_dict()`"
+
+
+def training_state_problem(model: object) -> Problem | None:
+    """Return that an object is a checkpoint dictionary or an optimiser, and what of it to hand in; None for others.
+
+    Examples
+    --------
+    >>> training_state_problem({"state": {}, "param_groups": []}).text
+    'is the state of an optimiser, not of a model'
+    """
+    if isinstance(model, Mapping):
+        for key, value in model.items():
+            if _is_state_dict(value) and not str(key).startswith(("optim", "opt_", "sched")):
+                text = f"is a training checkpoint, whose weights are under {key!r}"
+                return Problem("", text, f"hand in checkpoint[{key!r}]", "E-MODEL")
+        if "param_groups" in model:
+            return Problem("", "is the state of an optimiser, not of a model", _MODULE_REMEDY, "E-MODEL")
+    elif hasattr(model, "param_groups") and hasattr(model, "zero_grad"):
+        return Problem("", f"is an optimiser ({type(model).__name__}), not a model", _MODULE_REMEDY, "E-MODEL")
+    return None
+
+
+def _is_state_dict(value: object) -> bool:
+    """Return whether a value is a mapping of names to tensors."""
+    return isinstance(value, Mapping) and any(
+        isinstance(name, str) and hasattr(tensor, "is_floating_point") for name, tensor in value.items()
+    )

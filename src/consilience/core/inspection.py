@@ -32,12 +32,7 @@ PEOPLE = "What this file tells about people"
 def people_rows(rows: Sequence[Row], protection: str) -> list[Row]:
     """Return the last part of an inspection: what a file tells about people, and what protects them.
 
-    Parameters
-    ----------
-    rows : sequence of Row
-        What the file tells, a name and a text each.
-    protection : str
-        What was withheld, in words.
+    `protection` says in words what was withheld.
     """
     differences = "two files differing by one person disclose that person's data, by one site, that site's: publish one"
     return [
@@ -53,18 +48,8 @@ def plain_words(
 ) -> tuple[str, ...]:
     """Return an inspection in sentences: what it is, from how many observations, its partners, what to do next.
 
-    Parameters
-    ----------
-    what : str
-        What the file is, with its article.
-    n_observations : float or None
-        How many observations are behind it, which is shown rounded; None where the header does not say.
-    partners : str
-        What it can be fused with.
-    made : bool
-        Whether it came out of a fusion. Default: a site's.
-    following : str, optional
-        What to do next. Default: check and fuse it, or compare a fused one with a site's own.
+    `what` has its article; the number is shown rounded, and None where the header does not say it. `following` is by
+    default to check and fuse it, or, for what a fusion made, to compare it with a site's own.
 
     Examples
     --------

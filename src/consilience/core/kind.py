@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from pkgutil import resolve_name
@@ -18,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 import numpy as np
 
 from consilience.checks import Json
-from consilience.core.inputs import NamedInput, defined_in, name_inputs
-from consilience.core.progress import Progress, seeded, shown
+from consilience.core.inputs import NamedInput, defined_in
+from consilience.core.progress import Progress
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.files.safetensors_file import SafetensorsFile
 
@@ -41,106 +40,32 @@ def facet(value: Any) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """Everything that ``fuse`` or ``check`` was called with, inputs opened and named.
+    """Everything that ``fuse`` or ``check`` was called with, inputs opened and named."""
 
-    Parameters
-    ----------
-    inputs
-        The models.
-    method
-        A name, a method object, or None for the recommended one.
-    options
-        Options of the method, and arguments for some kinds only (an example, a symmetry, ...), by name.
-    weights, n_observations
-        As in ``fuse``.
-    rng, seed
-        The generator, and the seed that it was made of where there was one.
-    progress
-        What is told of the steps.
-    engine
-        Where shards are worked on.
-    only_check
-        Whether nothing will be fused, so that arrays may stay in their files.
-    is_sharded
-        Whether the models are shards by how they are written; then there are no inputs.
-    source
-        The models as they were handed in, for shards, which are not opened one by one.
-    """
-
-    inputs: tuple[NamedInput, ...]
-    method: Any
+    inputs: tuple[NamedInput, ...]  # the models
+    method: Any  # a name, a method object, or None for the recommended one
+    # Options of the method, and arguments for some kinds only (an example, a symmetry, ...), by name
     options: Mapping[str, Any]
+    # weights, n_observations: as in ``fuse``
     weights: Any
     n_observations: Any
+    # rng, seed: the generator, and the seed that it was made of where there was one
     rng: np.random.Generator
     seed: int | None
-    progress: Progress
-    engine: Any = None
-    only_check: bool = False
-    is_sharded: bool = False
-    source: Any = None
-
-
-@contextmanager
-def open_request(
-    models: Any,
-    method: Any,
-    options: Mapping[str, Any],
-    weights: Any,
-    n_observations: Any,
-    engine: Any,
-    is_sharded: bool,
-    rng: object = 0,
-    progress: bool | Progress = False,
-    *,
-    only_check: bool = False,
-) -> Iterator[Request]:
-    """Yield a call of ``fuse`` or ``check`` with its inputs opened and named, while its progress is shown.
-
-    `options` are those of the method, and keywords for some kinds only. Shards are not opened here.
-
-    Raises
-    ------
-    InputError
-        For anything but a mapping or sequence of models.
-    OptionError
-        For an `rng` that is neither a seed nor a Generator.
-    """
-    seed, generator = seeded(rng)
-    with shown(progress, "fusing", "step") as report:
-        yield Request(
-            inputs=() if is_sharded else name_inputs(models),
-            method=method,
-            options=options,
-            weights=weights,
-            n_observations=n_observations,
-            rng=generator,
-            seed=seed,
-            progress=report,
-            engine=engine,
-            only_check=only_check,
-            is_sharded=is_sharded,
-            source=list(models.values()) if isinstance(models, Mapping) else models,
-        )
+    progress: Progress  # what is told of the steps
+    engine: Any = None  # where shards are worked on
+    only_check: bool = False  # whether nothing will be fused, so that arrays may stay in their files
+    is_sharded: bool = False  # whether the models are shards by how they are written; then there are no inputs
+    source: Any = None  # the models as they were handed in, for shards, which are not opened one by one
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Inputs that were read, checked and described, and what fuses them.
+    """Inputs that were read, checked and described, and what fuses them."""
 
-    Parameters
-    ----------
-    problems
-        Everything that is wrong with the inputs, a line each.
-    fuse
-        Matches, averages and rebuilds; called only where nothing is wrong.
-    error
-        What reading the inputs or their options ended with, where it did.
-    """
-
-    problems: Sequence[str]
-    fuse: Callable[[], Fusion]
-    error: InputError | OptionError | None = None
+    problems: Sequence[str]  # everything that is wrong with the inputs, a line each
+    fuse: Callable[[], Fusion]  # matches, averages and rebuilds; called only where nothing is wrong
+    error: InputError | OptionError | None = None  # what reading the inputs or their options ended with, where it did
 
     @classmethod
     def failed(cls, error: InputError | OptionError) -> Prepared:
@@ -173,28 +98,16 @@ class Inspection:
 
 @dataclass(frozen=True)
 class FileFormat:
-    """A format of files.
+    """A format of files."""
 
-    Parameters
-    ----------
-    name
-        What the library calls it, such as "posterior".
-    tag
-        What the files' documents state as their format; None for files without a document.
-    called
-        What messages call such a file.
-    loader, inspector
-        Functions of a file, "module:name", that read what is in it, and say what is inside from the header alone.
-    is_companion
-        Whether it travels beside the file of a model and is none itself.
-    """
-
-    name: str
-    tag: str | None
-    called: str
+    name: str  # what the library calls it, such as "posterior"
+    tag: str | None  # what the files' documents state as their format; None for files without a document
+    called: str  # what messages call such a file
+    # loader, inspector: functions of a file, "module:name", that read what is in it, and say what is inside from the
+    # header alone
     loader: str
     inspector: str
-    is_companion: bool = False
+    is_companion: bool = False  # whether it travels beside the file of a model and is none itself
 
     def load(self, file: SafetensorsFile) -> Any:
         """Return what is in a file."""
@@ -208,48 +121,28 @@ class FileFormat:
 
 @dataclass(frozen=True)
 class Extent:
-    """Where the data that a site's model describes lie, and the range of the variances in it.
+    """Where the data that a site's model describes lie, and the range of the variances in it."""
 
-    Parameters
-    ----------
-    mean, deviation : tuple of float of length D
-        Of all its components together.
-    lowest, highest : tuple of float of length D
-        Least and greatest component means.
-    variances : tuple of two floats
-        Least and greatest eigenvalue of a component's covariance.
-    """
-
+    # mean, deviation: length D, of all its components together
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
+    # lowest, highest: length D, least and greatest component means
     lowest: tuple[float, ...]
     highest: tuple[float, ...]
-    variances: tuple[float, float]
+    variances: tuple[float, float]  # least and greatest eigenvalue of a component's covariance
 
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """What a round needs to know of one site's contribution.
+    """What a round needs to know of one site's contribution."""
 
-    Parameters
-    ----------
-    facets
-        What must agree with the others.
-    components
-        Components of a posterior; 0 for networks.
-    scales
-        Size of each array, as its root mean square: sites are ordered by them, and some kinds bound them.
-    bounded_scales
-        Names of the scales that may not be far larger than those of most sites.
-    extent
-        Where its components lie, for models of data that have a place.
-    """
-
-    facets: Facets
-    components: int = 0
+    facets: Facets  # what must agree with the others
+    components: int = 0  # components of a posterior; 0 for networks
+    # Size of each array, as its root mean square: sites are ordered by them, and some kinds bound them
     scales: Mapping[str, float] = field(default_factory=dict)
+    # Names of the scales that may not be far larger than those of most sites
     bounded_scales: frozenset[str] = frozenset()
-    extent: Extent | None = None
+    extent: Extent | None = None  # where its components lie, for models of data that have a place
 
 
 def root_mean_square(values: Any) -> float:
@@ -273,10 +166,8 @@ def refuse_statements(model: object, stated: Mapping[str, Any]) -> None:
     A number of observations is left unread there, as it always was.
     """
     if meant_for_others := sorted(set(stated) - {"n_observations"}):
-        raise OptionError(
-            ", ".join(meant_for_others),
-            f"is for statistical models, and a {type(model).__name__} is none; leave it out",
-        )
+        text = f"is for statistical models, and a {type(model).__name__} is none; leave it out"
+        raise OptionError(", ".join(meant_for_others), text)
 
 
 def ensemble_is_no_file(method: str) -> tuple[str, str]:
@@ -344,21 +235,12 @@ class Kind(ABC):
     def make_method(self, method: Any, options: Mapping[str, Any]) -> Any:
         """Return the method of a name with these options, a method object as it is, or the recommended one for None.
 
-        Raises
-        ------
-        OptionError
-            For a name, an option or a value that does not exist, saying which do.
+        Raises OptionError for a name, an option or a value that does not exist, saying which do.
         """
 
     @abstractmethod
     def prepare(self, request: Request) -> Prepared:
-        """Read, check and describe the inputs.
-
-        Raises
-        ------
-        OptionError
-            For a method or an option that does not exist.
-        """
+        """Read, check and describe the inputs; raises OptionError for a method or an option that does not exist."""
 
     @abstractmethod
     def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> Evaluation:
@@ -368,21 +250,13 @@ class Kind(ABC):
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
         """Return what a round needs to know of a site's file, every value checked.
 
-        Raises
-        ------
-        InputError
-            For files that cannot be fused.
+        Raises InputError for files that cannot be fused.
         """
 
     def withhold(self, file: SafetensorsFile, target: Path, min_count: float) -> Problem | None:
         """Write what of a site's file may leave it to `target`, where that is not all, and return what may not.
 
-        None, and nothing written, where all of it may.
-
-        Raises
-        ------
-        InputError
-            Where nothing would be left.
+        None, and nothing written, where all of it may. Raises InputError where nothing would be left.
         """
         del file, target, min_count
         return None
@@ -412,12 +286,8 @@ class Kind(ABC):
     def describe(self, model: Any, data: Any, **stated: Any) -> Any:
         """Return what a site says of a model: a posterior, or a network with its description.
 
-        `stated` are the keywords of ``consilience.describe`` that were given.
-
-        Raises
-        ------
-        UnsupportedError
-            For a kind whose models say all themselves.
+        `stated` are the keywords of ``consilience.describe`` that were given. Raises UnsupportedError for a kind whose
+        models say all themselves.
         """
         del data, stated
         raise UnsupportedError(f"a {type(model).__name__}", "says all that it knows itself", "save it")
@@ -425,23 +295,10 @@ class Kind(ABC):
     def describe_file(self, path: Path, module: Any, data: Any, *, is_rewritten: bool, **stated: Any) -> Any:
         """Return a site's description of the model in a file, to be written next to that file or with the model anew.
 
-        Parameters
-        ----------
-        path : Path
-            The file.
-        module : Any
-            A module of its architecture, or a function that makes one.
-        data
-            As ``consilience.describe`` takes them, with the keywords `stated`.
-        is_rewritten : bool
-            Whether the model is written again. Else only its description is, which is bound to the file as it is.
-
-        Raises
-        ------
-        UnsupportedError
-            For a kind whose models say all themselves.
-        FileFormatError
-            For what is no file of a model.
+        `module` is of its architecture, or a function that makes one; `data` and `stated` are as
+        ``consilience.describe`` takes them. Unless the model is written again, only its description is, which is bound
+        to the file as it is. Raises UnsupportedError for a kind whose models say all themselves, and FileFormatError
+        for what is no file of a model.
         """
         del module, data, is_rewritten, stated
         SafetensorsFile(path).header()
@@ -450,23 +307,14 @@ class Kind(ABC):
     def rebuild(self, described: Any, parameters: Mapping[str, Json]) -> Any:
         """Return the model that a posterior, statistics or draws describe, with these hyper-parameters changed.
 
-        Raises
-        ------
-        UnsupportedError
-            For what describes no model.
-        OptionError
-            For hyper-parameters that such a model does not have.
+        Raises UnsupportedError for what describes no model, and OptionError for hyper-parameters that it does not have.
         """
         del parameters
         from consilience.core.fusion import Fusion  # here, so that the table of kinds needs no results
 
         instead = "take fusion.model" if isinstance(described, Fusion) else "describe it first (consilience.describe)"
-        raise UnsupportedError(
-            f"a {type(described).__name__}",
-            "is no Posterior and no Statistics, which rebuild takes",
-            self.instead_of_rebuilding.get(type(described).__name__, instead),
-            "E-REBUILD",
-        )
+        name, text = type(described).__name__, "is no Posterior and no Statistics, which rebuild takes"
+        raise UnsupportedError(f"a {name}", text, self.instead_of_rebuilding.get(name, instead), "E-REBUILD")
 
     def writes(self, model: object) -> bool:
         """Return whether `save` takes an object: a model of this kind, or what travels beside one."""

@@ -115,23 +115,8 @@ def make_named_method(
 ) -> _Kind:
     """Return the method of a name with these options.
 
-    Parameters
-    ----------
-    kinds : sequence of classes
-        The methods that exist.
-    name : str
-        Name of one of them.
-    options : mapping
-        Its options.
-    where : str, optional
-        What the methods are for, in messages. Default: not said.
-    keywords : collection of str, optional
-        What the caller takes beside options, for suggestions. Default: the keywords of ``fuse``.
-
-    Raises
-    ------
-    OptionError
-        For a name or an option that does not exist, saying which do, and for a value that is not valid.
+    `where` says in messages what the methods are for, and `keywords` what the caller takes beside options. Raises
+    OptionError for a name or an option that does not exist, saying which do, and for a value that is not valid.
     """
     by_name = {kind.name: kind for kind in kinds}
     if not isinstance(name, str) or name not in by_name:
@@ -158,36 +143,20 @@ AnyMethod = TypeVar("AnyMethod", bound=Options)
 
 @dataclass(frozen=True)
 class MethodTable(Generic[AnyMethod]):
-    """All methods of a kind.
+    """All methods of a kind."""
 
-    Parameters
-    ----------
-    classes : tuple of type
-        Every method, the recommended one first.
-    base : type, or tuple of types
-        What methods of the kind are, those of a user's own included.
-    fuses : str, optional
-        What they fuse, in the plural, for messages. Default: not said.
-    keywords : collection of str, optional
-        What the caller takes beside options, for suggestions. Default: the keywords of ``fuse``.
-    """
-
-    classes: tuple[type[AnyMethod], ...]
-    base: type[AnyMethod] | tuple[type[AnyMethod], ...]
-    fuses: str = ""
-    keywords: Collection[str] = CALL_KEYWORDS
+    classes: tuple[type[AnyMethod], ...]  # every method, the recommended one first
+    base: type[AnyMethod] | tuple[type[AnyMethod], ...]  # what methods of the kind are, those of a user's own included
+    fuses: str = ""  # what they fuse, in the plural, for messages
+    keywords: Collection[str] = CALL_KEYWORDS  # what the caller takes beside options, for suggestions
 
     def make(self, method: object, options: Mapping[str, Any]) -> AnyMethod:
         """Return the method of a name with these options, a method with its own as it is, the recommended one for None.
 
         One name means one thing whatever the kind: ``"auto"`` is the recommended method of any, and a method of ours
         for another kind is taken for that of its name here, with those of its options that are not at their defaults.
-
-        Raises
-        ------
-        OptionError
-            For a name, an option or a value that does not exist, saying which do; for options beside a method; and for
-            a method of another kind.
+        Raises OptionError for a name, an option or a value that does not exist, saying which do; for options beside a
+        method; and for a method of another kind.
         """
         names = [one.name for one in self.classes]
         if isinstance(method, Options):
@@ -198,10 +167,8 @@ class MethodTable(Generic[AnyMethod]):
                 return method
             # Of another kind. A class of a user's own may do more than its name says, so that it is none of ours.
             if not is_ours or method.name not in (*names, "auto"):
-                raise OptionError(
-                    f"{type(method).__name__} does not fuse {self.fuses or 'such models'}; give one of "
-                    f"{', '.join(map(repr, names))}"
-                )
+                text = f"{type(method).__name__} does not fuse {self.fuses or 'such models'}"
+                raise OptionError(f"{text}; give one of {', '.join(map(repr, names))}")
             options, method = method.stated_options(), method.name
         name = names[0] if method is None or (method == "auto" and "auto" not in names) else method
         where = f" for {self.fuses}" if self.fuses else ""

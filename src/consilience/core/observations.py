@@ -16,48 +16,28 @@ from scipy import sparse
 from consilience.catalogue import did_you_mean
 from consilience.checks import Labels, as_rows
 from consilience.errors import FileFormatError, InputError, Problem
-from consilience.files.class_labels import read_class_labels
 from consilience.files.csv import read_csv
+from consilience.files.labelled_arrays import read_class_labels
 from consilience.files.npy import not_data, read_array
 from consilience.files.tables import NamedTable, as_named_table, read_parquet
 
 
 @dataclass(frozen=True)
 class ExpectedColumns:
-    """The columns of data that models expect.
-
-    Parameters
-    ----------
-    n_columns : int
-        Number of columns.
-    names : tuple of str or None
-        Their names in order, where known.
-    are_counts : bool
-        Whether they are counts of words.
-    """
+    """The columns of data that models expect."""
 
     n_columns: int
-    names: tuple[str, ...] | None
-    are_counts: bool
+    names: tuple[str, ...] | None  # their names in order, where known
+    are_counts: bool  # whether they are counts of words
 
 
 @dataclass(frozen=True, eq=False)
 class Observations:
-    """Checked data and classes of a site.
+    """Checked data and classes of a site."""
 
-    Parameters
-    ----------
-    values : ndarray of shape (n, D) or CSR array of shape (n, V)
-        Rows in float64, or counts.
-    labels : ndarray of int of shape (n,) or None
-        The number of every row's class in `classes`, where there are any.
-    classes : tuple of str
-        Names of the classes.
-    """
-
-    values: Any
-    labels: Labels | None
-    classes: tuple[str, ...] = ()
+    values: Any  # (n, D), rows in float64, or counts
+    labels: Labels | None  # (n,), the number of every row's class in `classes`, where there are any
+    classes: tuple[str, ...] = ()  # names of the classes
 
 
 def read_observations(
@@ -65,22 +45,10 @@ def read_observations(
 ) -> Observations:
     """Return `data` and `labels` as the models need them.
 
-    Parameters
-    ----------
-    data : array_like, sparse matrix, DataFrame, str or Path
-        An array, a SciPy sparse matrix, a table with named columns (pandas, polars, Arrow), or the path of a .csv,
-        .parquet, .npy or .npz.
-    labels : array_like, str, Path or None
-        The class of every row, the name of a column of `data`, the path of a file with one class a line, or None.
-    columns : ExpectedColumns
-        What the models expect.
-    name, what : str
-        Names of the data, unless they are a file, and of the labels in messages.
-
-    Raises
-    ------
-    InputError
-        For data that do not fit, naming file, row and column, what was expected and what was found.
+    Data are an array, a SciPy sparse matrix, a table with named columns (pandas, polars, Arrow), or the path of a .csv,
+    .parquet, .npy or .npz; labels the class of every row, the name of a column, the path of a file with one class a
+    line, or None. Raises InputError for data that do not fit, naming file, row and column, what was expected and what
+    was found.
     """
     is_path = isinstance(data, str | Path)
     name = str(data) if is_path else name
@@ -89,9 +57,8 @@ def read_observations(
     if labels is None:
         return Observations(rows, None)
     if row_classes is None:
-        row_classes = (
-            read_class_labels(Path(labels), name, rows.shape[0], what) if isinstance(labels, str | Path) else labels
-        )
+        are_in_file = isinstance(labels, str | Path)
+        row_classes = read_class_labels(Path(labels), name, rows.shape[0], what) if are_in_file else labels
     classes, numbers = _number_classes(row_classes, rows.shape[0], what)
     return Observations(rows, numbers, classes)
 
@@ -140,9 +107,8 @@ def _column_numbers(name: str, header: Sequence[str], columns: ExpectedColumns, 
     if missing := [column for column in columns.names if column not in header]:
         raise InputError(_missing_columns(name, header, missing, columns.names))
     if repeated := [column for column in columns.names if header.count(column) > 1]:
-        raise InputError(
-            name, f"has the column {repeated[0]!r} {header.count(repeated[0])} times, expected once", code="E-TWICE"
-        )
+        text = f"has the column {repeated[0]!r} {header.count(repeated[0])} times, expected once"
+        raise InputError(name, text, code="E-TWICE")
     number_of = {column: number for number, column in enumerate(header)}
     return [number_of[column] for column in columns.names]
 
@@ -154,18 +120,16 @@ def _missing_columns(name: str, header: Sequence[str], missing: Sequence[str], n
     remedy = f"rename {meant}, if that is it, to {missing[0]}" if meant else "give the columns of the models"
     if len(header) == 1 and ";" in header[0]:
         remedy = "write it with commas between cells"
-    return Problem(
-        name, f"lacks the column {missing[0]!r}{others}, found {', '.join(header)[:200]}", remedy, "E-COLUMN"
-    )
+    text = f"lacks the column {missing[0]!r}{others}, found {', '.join(header)[:200]}"
+    return Problem(name, text, remedy, "E-COLUMN")
 
 
 def _check_width(name: str, n_columns: int, columns: ExpectedColumns, lacking: str = "") -> None:
     """Raise InputError unless the data have the number of columns that the models expect."""
     if n_columns != columns.n_columns:
         expected = "" if columns.names is None else f": {', '.join(columns.names)[:200]}"
-        raise InputError(
-            name, f"has {n_columns} columns{lacking}, expected {columns.n_columns}{expected}", code="E-SHAPE"
-        )
+        text = f"has {n_columns} columns{lacking}, expected {columns.n_columns}{expected}"
+        raise InputError(name, text, code="E-SHAPE")
 
 
 def _checked_rows(name: str, values: Any, columns: ExpectedColumns) -> Any:
@@ -174,9 +138,8 @@ def _checked_rows(name: str, values: Any, columns: ExpectedColumns) -> Any:
         try:
             values = np.asarray(values)
         except ValueError as error:  # rows of different lengths
-            raise InputError(
-                name, "expected an array of numbers (rows, columns), found lists that differ", code="E-SHAPE"
-            ) from error
+            text = "expected an array of numbers (rows, columns), found lists that differ"
+            raise InputError(name, text, code="E-SHAPE") from error
         if values.dtype.kind == "O":
             values = _numbers_of_objects(name, values)
     if values.dtype.kind not in "biuf":
@@ -194,12 +157,9 @@ def _checked_rows(name: str, values: Any, columns: ExpectedColumns) -> Any:
         row, column = bad[0]
         column_name = "" if columns.names is None else f" ({columns.names[column]})"
         more = f"; {len(bad) - 1} more like it" if len(bad) > 1 else ""
-        raise InputError(
-            name,
-            f"row {row}, column {column}{column_name}, counted from 0: expected a finite number,"
-            f" found {rows[row, column]}{more}",
-            code="E-NUMBER",
-        )
+        place = f"row {row}, column {column}{column_name}, counted from 0"
+        text = f"{place}: expected a finite number, found {rows[row, column]}{more}"
+        raise InputError(name, text, code="E-NUMBER")
     return rows
 
 
@@ -208,9 +168,8 @@ def _numbers_of_objects(name: str, values: Any) -> Any:
     try:
         return values.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(
-            name, f"expected numbers, found {type(values.flat[0]).__name__} and others", code="E-TYPE"
-        ) from error
+        text = f"expected numbers, found {type(values.flat[0]).__name__} and others"
+        raise InputError(name, text, code="E-TYPE") from error
 
 
 def _number_classes(labels: Any, n_rows: int, what: str) -> tuple[tuple[str, ...], Labels]:
@@ -219,9 +178,8 @@ def _number_classes(labels: Any, n_rows: int, what: str) -> tuple[tuple[str, ...
         raise InputError(what, "expected one class for every row, found a sparse matrix", code="E-SHAPE")
     array = np.asarray(labels)
     if array.shape != (n_rows,):
-        raise InputError(
-            what, f"expected one class for each of the {n_rows} rows, found shape {array.shape}", code="E-SHAPE"
-        )
+        reason = f"expected one class for each of the {n_rows} rows, found shape {array.shape}"
+        raise InputError(what, reason, code="E-SHAPE")
     texts = [str(value) for value in array.tolist()]
     missing = [row for row, text in enumerate(texts) if text.strip().lower() in ("", "nan", "none", "nat", "<na>")]
     if missing:
@@ -233,10 +191,7 @@ def _number_classes(labels: Any, n_rows: int, what: str) -> tuple[tuple[str, ...
 def as_counts(name: str, documents: Any, columns: int | None = None) -> sparse.csr_array:
     """Return word counts (n, V) as a float64 CSR array without stored zeros or duplicates.
 
-    Raises
-    ------
-    InputError
-        When they are not whole numbers of tokens, naming the first that is not; or of another width.
+    Raises InputError when they are not whole numbers of tokens, naming the first that is not; or of another width.
 
     Examples
     --------
@@ -254,11 +209,8 @@ def as_counts(name: str, documents: Any, columns: int | None = None) -> sparse.c
     if not is_whole.all():
         entry = int(np.argmin(is_whole))
         row = int(np.searchsorted(counts.indptr, entry, side="right")) - 1
-        raise InputError(
-            name,
-            f"row {row}, column {counts.indices[entry]} (counted from 0): expected a number of tokens"
-            f" (0, 1, 2, ...), found {counts.data[entry]:g}",
-            code="E-NUMBER",
-        )
+        place = f"row {row}, column {counts.indices[entry]} (counted from 0)"
+        text = f"{place}: expected a number of tokens (0, 1, 2, ...), found {counts.data[entry]:g}"
+        raise InputError(name, text, code="E-NUMBER")
     counts.eliminate_zeros()
     return counts

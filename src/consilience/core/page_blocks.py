@@ -62,18 +62,14 @@ def what_to_know(notes: Sequence[str]) -> Block | None:
 def status(findings: Findings) -> Paragraph:
     """Return how the fusion ended, and what to do about it."""
     name = markup("<strong>{}.</strong>", shorten(findings.status.replace("_", " ").capitalize(), 80))
-    remedy = (
-        f"{findings.remedy[:1].upper()}{findings.remedy[1:]}."
-        if findings.remedy and findings.remedy != findings.status
-        else ""
-    )
+    is_said = findings.remedy and findings.remedy != findings.status
+    remedy = f"{findings.remedy[:1].upper()}{findings.remedy[1:]}." if is_said else ""
     ending = ""
     if findings.history and findings.objective is not None and math.isfinite(findings.objective):
         steps = format_count(len(findings.history), "step")
         ending = f"The objective ended at {format_value(findings.objective)} after {steps}."
-    return (
-        act(name, remedy, ending) if not findings.is_converged else Paragraph(sentences(name, remedy, ending), "status")
-    )
+    parts = (name, remedy, ending)
+    return Paragraph(sentences(*parts), "status") if findings.is_converged else act(*parts)
 
 
 def act(*parts: object) -> Paragraph:
@@ -130,19 +126,11 @@ def how_it_was_made(content: Any, meanings: Mapping[str, str]) -> Section:
     details += [(shorten(name.replace("_", " ")), "in the file") for name in findings.hidden_details[:MAX_ROWS]]
     versions = [(name, shorten(version, 40)) for name, version in content.versions]
     further: list[Block] = [Heading("Further details"), _pairs("Further details", "Detail", details)] if details else []
-    return Section(
-        "made",
-        "How it was made",
-        [
-            Paragraph("The same files, options, seed and versions give the same result."),
-            BlockGroup(
-                [
-                    BlockGroup([Heading("Options of the method"), _pairs("Options", "Option", options)], ""),
-                    BlockGroup([*further, Heading("Versions"), _pairs("Versions", "Library", versions, "Version")], ""),
-                ]
-            ),
-        ],
-    )
+    of_method: list[Block] = [Heading("Options of the method"), _pairs("Options", "Option", options)]
+    others: list[Block] = [*further, Heading("Versions"), _pairs("Versions", "Library", versions, "Version")]
+    head = Paragraph("The same files, options, seed and versions give the same result.")
+    pair = BlockGroup([BlockGroup(of_method, ""), BlockGroup(others, "")])
+    return Section("made", "How it was made", [head, pair])
 
 
 def _pairs(label: str, name: str, rows: Sequence[tuple[object, object]], value: str = "Value") -> Table:
@@ -153,9 +141,8 @@ def _pairs(label: str, name: str, rows: Sequence[tuple[object, object]], value: 
 
 def _detail(name: str, meanings: Mapping[str, str]) -> Markup:
     shown = shorten(name.replace("_", " "))
-    return (
-        markup('{}<br><span class="note">{}</span>', shown, meanings[name]) if name in meanings else markup("{}", shown)
-    )
+    note = markup('<br><span class="note">{}</span>', meanings[name]) if name in meanings else ""
+    return markup("{}{}", shown, note)
 
 
 def opening(record: Mapping[str, Any], outcome: str, kind: str, most: int) -> list[Block | None]:

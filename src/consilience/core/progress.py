@@ -37,10 +37,7 @@ def silent(_done: int, _total: int) -> None:
 def seeded(rng: object) -> tuple[int | None, np.random.Generator]:
     """Return the seed, None when a Generator was given, and the Generator.
 
-    Raises
-    ------
-    OptionError
-        For anything but a Generator or a seed.
+    Raises OptionError for anything but a Generator or a seed.
     """
     if isinstance(rng, np.random.Generator):
         return None, rng

@@ -14,23 +14,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from consilience.checks import Array, Json
-from consilience.core.details import Details
-from consilience.core.status import Status
+from consilience.core.details import Details, Status
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.safetensors_file import SafetensorsFile
 
 Content = TypeVar("Content")
 
-_BLOCK = 2**16
-
 
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal."""
-    digest = hashlib.sha256()
     with path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @cache
@@ -49,17 +43,9 @@ def make_provenance(
 ) -> dict[str, Json]:
     """Return the record that a fused file carries, as JSON values.
 
-    Parameters
-    ----------
-    method, options
-        The method's name and all its options.
-    seed
-        The integer seed, None when a Generator was given.
-    inputs
-        One record per model: ``name``, ``components``, ``weight``, ``labels`` (fused component of each of its own), and
-        where known ``confidence`` of these and ``sha256`` of its file.
-    result
-        What came out: ``status``, ``objective``, its ``history`` and the method's own details.
+    `seed` is None when a Generator was given. `inputs` has a record for each model: ``name``, ``components``,
+    ``weight``, ``labels`` (fused component of each of its own), and where known ``confidence`` of these and ``sha256``
+    of its file. `result` is what came out: ``status``, ``objective``, its ``history`` and the method's own details.
     """
     return {
         "method": method,
@@ -81,16 +67,8 @@ def result_record(
 ) -> dict[str, Json]:
     """Return the record of a fused model, as its provenance states it.
 
-    Parameters
-    ----------
-    n_components, status, details
-        Of the fusion.
-    objective : float, optional
-        The method's objective at the end; not a number is recorded as null. Default: not recorded.
-    history : Array of shape (iterations,), optional
-        The objective after each iteration, in twelve digits. Default: not recorded.
-    site_digests : mapping of str to str, optional
-        Names by digest of all that it rests on, by which a fusion knows what counts twice. Default: not recorded.
+    An objective that is not a number is recorded as null, a history (iterations,) in twelve digits. `site_digests` are
+    names by digest of all that it rests on, by which a fusion knows what counts twice. What is None is not recorded.
     """
     descent: dict[str, Json] = {}
     if history is not None:
@@ -117,21 +95,9 @@ def read_inputs_of(
 ) -> list[Content | None]:
     """Return what is in the file of every input of a fused file; None for an input whose file is not at hand.
 
-    Parameters
-    ----------
-    fused
-        The fused file.
-    recorded_digests
-        SHA-256 of the inputs, as its provenance records them; None for one that was in memory.
-    sites
-        Files that it was made from, in any order, not necessarily all.
-    read
-        Returns what is in a file.
-
-    Raises
-    ------
-    InputError
-        Listing the files that cannot be read, that it was not made from, and that are there more than once.
+    Digests are as its provenance records them, None for an input that was in memory; `sites` are files that it was made
+    from, in any order, not necessarily all. Raises InputError listing the files that cannot be read, that it was not
+    made from, and that are there more than once.
     """
     input_of_digest = {digest: number for number, digest in enumerate(recorded_digests) if digest is not None}
     contents: list[Content | None] = [None] * len(recorded_digests)
@@ -145,17 +111,11 @@ def read_inputs_of(
             continue
         number = input_of_digest.get(digest)
         if not input_of_digest:
-            problems.append(
-                Problem(site, f"{fused} was made from models in memory, so no file can be known to be one of them")
-            )
+            text = f"{fused} was made from models in memory, so no file can be known to be one of them"
+            problems.append(Problem(site, text))
         elif number is None:
-            problems.append(
-                Problem(
-                    site,
-                    f"is not one of the files that {fused} was made from: none has SHA-256 {digest[:12]}…",
-                    code="E-MISMATCH",
-                )
-            )
+            text = f"is not one of the files that {fused} was made from: none has SHA-256 {digest[:12]}…"
+            problems.append(Problem(site, text, code="E-MISMATCH"))
         elif number in file_of_input:
             problems.append(Problem(site, f"is the same file as {file_of_input[number]}", "leave one out", "E-TWICE"))
         else:
@@ -172,19 +132,8 @@ def read_fused(
 ) -> tuple[Content, dict[str, Json], list[tuple[str, Content]]]:
     """Return what is in a fused file, its provenance, and by name what is in those of its inputs that are at hand.
 
-    Parameters
-    ----------
-    fused, sites
-        As in `read_inputs_of`.
-    read
-        Returns what is in a file, and its provenance or None.
-
-    Raises
-    ------
-    FileFormatError
-        For a first file that cannot be read, or that no fusion wrote.
-    InputError
-        As `read_inputs_of`.
+    `read` returns what is in a file, and its provenance or None. FileFormatError for a first file that cannot be read,
+    or that no fusion wrote; InputError as `read_inputs_of`.
     """
     content, record = read(fused)
     if record is None:

@@ -55,10 +55,7 @@ _Loader.add_implicit_resolver(
 def parse_yaml(text: str) -> Any:
     """Return the value of a YAML document of plain values.
 
-    Raises
-    ------
-    ValueError
-        For text that is not such a document, saying why in one line.
+    Raises ValueError for text that is not such a document, saying why in one line.
 
     Examples
     --------
@@ -80,10 +77,7 @@ def parse_yaml(text: str) -> Any:
 def read_recipe(path: Path) -> Recipe:
     """Return the recipe in a YAML file, with glob patterns in ``models`` expanded and paths made relative to here.
 
-    Raises
-    ------
-    FileFormatError
-        For a file that cannot be read, is not YAML, or has unknown or ill-typed keys.
+    Raises FileFormatError for a file that cannot be read, is not YAML, or has unknown or ill-typed keys.
     """
     recipe = parsed(path, Recipe)
     models: list[str] = []
@@ -102,10 +96,7 @@ def read_recipe(path: Path) -> Recipe:
 def parsed(path: Path, model: type[Model]) -> Model:
     """Return a YAML file as a model, every field checked.
 
-    Raises
-    ------
-    FileFormatError
-        For a file that cannot be read, is not YAML, or has unknown or ill-typed keys.
+    Raises FileFormatError for a file that cannot be read, is not YAML, or has unknown or ill-typed keys.
     """
     return validated(path, model, read_document(path))
 
@@ -113,10 +104,7 @@ def parsed(path: Path, model: type[Model]) -> Model:
 def read_document(path: Path) -> Any:
     """Return the value in a YAML file; an empty mapping for an empty one.
 
-    Raises
-    ------
-    FileFormatError
-        For a file that cannot be read, or is not YAML of plain values.
+    Raises FileFormatError for a file that cannot be read, or is not YAML of plain values.
     """
     try:
         document = parse_yaml(path.read_text(encoding="utf-8"))
@@ -130,10 +118,7 @@ def read_document(path: Path) -> Any:
 def validated(path: Path, model: type[Model], document: Any) -> Model:
     """Return the value of a YAML file as a model, every field checked.
 
-    Raises
-    ------
-    FileFormatError
-        For unknown or ill-typed keys.
+    Raises FileFormatError for unknown or ill-typed keys.
     """
     try:
         return model.model_validate(document)

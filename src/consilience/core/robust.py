@@ -261,18 +261,10 @@ def copy_weights(squares: Array, votes: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Judgement:
-    """Which sites are averaged: all but those of `steps`.
+    """Which sites are averaged: all but those of `steps`."""
 
-    Parameters
-    ----------
-    scores : ndarray of shape (J,)
-        Score of each site at the gate; NaN of those left out before it.
-    steps : dict of int to str
-        Of each site that is left out the step that it failed.
-    """
-
-    scores: Array
-    steps: dict[int, str]
+    scores: Array  # (J,), score of each site at the gate; NaN of those left out before it
+    steps: dict[int, str]  # of each site that is left out the step that it failed
 
     @property
     def kept(self) -> NDArray[np.bool_]:

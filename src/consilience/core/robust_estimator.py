@@ -38,18 +38,10 @@ VOTE_ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class RobustEstimator:
-    """How much of what sites send may be wrong, and what is done about it.
+    """How much of what sites send may be wrong, and what is done about it."""
 
-    Parameters
-    ----------
-    how
-        ``"trim"`` or ``"median"``.
-    trim
-        Part of the votes that may be hostile, under ``"trim"``; under ``"median"`` it is anything below half.
-    """
-
-    how: RobustRule
-    trim: float
+    how: RobustRule  # ``"trim"`` or ``"median"``
+    trim: float  # part of the votes that may be hostile, under ``"trim"``; under ``"median"`` it is anything below half
 
     def tolerated(self, votes: float) -> int:
         """Return how many of so many votes may be hostile: at least the part to be trimmed, always fewer than half.
@@ -89,18 +81,8 @@ class RobustEstimator:
     ) -> tuple[Array, Labels]:
         """Return which rows are inliers (L,), 1 or 0, and the medoid of every group (G,), -1 for one without members.
 
-        Groups with fewer than ``MIN_VOTES`` votes keep all rows.
-
-        Parameters
-        ----------
-        divergence : callable
-            Gives the divergences (n_a, n_b) between two sets of rows.
-        rows, labels, votes : arrays of length L
-            What was sent, the group of each row, -1 for none, and its vote there.
-        n_groups : int
-            Number G of groups.
-        centres : Array of shape (G, P), optional
-            From what the rows are trimmed. Default: from the medoids.
+        Groups with fewer than ``MIN_VOTES`` votes keep all rows. The divergence returns (n_a, n_b) between two sets of
+        rows; labels (L,) are -1 for no group, and rows are trimmed from `centres` (G, P), by default the medoids.
         """
         inliers, medoids = (labels >= 0).astype(np.float64), np.full(n_groups, -1, dtype=np.int64)
         order = np.argsort(labels, kind="stable")

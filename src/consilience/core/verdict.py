@@ -10,8 +10,7 @@ from typing import Any
 
 from consilience.checks import Json
 from consilience.drawing.blocks import Block, Facts, Paragraph, markup, sentences
-from consilience.drawing.display import MAX_NAMES, Displayed
-from consilience.drawing.frames import Tabular
+from consilience.drawing.display import MAX_NAMES, Displayed, Tabular
 from consilience.drawing.plots import Chart, Plotted, draw_scores
 from consilience.drawing.words import shorten
 from consilience.errors import HarmWarning
@@ -89,12 +88,7 @@ class Verdict(Displayed, Plotted, Tabular):
     def in_short(self, n_models: int, outcome: str) -> str:
         """Return one sentence for a reader who fuses no models: what came out, whether it is better, what comes next.
 
-        Parameters
-        ----------
-        n_models : int
-            Number of models that went in.
-        outcome : str
-            What came out, such as "one model of 3 components".
+        `outcome` is what came out, such as "one model of 3 components".
         """
         criterion = self.criterion or ""
         words = next((said for start, said in _IN_WORDS.items() if criterion.startswith(start)), criterion)
@@ -155,12 +149,4 @@ class Verdict(Displayed, Plotted, Tabular):
 
     def to_json(self) -> dict[str, Json]:
         """Return the verdict as JSON values."""
-        return {
-            "code": self.code,
-            "text": self.text,
-            "harmless": self.harmless,
-            "candidates": dict(self.candidates),
-            "criterion": self.criterion,
-            "loss": self.loss,
-            "remedy": self.remedy,
-        }
+        return {**vars(self), "candidates": dict(self.candidates)}

@@ -166,10 +166,8 @@ def from_zero(low: float, high: float) -> tuple[float, float]:
 
 def descent_curve(history: Sequence[float]) -> Markup:
     """Return the objective against the step."""
-    alt = (
-        f"The objective against the step. It went from {format_number(history[0])} to {format_number(history[-1])} in "
-        + (f"{format_count(len(history), 'step')}.")
-    )
+    ends = f"from {format_number(history[0])} to {format_number(history[-1])}"
+    alt = f"The objective against the step. It went {ends} in {format_count(len(history), 'step')}."
     return curve(list(range(1, len(history) + 1)), history, "step", "objective", alt, chosen_index=None)
 
 

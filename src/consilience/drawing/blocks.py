@@ -46,7 +46,7 @@ def markup(template: str, *values: object, **named: object) -> Markup:
 
 
 def prose(value: object) -> Markup:
-    """Return a text escaped, what stands in backticks as code; HTML of ours as it is.
+    """Return a text escaped, its code (in backticks) marked; HTML of ours as it is.
 
     Examples
     --------
@@ -202,12 +202,9 @@ class Table:
         if len(self.items) > MAX_ROWS:
             last = '<tr class="last" role="row"><td colspan="{}" role="cell">and {} more</td></tr>'
             rows.append(markup(last, len(columns), format_count(len(self.items) - MAX_ROWS, self.noun)))
-        body = markup(
-            '<thead role="rowgroup"><tr role="row">{}</tr></thead>\n<tbody role="rowgroup">\n{}\n</tbody>{}',
-            _head(columns, f"sort-{_slug(self.label)}" if can_sort else ""),
-            Markup("\n").join(rows),
-            _foot(columns),
-        )
+        template = '<thead role="rowgroup"><tr role="row">{}</tr></thead>\n<tbody role="rowgroup">\n{}\n</tbody>{}'
+        head = _head(columns, f"sort-{_slug(self.label)}" if can_sort else "")
+        body = markup(template, head, Markup("\n").join(rows), _foot(columns))
         kind = f"{self.kind} columns-{len(columns)}".strip()
         table = markup('<table role="table" aria-label="{}"{}>\n{}\n</table>', self.label, _class(kind), body)
         titles = [_plain(column.title) for column in columns]
@@ -272,12 +269,8 @@ def _row(columns: Sequence[Column], values: Sequence[object], ranks: Sequence[in
         for column, cell in zip(columns[1:], cells[1:], strict=True)
     ]
     places = " ".join(f"{_LETTERS[column]}{rank}" for column, rank in enumerate(ranks))
-    return markup(
-        '<tr role="row"{}>\n<th scope="row" role="rowheader">{}</th>\n{}\n</tr>',
-        _class(places),
-        cells[0],
-        Markup("\n").join(others),
-    )
+    row = '<tr role="row"{}>\n<th scope="row" role="rowheader">{}</th>\n{}\n</tr>'
+    return markup(row, _class(places), cells[0], Markup("\n").join(others))
 
 
 # Tables sort without a script. The head of each column holds radio buttons; while one is chosen, the table is laid out

@@ -112,11 +112,10 @@ def _matching_panel(
 
 def _alternative_text(names: Sequence[str], scores: Sequence[tuple[str, Array, int]]) -> str:
     """Return the means of all scores in words, for readers who do not see the drawing."""
-    said = (
-        f"{title}: "
-        + ", ".join(f"{name} {mean:.{digits}f}" for name, mean in zip(names, values.mean(axis=1), strict=True))
-        for title, values, digits in scores
-    )
+    said = []
+    for title, values, digits in scores:
+        means = (f"{name} {mean:.{digits}f}" for name, mean in zip(names, values.mean(axis=1), strict=True))
+        said.append(f"{title}: {', '.join(means)}")
     return "; ".join(said)
 
 

@@ -1,4 +1,4 @@
-"""How public values show themselves: a short text for a prompt, a long one, and HTML for notebooks.
+"""How public values show themselves: a short text for a prompt, a long one, HTML for notebooks, and tables.
 
 A class says its headline, what there is to know of it, and, where it can draw, blocks. From these follow
 
@@ -25,6 +25,7 @@ from consilience.catalogue import no_attribute
 from consilience.drawing.blocks import Block, Facts, Heading, markup, render_blocks
 from consilience.drawing.downloads import read_sheets, rules_of, with_images, without_links
 from consilience.drawing.words import printable, shorten
+from consilience.errors import UnsupportedError
 
 MAX_LINES, MAX_WIDTH = 6, 100
 """Lines of a repr, and letters of a line: what a prompt shows of a value without pushing away what stood before."""
@@ -53,9 +54,8 @@ class Displayed:
 
     def _where_else(self, name: str) -> str:
         """Return where a value has what it is asked for and does not have, as a remedy; else ""."""
-        return {"plot": "there is nothing to draw: see its `summary()`", "to_frame": "see its `summary()`"}.get(
-            name, ""
-        )
+        places = {"plot": "there is nothing to draw: see its `summary()`", "to_frame": "see its `summary()`"}
+        return places.get(name, "")
 
     @abstractmethod
     def _headline(self) -> str:
@@ -172,3 +172,35 @@ def _scoped(selectors: str) -> str:
         name = selector.strip()
         parts.append(_SCOPE if _PAGE_SELECTORS.match(name) and name != "*" else f"{_SCOPE} {name}")
     return ",".join(parts)
+
+
+class Tabular:
+    """A value of which a table is what people want."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def to_columns(self) -> Mapping[str, Sequence[Any]]:
+        """Return the table as columns of one length by name, which every library of tables takes.
+
+        ``polars.DataFrame(value.to_columns())`` and ``pyarrow.table(value.to_columns())`` need nothing between.
+        """
+
+    def to_frame(self) -> Any:
+        """Return the table as a pandas DataFrame.
+
+        polars reads it through the interchange protocol, ``polars.from_dataframe(value.to_frame())``.
+
+        Raises
+        ------
+        UnsupportedError
+            Without pandas.
+        """
+        try:
+            import pandas  # here, so that the library starts, and works, without it
+        except ModuleNotFoundError as error:
+            remedy = "pip install 'consilience[tables]', or take the columns with `to_columns()`"
+            raise UnsupportedError(
+                "", "a data frame needs pandas, which is not installed", remedy, "E-EXTRA"
+            ) from error
+        return pandas.DataFrame({name: list(values) for name, values in self.to_columns().items()})

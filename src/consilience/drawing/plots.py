@@ -34,17 +34,8 @@ HALF_OF_A_LINE = 0.6744897501960817
 
 _FUSED, _LOCAL, _SOFT = "#1f5fa8", "#b3471d", "#8a929c"
 _COLOURS = (
-    "#1f5fa8",
-    "#b3471d",
-    "#18794e",
-    "#8d3f9c",
-    "#806200",
-    "#b0305c",
-    "#0b7180",
-    "#6b5b4d",
-    "#4f52c4",
-    "#55731a",
-)
+    "#1f5fa8", "#b3471d", "#18794e", "#8d3f9c", "#806200", "#b0305c", "#0b7180", "#6b5b4d", "#4f52c4", "#55731a",
+)  # fmt: skip
 """Those of the reports."""
 
 
@@ -85,11 +76,8 @@ class Plotted:
             raise OptionError("kind", f"nothing of this {type(self).__name__} can be drawn ({reasons})")
         name = drawable[0] if kind is None else kind
         if name not in charts:
-            raise OptionError(
-                "kind",
-                f"there is no plot {kind!r} of a {type(self).__name__}{suggestion(kind, charts)}; there are "
-                f"{', '.join(charts)}",
-            )
+            text = f"there is no plot {kind!r} of a {type(self).__name__}{suggestion(kind, charts)}"
+            raise OptionError("kind", f"{text}; there are {', '.join(charts)}")
         chart = charts[name]
         if isinstance(chart, str):
             others = f"; there are {', '.join(drawable)}" if drawable else ""
@@ -105,12 +93,8 @@ def _new_axis() -> Any:
     try:
         from matplotlib import pyplot  # here, so that the library starts, and works, without it
     except ModuleNotFoundError as error:
-        raise UnsupportedError(
-            "",
-            "plots need matplotlib, which is not installed",
-            "pip install 'consilience[plots]', or write the page with `fusion.report(path)`, which needs nothing",
-            "E-EXTRA",
-        ) from error
+        remedy = "pip install 'consilience[plots]', or write the page with `fusion.report(path)`, which needs nothing"
+        raise UnsupportedError("", "plots need matplotlib, which is not installed", remedy, "E-EXTRA") from error
     return pyplot.subplots(layout="constrained")[1]
 
 

@@ -164,7 +164,7 @@ def variable_disagreements(first_label: str, first: Draws, label: str, site: Dra
             problems.append(_differs(label, f"{name} has shape", found, shape, first_label, "fit the same model"))
         elif site.dims_of(name) != first.dims_of(name):
             its, expected = (", ".join(draws.dims_of(name)) for draws in (site, first))
-            remedy = f"name axes alike: dims={{{name!r}: {first.dims_of(name)!r}}}"
+            remedy = f"name axes alike: `dims={{{name!r}: {first.dims_of(name)!r}}}`"
             problems.append(_differs(label, f"{name} has the dims", its, expected, first_label, remedy))
     remedy = "give all sites the same coords, in one order"
     problems += [

@@ -15,8 +15,7 @@ import numpy as np
 from consilience.catalogue import did_you_mean, with_suggestions
 from consilience.checks import Array, Json
 from consilience.core.frozen import FrozenDict
-from consilience.drawing.display import Displayed, names_in_line
-from consilience.drawing.frames import Tabular
+from consilience.drawing.display import Displayed, Tabular, names_in_line
 from consilience.drawing.words import format_count
 from consilience.draws.cmdstan import read_cmdstan
 from consilience.draws.constraint_table import as_constraint, is_shaped

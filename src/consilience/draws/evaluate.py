@@ -15,8 +15,7 @@ from scipy.special import logsumexp
 from consilience.checks import Array
 from consilience.core.evaluation import Evaluation, Score
 from consilience.core.inputs import NamedInput
-from consilience.core.paired import paired_difference
-from consilience.core.scores import ScoreKind
+from consilience.core.scores import ScoreKind, paired_difference
 from consilience.draws.checking import variable_disagreements
 from consilience.draws.draws import Draws, as_draws
 from consilience.draws.files import read_draws

@@ -18,9 +18,8 @@ from consilience.checks import AnyArray, Json
 from consilience.draws.containers import CONTAINERS
 from consilience.draws.draws import Draws
 from consilience.errors import ConsilienceError, FileFormatError, InputError
-from consilience.files.document import REMEDY
+from consilience.files.document import DRAWS, REMEDY
 from consilience.files.format import Format, TensorSpec
-from consilience.files.our_formats import DRAWS
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
 from consilience.files.schemas import Chunked, Entries, FiniteJSON, MadeHeader, StrictModel
 

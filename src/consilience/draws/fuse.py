@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from consilience.core.details import Status
 from consilience.core.fusion import FusedInput
 from consilience.core.gather import Described, FormatReading, gather, site_digests, twice
 from consilience.core.inputs import NamedInput, in_order, too_few_models
@@ -16,7 +17,6 @@ from consilience.core.kind import Prepared, Request
 from consilience.core.min_count import MIN_COUNT, checked_min_count
 from consilience.core.progress import Progress
 from consilience.core.provenance import make_provenance, result_record
-from consilience.core.status import Status
 from consilience.draws.checking import chain_problems, disagreements, shared_chains, value_problems
 from consilience.draws.details import CombinationDetails, DrawsDetails, OverlapDetails, SiteDetails
 from consilience.draws.diagnostics import bulk_ess, rank_rhat

@@ -10,7 +10,7 @@ from consilience.checks import Json
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import FileFormat, Kind, Prepared, Request, SiteFacts, facet, refuse_parameters
 from consilience.errors import InputError, OptionError, Problem
-from consilience.files.our_formats import DRAWS
+from consilience.files.document import DRAWS
 from consilience.files.safetensors_file import SafetensorsFile
 
 if TYPE_CHECKING:

@@ -81,7 +81,7 @@ def _narrower(
         stated = site.constraints[name]
         if own is not None and NARROWER.get(own) == stated:
             text = f"{name} is a {own.name} in all draws, and is stated to be a {stated.name}"
-            problems.append(Problem(label, text, f"state constraints={{{name!r}: {own.name!r}}}", "E-MISMATCH"))
+            problems.append(Problem(label, text, f"state `constraints={{{name!r}: {own.name!r}}}`", "E-MISMATCH"))
     first_label, first = narrow[0]
     return problems or [
         Problem(
@@ -183,6 +183,6 @@ def _fixed_coordinates(sites: Sequence[Draws], labels: Sequence[str], name: str)
     for label, values in zip(labels, _flat(sites, name), strict=True):
         if len(fixed := np.flatnonzero(~_varies(constraint.unconstrain(values)))):
             text = f"has the same value in all draws of {listed([called[place] for place in fixed])}"
-            remedy = f"state constraints={{{name!r}: 'real'}}, which carries constants over"
+            remedy = f"state `constraints={{{name!r}: 'real'}}`, which carries constants over"
             problems.append(Problem(label, text, remedy, "E-NUMBER"))
     return problems

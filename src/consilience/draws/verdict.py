@@ -214,6 +214,6 @@ def _shape_notes(stack: Subposteriors) -> dict[str, str]:
         return {}
     return {
         f"{', '.join(near[:5])}: positive in all draws and near zero, but combined as any real number": (
-            f"state constraints={{{near[0]!r}: 'positive'}}"
+            f"state `constraints={{{near[0]!r}: 'positive'}}`"
         )
     }

@@ -19,13 +19,7 @@ __all__ = ["Dask", "Engine", "Local", "Placed", "make_engine", "running"]
 
 @contextmanager
 def running(engine: Any) -> Iterator[Engine]:
-    """Yield the engine that ``make_engine`` returns; one that it resolved, and was not given, is closed at the end.
-
-    Parameters
-    ----------
-    engine : None, str, distributed.Client or Engine
-        As in ``make_engine``.
-    """
+    """Yield the engine that ``make_engine`` returns; one that it resolved, and was not given, is closed at the end."""
     resolved = make_engine(engine)
     try:
         yield resolved
@@ -58,9 +52,6 @@ def make_engine(engine: Any) -> Engine:
     if isinstance(engine, Engine):
         return engine
     if isinstance(engine, str) and "://" not in engine:
-        raise OptionError(
-            "engine",
-            "expected None, 'local', an address such as tcp://host:8786, a distributed.Client or an Engine, "
-            f"found {engine!r}",
-        )
+        expected = "None, 'local', an address such as tcp://host:8786, a distributed.Client or an Engine"
+        raise OptionError("engine", f"expected {expected}, found {engine!r}")
     return Dask(engine)

@@ -34,21 +34,11 @@ from consilience.errors import OptionError
 
 @dataclass(eq=False)
 class _CachedShard(Generic[Shard]):
-    """A shard that is loaded when it is lead used, and then stays in memory or not.
+    """A shard that is loaded when it is first used, and then stays in memory or not."""
 
-    Parameters
-    ----------
-    load
-        Loads the shard, from its source or by a function of another shard.
-    is_cached
-        Whether it stays in memory; if not, every use loads it again.
-    value
-        The loaded shard, or empty.
-    """
-
-    load: Callable[[], Shard]
-    is_cached: bool
-    value: list[Shard] = field(default_factory=list)
+    load: Callable[[], Shard]  # loads the shard, from its source or by a function of another shard
+    is_cached: bool  # whether it stays in memory; if not, every use loads it again
+    value: list[Shard] = field(default_factory=list)  # the loaded shard, or empty
 
     def get(self) -> Shard:
         if self.value:

@@ -29,7 +29,7 @@ import numpy as np
 from scipy.special import digamma, multigammaln, stdtrit
 
 from consilience.checks import Array, symmetric_part
-from consilience.core.paired import LEVEL
+from consilience.core.scores import LEVEL
 from consilience.drawing.display import Displayed
 from consilience.drawing.words import format_count
 from consilience.errors import InputError

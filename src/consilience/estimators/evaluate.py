@@ -19,8 +19,7 @@ from consilience.core.evaluation import MIN_OBSERVATIONS, Evaluation, RowScore, 
 from consilience.core.features import final_model, is_pipeline
 from consilience.core.inputs import NamedInput
 from consilience.core.observations import ExpectedColumns, read_observations
-from consilience.core.paired import paired_difference
-from consilience.core.scores import ScoreKind
+from consilience.core.scores import ScoreKind, paired_difference
 from consilience.errors import ConsilienceError, InputError, OptionError, UnsupportedError
 from consilience.estimators.adapters.base import EstimatorAdapter
 from consilience.estimators.adapters.laplace_torch import LaplaceTorchAdapter
@@ -33,9 +32,8 @@ from consilience.estimators.laplace_scores import laplace_scores
 from consilience.estimators.rebuild import rebuild
 from consilience.estimators.site_rows import SiteRows, read_rows
 from consilience.estimators.statistics import Statistics
-from consilience.files.class_labels import read_class_labels
 from consilience.files.csv import read_csv
-from consilience.files.labelled_arrays import read_labelled_arrays
+from consilience.files.labelled_arrays import read_class_labels, read_labelled_arrays
 from consilience.files.tables import as_named_table, read_named_table
 
 _HELD_OUT = "use data that neither model was trained on; scores on a model's own training data favour that model"

@@ -27,9 +27,8 @@ from consilience.estimators.hyper_parameters import decode
 from consilience.estimators.rebuild import COLUMN_TRANSFORMER, PASSTHROUGH
 from consilience.estimators.statistics import FOURTH, FOURTH_TOTAL, ROWS, UNWEIGHTED, Statistics, Step, is_by_class
 from consilience.families.centred_moments import CentredMoments
-from consilience.files.document import REMEDY
+from consilience.files.document import REMEDY, STATISTICS
 from consilience.files.format import Format
-from consilience.files.our_formats import STATISTICS
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
 from consilience.files.schemas import Chunked, Entries, FeaturesHeader, FiniteJSON, MadeHeader, StrictModel
 

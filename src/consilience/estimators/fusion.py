@@ -13,7 +13,7 @@ import numpy as np
 from consilience.core.features import Features
 from consilience.core.fusion import FusedInput, Fusion
 from consilience.core.inspection import MAX_LISTED
-from consilience.core.paired import LEVEL
+from consilience.core.scores import LEVEL
 from consilience.core.verdict import Verdict
 from consilience.drawing.plots import Chart, draw_intervals
 from consilience.drawing.words import printable

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from consilience.checks import Array
-from consilience.core.paired import LEVEL
+from consilience.core.scores import LEVEL
 from consilience.errors import InputError
 from consilience.estimators.adapters.linear_regression import RegressionMoments, solve_penalised
 from consilience.estimators.adapters.table import adapter_of_kind

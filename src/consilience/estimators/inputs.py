@@ -21,8 +21,8 @@ from consilience.estimators.files import STATISTICS_FILES, read_statistics, stat
 from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.hyper_parameters import PRIORS
 from consilience.estimators.statistics import Statistics, Step
+from consilience.files.document import STATISTICS
 from consilience.files.format import Record
-from consilience.files.our_formats import STATISTICS
 
 PRIOR_ROUNDING = 1e-6
 """Difference from 1 of the sum of priors that is rounding. Chosen by hand."""

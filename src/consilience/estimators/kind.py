@@ -10,7 +10,7 @@ from consilience.catalogue import suggestion
 from consilience.checks import Json
 from consilience.core.kind import FileFormat, Kind, Prepared, Request, SiteFacts, facet, root_mean_square
 from consilience.errors import InputError, OptionError, Problem
-from consilience.files.our_formats import STATISTICS
+from consilience.files.document import STATISTICS
 
 if TYPE_CHECKING:
     from consilience.core.evaluation import Evaluation
@@ -60,7 +60,7 @@ class Estimators(Kind):
         if unknown := sorted(own.keys() - {"robust"}):
             known = ("robust", "min_count", *self._hyper_parameters())
             text = f"is no hyper-parameter of an estimator{suggestion(unknown[0], known)}"
-            raise OptionError(unknown[0], text, "consilience methods sums lists what sums take", "E-OPTION")
+            raise OptionError(unknown[0], text, "`consilience methods sums` lists what sums take", "E-OPTION")
         return make_estimator_method(method, own)
 
     def prepare(self, request: Request) -> Prepared:

@@ -22,8 +22,7 @@ from consilience.core.scores import ScoreKind
 from consilience.errors import InputError, UnsupportedError
 from consilience.estimators.adapters.laplace_torch import LaplaceTorchAdapter
 from consilience.estimators.fused_laplace import FusedLaplace
-from consilience.files.class_labels import read_class_labels
-from consilience.files.labelled_arrays import read_labelled_arrays
+from consilience.files.labelled_arrays import read_class_labels, read_labelled_arrays
 
 BATCH_ROWS = 256
 """Rows of which laplace-torch holds the Jacobians (rows, outputs, weights) at a time. Chosen by hand."""

@@ -16,9 +16,9 @@ import numpy as np
 
 from consilience.checks import Array, Json
 from consilience.core.caller import warn_caller
+from consilience.core.details import Status
 from consilience.core.min_count import MIN_COUNT
 from consilience.core.provenance import make_provenance, result_record
-from consilience.core.status import Status
 from consilience.errors import InputError, UnsupportedError, WithheldWarning
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.average import among_classes, average, in_categories, moments_named

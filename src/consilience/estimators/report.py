@@ -12,8 +12,8 @@ import numpy as np
 
 from consilience.checks import Array, Json
 from consilience.core.page_blocks import columns_of_sites, opening, options_and_versions
-from consilience.core.paired import LEVEL
 from consilience.core.provenance import read_fused
+from consilience.core.scores import LEVEL
 from consilience.drawing.blocks import Block, Column, Facts, Figure, Items, Paragraph, Section, Table, text_column
 from consilience.drawing.html import Page
 from consilience.drawing.words import format_count, shorten

@@ -10,7 +10,7 @@ from consilience.federated.folder.masked_site import answer_masked, send_masked
 from consilience.federated.folder.server import serve_folder
 from consilience.federated.folder.site import Sent, receive_folder, send_folder, take_part
 from consilience.federated.masking.exchange import TookPart
-from consilience.federated.masking.noise import SumNoise
+from consilience.federated.masking.network_sum import SumNoise
 from consilience.federated.masking.table import Masked
 from consilience.federated.plan import RoundPlan
 from consilience.federated.report import Record, RoundError, RoundReport

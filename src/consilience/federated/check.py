@@ -47,29 +47,15 @@ _MAX_SHOWN = 120
 
 @dataclass(frozen=True)
 class CheckedContribution:
-    """The facts about a contribution, or the problems for which it is rejected.
+    """The facts about a contribution, or the problems for which it is rejected."""
 
-    Parameters
-    ----------
-    problems : tuple of Problem
-        Everything that is wrong with it. Default: nothing.
-    facets : mapping of str to str or None, optional
-        What must agree with the other contributions. Default: None, where there are problems.
-    components : int
-        Components of a posterior, or units of a network.
-    bytes : int
-        Length of its files.
-    facts : SiteFacts, optional
-        What its kind says of it. Default: None, where there are problems.
-    file, fisher : SafetensorsFile, optional
-        The files, headers and digests read. Default: None, where there are problems or no Fisher information.
-    """
-
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[Problem, ...] = ()  # everything that is wrong with it
+    # What must agree with the other contributions. Default: None, where there are problems.
     facets: Facets | None = None
-    components: int = 0
-    bytes: int = 0
-    facts: SiteFacts | None = None
+    components: int = 0  # components of a posterior, or units of a network
+    bytes: int = 0  # length of its files
+    facts: SiteFacts | None = None  # what its kind says of it. Default: None, where there are problems.
+    # The files, headers and digests read. Default: None, where there are problems or no Fisher information.
     file: SafetensorsFile | None = None
     fisher: SafetensorsFile | None = None
 
@@ -80,15 +66,7 @@ class CheckedContribution:
 
 
 def check_alone(contribution: Contribution, limits: Limits) -> CheckedContribution:
-    """Return the facts about a contribution, or its problems; nothing that it may hold raises.
-
-    Parameters
-    ----------
-    contribution : Contribution
-        The server's copies of its files.
-    limits : Limits
-        Largest sizes of a file.
-    """
+    """Return the facts about a contribution, or its problems; nothing that it may hold raises."""
     if contribution.problem is not None or contribution.path is None:
         return CheckedContribution.rejected(contribution.problem or "its file never came")
     if contribution.announcement.fisher and contribution.fisher is None:
@@ -107,10 +85,7 @@ def check_alone(contribution: Contribution, limits: Limits) -> CheckedContributi
 def check_files(file: SafetensorsFile, fisher: SafetensorsFile | None = None) -> CheckedContribution:
     """Return the facts about a model's file, with that of its Fisher information, or their problems.
 
-    Parameters
-    ----------
-    file, fisher : SafetensorsFile
-        The files of a contribution; a fused model's file can be checked by it as well.
+    A fused model's file can be checked by it as well.
     """
     files = [file] if fisher is None else [file, fisher]
     try:
@@ -129,10 +104,7 @@ def check_files(file: SafetensorsFile, fisher: SafetensorsFile | None = None) ->
 def oversized(contributions: Mapping[str, CheckedContribution]) -> dict[str, str]:
     """Return the sites whose contributions are far larger than the median one, with the reason.
 
-    Parameters
-    ----------
-    contributions : mapping of str to CheckedContribution
-        Contributions without problems, by site.
+    Of contributions without problems, by site.
     """
     reasons: dict[str, str] = {}
     for quantity, always_admitted in (("components", MIN_COMPONENT_LIMIT), ("bytes", MIN_BYTE_LIMIT)):
@@ -152,11 +124,6 @@ def site_order(facts_by_site: Mapping[str, SiteFacts]) -> list[str]:
 
     The distance of two sites is the largest difference of the logarithms of the sizes of their arrays; that of which
     the median to all others is smallest is the median site.
-
-    Parameters
-    ----------
-    facts_by_site : mapping of str to SiteFacts
-        The sites.
     """
     sites = sorted(facts_by_site)
     names = sorted({name for facts in facts_by_site.values() for name in facts.scales})
@@ -172,10 +139,7 @@ def site_order(facts_by_site: Mapping[str, SiteFacts]) -> list[str]:
 def implausible(facts_by_site: Mapping[str, SiteFacts]) -> dict[str, str]:
     """Return the sites whose contributions are too far from the median site's to calculate with both, with the reason.
 
-    Parameters
-    ----------
-    facts_by_site : mapping of str to SiteFacts
-        Sites whose contributions have the same facets.
+    Their contributions have the same facets.
     """
     if len(facts_by_site) < MIN_SITES:
         return {}
@@ -231,15 +195,8 @@ def mismatches(
 ) -> dict[str, str]:
     """Return the sites whose contributions do not fit an expected file, or the majority of them, with the reason.
 
-    Parameters
-    ----------
-    facets_by_site : mapping of str to mapping
-        The facets of every contribution.
-    expected : mapping or None
-        The facets that all should have; None to take, facet by facet, the value of more than half of the sites that
-        state one. Without a majority nobody is left out.
-    equal_widths : bool
-        Whether networks must have equal widths. Default: False.
+    `expected` None takes, facet by facet, the value of more than half of the sites that state one; without a majority
+    nobody is left out. Networks must have equal widths where `equal_widths`.
     """
     reasons: dict[str, str] = {}
     for facet in dict.fromkeys(name for facets in facets_by_site.values() for name in facets):

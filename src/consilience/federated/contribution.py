@@ -24,27 +24,13 @@ _ANNOUNCEMENT = re.compile(r"([1-9][0-9]{0,5})-([1-9][0-9]{0,5})-([0-9a-f]{64})(
 
 @dataclass(frozen=True, order=True)
 class Announcement:
-    """The statement that a site has sent certain files.
+    """The statement that a site has sent certain files."""
 
-    Parameters
-    ----------
-    site : str
-        Name of the site.
-    number : int
-        Number of the round, from 1.
-    attempt : int
-        Number of the site's attempt in this round, from 1.
-    digest : str
-        SHA-256 of the model's file.
-    fisher : str
-        SHA-256 of the file of its Fisher information. Default: empty, where there is none.
-    """
-
-    site: str
-    number: int
-    attempt: int
-    digest: str
-    fisher: str = ""
+    site: str  # name of the site
+    number: int  # number of the round, from 1
+    attempt: int  # number of the site's attempt in this round, from 1
+    digest: str  # SHA-256 of the model's file
+    fisher: str = ""  # SHA-256 of the file of its Fisher information. Default: empty, where there is none.
 
     @property
     def name(self) -> str:
@@ -60,12 +46,7 @@ class Announcement:
 def parse_announcement(site: str, name: str) -> Announcement | None:
     """Return the announcement that is a file's name; None for any other name.
 
-    Parameters
-    ----------
-    site : str
-        The site in whose folder the file is.
-    name : str
-        Name of the file.
+    `site` is the one in whose folder the file is.
 
     Examples
     --------
@@ -82,22 +63,13 @@ def parse_announcement(site: str, name: str) -> Announcement | None:
 
 @dataclass(frozen=True)
 class Contribution:
-    """The files that a site sent, as the server has them.
+    """The files that a site sent, as the server has them."""
 
-    Parameters
-    ----------
-    announcement : Announcement
-        The site, the attempt, and the digests that the files must have.
-    path, fisher : Path, optional
-        The server's own copies of the model's file and of its Fisher information. Default: None, where it has none.
-    problem : str, optional
-        Why the server has no copy. Default: None.
-    """
-
-    announcement: Announcement
+    announcement: Announcement  # the site, the attempt, and the digests that the files must have
+    # The server's own copies of the model's file and of its Fisher information. Default: None, where it has none.
     path: Path | None = None
     fisher: Path | None = None
-    problem: str | None = None
+    problem: str | None = None  # why the server has no copy
 
     @property
     def n_bytes(self) -> int:
@@ -107,30 +79,15 @@ class Contribution:
 
 @dataclass(frozen=True)
 class AnnouncementSelection:
-    """The announcement that counts of every site.
+    """The announcement that counts of every site."""
 
-    Parameters
-    ----------
-    chosen : mapping of str to Announcement
-        The selected announcement, by site.
-    ignored : tuple of Announcement
-        Lower attempts, sorted.
-    conflicts : mapping of str to str
-        Sites of which none is selected, with the reason.
-    """
-
-    chosen: Mapping[str, Announcement]
-    ignored: tuple[Announcement, ...]
-    conflicts: Mapping[str, str]
+    chosen: Mapping[str, Announcement]  # the selected announcement, by site
+    ignored: tuple[Announcement, ...]  # lower attempts, sorted
+    conflicts: Mapping[str, str]  # sites of which none is selected, with the reason
 
 
 def select_announcements(announcements: Iterable[Announcement]) -> AnnouncementSelection:
     """Return the selection from the announcements of one round; their order and repetition change nothing.
-
-    Parameters
-    ----------
-    announcements : iterable of Announcement
-        Announcements of any sites, of one round.
 
     Examples
     --------
@@ -160,24 +117,12 @@ def select_announcements(announcements: Iterable[Announcement]) -> AnnouncementS
 
 @dataclass(frozen=True, eq=False)
 class Arrivals:
-    """Contributions to a round: which count, and which are no expected site's.
+    """Contributions to a round: which count, and which are no expected site's."""
 
-    Parameters
-    ----------
-    by_announcement : mapping of Announcement to Contribution
-        All of them.
-    selection : AnnouncementSelection
-        Those of the expected sites to this round.
-    misnumbered : mapping of str to Announcement
-        The last of an expected site that sent for other rounds only.
-    strangers : set of str
-        Names of others.
-    """
-
-    by_announcement: Mapping[Announcement, Contribution]
-    selection: AnnouncementSelection
-    misnumbered: Mapping[str, Announcement]
-    strangers: set[str]
+    by_announcement: Mapping[Announcement, Contribution]  # all of them
+    selection: AnnouncementSelection  # those of the expected sites to this round
+    misnumbered: Mapping[str, Announcement]  # the last of an expected site that sent for other rounds only
+    strangers: set[str]  # names of others
 
     @classmethod
     def of(cls, contributions: Iterable[Contribution], sites: Iterable[str], number: int) -> Arrivals:

@@ -29,19 +29,10 @@ from consilience.posteriors.posterior import Posterior
 def change_between(before: Path | None, after: Path, objective: float) -> dict[str, Any]:
     """Return how a round's fused model differs from that of the round before.
 
-    Parameters
-    ----------
-    before, after : Path
-        Files of the fused models of two rounds; `before` is None in the first round.
-    objective : float
-        Final objective of the method; NaN where it has none.
-
-    Returns
-    -------
-    convergence : dict
-        ``objective``; ``change``, the Euclidean norm of the difference of all parameters relative to that of the
-        parameters before, None where they are not of one shape; for posteriors ``divergence``, the mean over
-        components of the divergence from the matched one before, in nats, and ``components``.
+    The arguments are files (`before` None in the first round) and the method's final objective, NaN where it has none.
+    In the answer ``change`` is the Euclidean norm of the difference of all parameters relative to that of the
+    parameters before, None where they are not of one shape; posteriors have ``divergence``, the mean over components of
+    the divergence from the matched one before, in nats, and ``components``.
     """
     convergence: dict[str, Json] = {"objective": objective if math.isfinite(objective) else None, "change": None}
     kind = kind_of_file(after)

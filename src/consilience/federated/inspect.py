@@ -33,10 +33,7 @@ _STEP_CONTENTS = {
 def inspect_message(file: SafetensorsFile) -> Inspection:
     """Return what the header of a request, an answer, or a message of a masked sum says.
 
-    Raises
-    ------
-    FileFormatError
-        For any other file.
+    Raises FileFormatError for any other file.
     """
     header, tensors = read_masked_header(file) if file.format == MASKED_FORMAT else read_header(file)
     shapes = {name: list(shape) for name, shape in sorted(tensors.shapes.items())}

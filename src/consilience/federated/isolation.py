@@ -40,40 +40,19 @@ class FusionFaultError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Isolation(Generic[Result]):
-    """The outcome of a search for the sites at fault.
+    """The outcome of a search for the sites at fault."""
 
-    Parameters
-    ----------
-    sites : tuple of str
-        Sites that were fused, in the order of the search; empty where no set passed.
-    result : object or None
-        What fusing them gave; None where no set passed.
-    guilty : dict of str to str
-        Why each site was left out. Where no set passed: why all together failed, for each.
-    n_fusions : int
-        Number of fusions that were tried.
-    """
-
-    sites: tuple[str, ...]
-    result: Result | None
-    guilty: dict[str, str]
-    n_fusions: int
+    sites: tuple[str, ...]  # sites that were fused, in the order of the search; empty where no set passed
+    result: Result | None  # what fusing them gave; None where no set passed
+    guilty: dict[str, str]  # why each site was left out. Where no set passed: why all together failed, for each.
+    n_fusions: int  # number of fusions that were tried
 
 
 def isolate(order: Sequence[str], fuse: Callable[[tuple[str, ...]], Result]) -> Isolation[Result]:
     """Return a set of sites that fuses, its fusion, and the sites that were left out.
 
-    Parameters
-    ----------
-    order : sequence of str
-        All sites, nearest to the median site first.
-    fuse : callable
-        Fuses some sites, in any order; raises `FusionFaultError` where there is no valid result.
-
-    Returns
-    -------
-    Isolation
-        With d guilty of n sites, after at most 1 + 108 + (d + 1)(1 + ceil(log2 n)) + d rounds of d fusions.
+    `order` has all sites, nearest to the median site first; `fuse` raises `FusionFaultError` where there is no valid
+    result. With d guilty of n sites this takes at most 1 + 108 + (d + 1)(1 + ceil(log2 n)) + d rounds of d fusions.
     """
     attempts = _Attempts(fuse)
     result, reason = attempts.fusion_of(order)

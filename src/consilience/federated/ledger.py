@@ -27,10 +27,8 @@ MAX_LEDGER_BYTES = 2**24
 def read_ledger(path: Path) -> list[frozenset[str]]:
     """Return the groups of sites that were published; none where there is no such file.
 
-    Raises
-    ------
-    FileFormatError
-        For anything that is no ledger: a round must not be published beside groups that nobody can read.
+    Raises FileFormatError for anything that is no ledger: a round must not be published beside groups that nobody can
+    read.
     """
     if not path.exists():
         return []
@@ -51,12 +49,7 @@ def read_ledger(path: Path) -> list[frozenset[str]]:
 def too_near(path: Path, sites: Iterable[str]) -> list[Problem]:
     """Return why a fused model of these sites must not be published beside earlier ones; empty where it may be.
 
-    Parameters
-    ----------
-    path : Path
-        The ledger.
-    sites : iterable of str
-        Names of the sites that the model was fused from.
+    `path` is the ledger's.
     """
     group = frozenset(sites)
     for earlier in read_ledger(path):

@@ -40,42 +40,27 @@ def is_name(text: Any) -> bool:
 class RoundPlan:
     """Everything that is fixed before a round begins.
 
-    Parameters
-    ----------
-    sites : tuple of str
-        Names of the sites that may take part; sorted on the way in, so their order changes nothing.
-    method, options, seed
-        As for ``consilience.fuse``.
-    weights : mapping of str to float, optional
-        Weight of each site, by name. Default: equal weights.
-    quorum : int, optional
-        Least number of good contributions. Default: more than half of the sites, at least two.
-    deadline : float
-        Seconds after which the round ends with what it has. It ends before when every site's contribution is in.
-        Default: 600.
-    limits : Limits
-        Largest sizes of a file. Default: those of `Limits`.
-    expect : Path, optional
-        A file whose kind, family and shapes every contribution must have. Default: None, the majority decides.
-    name : str
-        Name of the round, for people. Default: "round".
-
     Examples
     --------
     >>> RoundPlan(("b", "a", "c")).sites, RoundPlan(("a", "b", "c")).needed
     (('a', 'b', 'c'), 2)
     """
 
+    # Names of the sites that may take part; sorted on the way in, so their order changes nothing.
     sites: tuple[str, ...]
+    # As for ``consilience.fuse``.
     method: str | Options | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
-    weights: Mapping[str, float] | None = None
-    quorum: int | None = None
+    weights: Mapping[str, float] | None = None  # weight of each site, by name. Default: equal weights.
+    quorum: int | None = None  # least number of good contributions. Default: more than half of the sites, at least two.
+    # Seconds after which the round ends with what it has. It ends before when every site's contribution is in. Default:
+    # 600.
     deadline: float = DEADLINE
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = field(default_factory=Limits)  # largest sizes of a file. Default: those of `Limits`.
+    # A file whose kind, family and shapes every contribution must have. Default: None, the majority decides.
     expect: Path | None = None
-    name: str = "round"
+    name: str = "round"  # name of the round, for people
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sites", _check_sites(self.sites))

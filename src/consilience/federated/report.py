@@ -1,4 +1,4 @@
-"""Reports of rounds, ``round.json``: who was expected, who took part, who was left out and why."""
+"""Reports of rounds, ``round.json``: who took part, who was left out and why; and the lines of their log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -62,78 +62,41 @@ class Record:
 
 @dataclass(frozen=True)
 class RoundReport:
-    """The report of a round; the content of ``round.json``.
+    """The report of a round; the content of ``round.json``."""
 
-    Parameters
-    ----------
-    name, number : str, int
-        Name and number of the round, from 1.
-    expected : tuple of str
-        Names of the sites that may take part.
-    took_part : tuple of Record
-        Contributions that were fused.
-    left_out : tuple of Record
-        Contributions that were not, with the reasons.
-    missing : tuple of str
-        Expected sites that sent nothing.
-    late : tuple of Record
-        Contributions that came after the round was closed.
-    ignored : tuple of Record
-        Earlier attempts of sites that sent another.
-    unknown : tuple of str
-        Names of others that sent something, which was not read.
-    closed : str
-        What ended the round: "all sites in", "deadline", "signal", or "given" where there was nothing to wait for;
-        "open" while it goes on, when `took_part` names who is in.
-    quorum, deadline : int, float
-        Least number of good contributions, and seconds after which the round ends.
-    method, seed : str or None, int
-        Name of the method, None where nothing was fused, and the seed.
-    problems : tuple of str
-        Why nothing was fused; empty where something was.
-    fused : mapping, optional
-        Digest and length of the fused file.
-    convergence : mapping, optional
-        Change of the fused model, where there are several rounds; see `consilience.federated.convergence`.
-    continues : bool
-        Whether another round follows.
-    then : str, optional
-        Requests that follow this round of models, such as "em:3". Default: None.
-    request : mapping, optional
-        Kind, number and digest of the request that was answered, and how many there are. Default: None, for a round of
-        models.
-    carried : tuple of Record
-        Sites whose answer to an earlier request was carried on, with the reason.
-    plan : str, optional
-        SHA-256 of the plan, by which a server that is started again knows its own round. Default: None, without a
-        server.
-    masked : mapping, optional
-        Of a masked sum: digest, threshold and fractional bits of its plan, and what sites had trouble with. Default:
-        None, where every contribution was seen.
-    """
-
+    # Name and number of the round, from 1.
     name: str
     number: int
-    expected: tuple[str, ...]
-    took_part: tuple[Record, ...] = ()
-    left_out: tuple[Record, ...] = ()
-    missing: tuple[str, ...] = ()
-    late: tuple[Record, ...] = ()
-    ignored: tuple[Record, ...] = ()
-    unknown: tuple[str, ...] = ()
+    expected: tuple[str, ...]  # names of the sites that may take part
+    took_part: tuple[Record, ...] = ()  # contributions that were fused
+    left_out: tuple[Record, ...] = ()  # contributions that were not, with the reasons
+    missing: tuple[str, ...] = ()  # expected sites that sent nothing
+    late: tuple[Record, ...] = ()  # contributions that came after the round was closed
+    ignored: tuple[Record, ...] = ()  # earlier attempts of sites that sent another
+    unknown: tuple[str, ...] = ()  # names of others that sent something, which was not read
+    # What ended the round: "all sites in", "deadline", "signal", or "given" where there was nothing to wait for; "open"
+    # while it goes on, when `took_part` names who is in.
     closed: str = "given"
+    # Least number of good contributions, and seconds after which the round ends.
     quorum: int = 2
     deadline: float | None = None
+    # Name of the method, None where nothing was fused, and the seed.
     method: str | None = None
     seed: int = 0
-    problems: tuple[str, ...] = ()
-    fused: Mapping[str, Any] | None = None
+    problems: tuple[str, ...] = ()  # why nothing was fused; empty where something was
+    fused: Mapping[str, Any] | None = None  # digest and length of the fused file
+    # Change of the fused model, where there are several rounds; see `consilience.federated.convergence`.
     convergence: Mapping[str, Any] | None = field(default=None)
-    continues: bool = False
-    then: str | None = None
+    continues: bool = False  # whether another round follows
+    then: str | None = None  # requests that follow this round of models, such as "em:3"
+    # Kind, number and digest of the request that was answered, and how many there are. Default: None, for a round of
+    # models.
     request: Mapping[str, Any] | None = None
-    carried: tuple[Record, ...] = ()
+    carried: tuple[Record, ...] = ()  # sites whose answer to an earlier request was carried on, with the reason
+    # SHA-256 of the plan, by which a server that is started again knows its own round. Default: None, without a server.
     plan: str | None = None
+    # Of a masked sum: digest, threshold and fractional bits of its plan, and what sites had trouble with. Default:
+    # None, where every contribution was seen.
     masked: Mapping[str, Any] | None = None
 
     @classmethod
@@ -192,13 +155,7 @@ class RoundReport:
         return document
 
     def save(self, path: str | Path) -> None:
-        """Write the report as JSON, whole or not at all.
-
-        Raises
-        ------
-        InputError
-            When the path cannot be written.
-        """
+        """Write the report as JSON, whole or not at all."""
         write_bytes(Path(path), self.to_bytes())
 
     def to_bytes(self) -> bytes:
@@ -209,10 +166,7 @@ class RoundReport:
     def from_bytes(cls, text: bytes) -> RoundReport:
         """Return the report that a ``round.json`` holds.
 
-        Raises
-        ------
-        FileFormatError
-            For anything else, or one of a later version.
+        Raises FileFormatError for anything else, or one of a later version.
         """
         document = parse_document(Path("round.json"), text, "content", _REMEDY)
         check_version(Path("round.json"), document, VERSION)
@@ -277,3 +231,49 @@ def _listed(label: str, names: Iterable[str]) -> list[str]:
 def _without_empty(record: Mapping[str, Json]) -> dict[str, Any]:
     """Return a record without its empty fields."""
     return {key: value for key, value in record.items() if value is not None and value != ()}
+
+
+class Event(str):
+    """A line of a round's log, and what it says: the kind of event, the round, and the site where it is of one.
+
+    Parameters
+    ----------
+    text : str
+        The line.
+    kind : str
+        "waiting", "in", "refused", "status", "trouble", "closed", "failed", "resumed", "ended" or "request".
+    number : int
+        Number of the round.
+    site : str, optional
+        The site. Default: none.
+
+    Examples
+    --------
+    >>> print(Event("a: is in", "in", 1, "a").to_json())
+    {"event": "in", "round": 1, "site": "a", "text": "a: is in"}
+    """
+
+    __slots__ = ("kind", "number", "site")
+    kind: str
+    number: int
+    site: str | None
+
+    def __new__(cls, text: str, kind: str, number: int, site: str | None = None) -> Self:
+        """Return the line with its facts."""
+        event = super().__new__(cls, text)
+        event.kind, event.number, event.site = kind, number, site
+        return event
+
+    def __getnewargs__(self) -> tuple[str, str, int, str | None]:  # type: ignore[override]
+        """Return what the constructor takes, so that an event can be copied and pickled."""
+        return str(self), self.kind, self.number, self.site
+
+    def to_json(self) -> str:
+        """Return the event as one line of JSON."""
+        fields = {"event": self.kind, "round": self.number, "site": self.site, "text": str(self)}
+        return json.dumps({name: value for name, value in fields.items() if value is not None})
+
+
+def json_line(line: str) -> str:
+    """Return a line of a log as JSON; one that is no event is a line of kind "log"."""
+    return line.to_json() if isinstance(line, Event) else json.dumps({"event": "log", "text": line})

@@ -39,7 +39,7 @@ from consilience.federated.contribution import Announcement, Arrivals, Contribut
 from consilience.federated.isolation import FusionFaultError, isolate
 from consilience.federated.plan import RoundPlan
 from consilience.federated.report import Record, RoundError, RoundReport
-from consilience.files.our_formats import DESCRIPTION
+from consilience.files.document import DESCRIPTION
 from consilience.files.safetensors_file import SafetensorsFile
 
 Checker = Callable[[Contribution], CheckedContribution]
@@ -48,19 +48,12 @@ Checker = Callable[[Contribution], CheckedContribution]
 
 @dataclass(frozen=True, eq=False)
 class RoundResult:
-    """The fused model of a round, and the reports.
+    """The fused model of a round, and the reports."""
 
-    Parameters
-    ----------
-    fusion : Fusion or None
-        As from ``consilience.fuse``, with the names of sites for those of files. None from a server that was started
-        again after the round had ended: the sites' contributions are gone, and the fused file has the model.
-    reports : tuple of RoundReport
-        A report for each round, in order.
-    """
-
+    # As from ``consilience.fuse``, with the names of sites for those of files. None from a server that was started
+    # again after the round had ended: the sites' contributions are gone, and the fused file has the model.
     fusion: Fusion | None
-    reports: tuple[RoundReport, ...]
+    reports: tuple[RoundReport, ...]  # a report for each round, in order
 
     @property
     def report(self) -> RoundReport:
@@ -217,12 +210,8 @@ def _weights(plan: RoundPlan, sites: Sequence[str]) -> list[float] | None:
 def _valid_fusion(plan: RoundPlan, checked: Mapping[str, CheckedContribution], sites: Sequence[str]) -> Fusion:
     """Return the fusion of sites, with their names for those of the files, if its file can be written and read again.
 
-    Raises
-    ------
-    FusionFaultError
-        For whatever else comes of it: any exception, or a file that the readers refuse.
-    OptionError
-        For options that are wrong whatever the sites are.
+    Raises FusionFaultError for whatever else comes of it: any exception, or a file that the readers refuse. Raises
+    OptionError for options that are wrong whatever the sites are.
     """
     options: Any = plan.options
     sites = sorted(sites)
@@ -326,18 +315,7 @@ def _needs_equal_widths(plan: RoundPlan, facets: Mapping[str, Facets]) -> bool:
 
 
 def refuse_options(plan: RoundPlan) -> None:
-    """Raise, before anyone waits, for a method or options that do not exist, and for an unreadable expected file.
-
-    Parameters
-    ----------
-    plan : RoundPlan
-        What was fixed before the round.
-
-    Raises
-    ------
-    OptionError, InputError
-        With what is wrong.
-    """
+    """Raise, before anyone waits, for a method or options that do not exist, and for an unreadable expected file."""
     _expected_facets(plan)
     name: Any = plan.method
     options = {key: value for key, value in plan.options.items() if key not in (*NETWORK_KEYWORDS, "min_count")}

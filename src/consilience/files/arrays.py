@@ -40,10 +40,7 @@ MAX_BYTES_IN_MEMORY = 2**26
 def storable_arrays(path: Path, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     """Return arrays as safetensors takes them: contiguous, on the CPU, and tensors all of them if one is.
 
-    Raises
-    ------
-    InputError
-        Naming every array whose name or type a file cannot have.
+    Raises InputError naming every array whose name or type a file cannot have.
     """
     torch = sys.modules.get("torch")  # if nobody imported it, no array is a tensor
     tensors = torch is not None and any(isinstance(values, torch.Tensor) for values in arrays.values())
@@ -99,12 +96,8 @@ def write_arrays(path: Path, arrays: Mapping[str, AnyArray], document: str) -> N
     """Write storable arrays and their JSON document, whole or not at all; the same bytes from either library.
 
     Large ones go from their memory to the disk, since a copy of a network may not fit beside it; of small ones the
-    bytes are made first, so that errors are those of the system and not of a library.
-
-    Raises
-    ------
-    InputError
-        When the system refuses.
+    bytes are made first, so that errors are those of the system and not of a library. Raises InputError when the system
+    refuses.
     """
     metadata = {METADATA_KEY: document}
     are_numpy = all(isinstance(values, np.ndarray) for values in arrays.values())

@@ -63,17 +63,16 @@ def _is_running(process: int) -> bool:
     return True
 
 
-def refuse_unwritable(path: Path) -> None:
-    """Raise when `path` cannot be written, before hours of work are spent on what should go there.
+def refuse_unwritable(path: Path, *read: Path) -> None:
+    """Raise when `path` cannot be written, or is `read` itself, before hours of work are spent on what should go there.
 
-    Raises
-    ------
-    InputError
-        Saying why: no such folder, a folder or device in its place, no permission.
+    The InputError says why: no such folder, a folder or device in its place, no permission.
     """
     handle, probe = _create_beside(path)
     os.close(handle)
     os.unlink(probe)
+    if any(path.resolve() == other.resolve() for other in read):
+        raise InputError(path, "is read here", "give another output", "E-OUTPUT")
 
 
 def _create_beside(path: Path) -> tuple[int, str]:
@@ -96,10 +95,7 @@ def _create_beside(path: Path) -> tuple[int, str]:
 def write_atomically(path: Path) -> Iterator[Path]:
     """Yield a path next to `path` to write to; on success it takes its place, on any failure it is removed.
 
-    Raises
-    ------
-    InputError
-        When the system refuses: full disk, no permission, no such folder.
+    Raises InputError when the system refuses: full disk, no permission, no such folder.
     """
     handle, name = _create_beside(path)
     os.close(handle)
@@ -126,10 +122,8 @@ def write_bytes(path: Path, data: bytes) -> None:
 def write_folder_atomically(folder: Path) -> Iterator[Path]:
     """Yield a new folder next to `folder` to write into; on success it takes its place, on any failure it is removed.
 
-    Raises
-    ------
-    InputError
-        For a folder that is there already and not empty, a file or a link in its place, and when the system refuses.
+    Raises InputError for a folder that is there already and not empty, a file or a link in its place, and when the
+    system refuses.
     """
     is_taken = folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir())))
     if is_taken or folder.resolve() == Path.cwd():

@@ -43,23 +43,9 @@ def allowed_memory(size: int) -> int:
 
 
 def check_header(path: Path, text: bytes, size: int, remedy: str) -> None:
-    """Raise for a header that would cost more to parse than its file is worth.
+    """Raise FileFormatError for a header that would cost more to parse than its file is worth.
 
-    Parameters
-    ----------
-    path : Path
-        A safetensors file.
-    text : bytes
-        Its header.
-    size : int
-        Size of the file, in bytes.
-    remedy : str
-        Remedy in the message.
-
-    Raises
-    ------
-    FileFormatError
-        Saying so.
+    `text` is the header of a safetensors file of `size` bytes.
     """
     cost = _HEADER_COPIES * len(text)
     cost += sum(character_cost * text.count(character) for character, character_cost in _HEADER_COSTS.items())
@@ -68,13 +54,7 @@ def check_header(path: Path, text: bytes, size: int, remedy: str) -> None:
 
 
 def check_text(path: Path, text: str | bytes, what: str, remedy: str) -> None:
-    """Raise for a JSON text that would cost more to parse than its file, or it itself, is worth.
-
-    Raises
-    ------
-    FileFormatError
-        Saying so.
-    """
+    """Raise FileFormatError for a JSON text that would cost more to parse than its file, or it itself, is worth."""
     try:
         size = max(len(text), path.stat().st_size)
     except (OSError, ValueError):  # a text that did not come out of a file of this name
@@ -89,22 +69,11 @@ def check_text(path: Path, text: str | bytes, what: str, remedy: str) -> None:
 def pad_text(text: str, other_bytes: int) -> str:
     """Return a JSON text, followed by blanks where its file would otherwise be too small for its estimated memory.
 
-    For documents that list thousands of short things, in files that must be read again.
-
-    Parameters
-    ----------
-    text : str
-        The document.
-    other_bytes : int
-        Size of everything else in the file.
-
-    Raises
-    ------
-    InputError
-        For a text that no reader would take.
+    For documents that list thousands of short things, in files that must be read again. `other_bytes` is the size of
+    everything else in the file. Raises InputError for a text that no reader would take.
     """
     if _document_cost(text) > _MAX_COST:
-        raise InputError("its header would list more than is ever read again; fuse shards instead (consilience pack)")
+        raise InputError("its header would list more than is ever read again; fuse shards instead (`consilience pack`)")
     size = other_bytes + len(text)
     excess = max(_document_cost(text), _header_cost(text)) - allowed_memory(size)
     # A blank allows MEMORY_PER_FILE_BYTE more and costs _HEADER_COPIES.

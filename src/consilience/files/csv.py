@@ -16,24 +16,12 @@ from consilience.errors import FileFormatError, InputError
 
 @dataclass(frozen=True, eq=False)
 class CsvTable:
-    """The cells of a CSV file, all of them text.
+    """The cells of a CSV file, all of them text."""
 
-    Parameters
-    ----------
-    path : Path
-        The file, for messages.
-    header : tuple of str or None
-        Names of the columns, where the file has them.
-    rows : list of lists of str
-        Cells of every row of data, all rows of the same length.
-    lines : list of int
-        Line of the file that every row ends on, counted from 1.
-    """
-
-    path: Path
-    header: tuple[str, ...] | None
-    rows: list[list[str]]
-    lines: list[int]
+    path: Path  # the file, for messages
+    header: tuple[str, ...] | None  # names of the columns, where the file has them
+    rows: list[list[str]]  # cells of every row of data, all rows of the same length
+    lines: list[int]  # line of the file that every row ends on, counted from 1
 
     def column(self, name: str) -> list[str] | None:
         """Return the cells of the column of this name, None when there is none."""
@@ -45,20 +33,7 @@ class CsvTable:
     def numbers(self, columns: Sequence[int]) -> Array:
         """Return the cells of some columns as numbers.
 
-        Parameters
-        ----------
-        columns : sequence of int
-            Numbers of the columns, from 0.
-
-        Returns
-        -------
-        ndarray of shape (n_rows, n_columns)
-            Finite numbers in float64.
-
-        Raises
-        ------
-        InputError
-            For a cell that is not a finite number, naming its line and column and how many there are.
+        Raises InputError for a cell that is not a finite number, naming its line and column and how many there are.
         """
         cells = [[row[number] for number in columns] for row in self.rows]
         try:
@@ -77,9 +52,8 @@ class CsvTable:
         column = f"column {number + 1}" + ("" if self.header is None else f" ({self.header[number]})")
         content = f"{cell!r:.60}" if cell.strip() else "an empty cell"
         more = f"; {len(bad) - 1} more cells like it" if len(bad) > 1 else ""
-        raise InputError(
-            self.path, f"line {line}, {column}: expected a finite number, found {content}{more}", code="E-NUMBER"
-        )
+        text = f"line {line}, {column}: expected a finite number, found {content}{more}"
+        raise InputError(self.path, text, code="E-NUMBER")
 
 
 def _read_rows(path: Path) -> tuple[list[list[str]], list[int]]:
@@ -88,14 +62,12 @@ def _read_rows(path: Path) -> tuple[list[list[str]], list[int]]:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             reader = csv.reader(stream)
             numbered = [(row, reader.line_num) for row in reader if row]
-    except OSError as error:
-        raise FileFormatError(unreadable(path, error)) from error
     except UnicodeDecodeError as error:
         raise FileFormatError(path, "is not text in UTF-8", "save it as CSV in UTF-8") from error
     except csv.Error as error:
         raise FileFormatError(path, f"is not a CSV file ({error})") from error
-    except ValueError as error:  # a name that no file can have, with a zero byte
-        raise FileFormatError(path, f"cannot be read: {error}") from error
+    except (OSError, ValueError) as error:
+        raise FileFormatError(unreadable(path, error)) from error
     return [row for row, _ in numbered], [line for _, line in numbered]
 
 
@@ -103,21 +75,8 @@ def read_csv(path: Path, names: Sequence[str] | None = None) -> CsvTable:
     """Return the cells of a CSV file.
 
     The first row is a header when it has one of `names`, or when none of its cells is a number. Empty lines do not
-    count.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    names : sequence of str, optional
-        Names that columns may have.
-
-    Raises
-    ------
-    FileFormatError
-        When it cannot be read, is not UTF-8 text separated by commas, or has no rows of data.
-    InputError
-        For rows of different lengths and for a first row that is neither names nor numbers.
+    count. Raises FileFormatError when it cannot be read, is not UTF-8 text separated by commas, or has no rows of data,
+    and InputError for rows of different lengths and for a first row that is neither names nor numbers.
     """
     rows, lines = _read_rows(path)
     if not rows:
@@ -136,12 +95,11 @@ def read_csv(path: Path, names: Sequence[str] | None = None) -> CsvTable:
         header = None
     else:
         column_of_text, column_of_number = is_numeric.index(False), is_numeric.index(True)
-        raise InputError(
-            path,
+        text = (
             f"line {lines[0]}, column {column_of_text + 1}: expected a number, as in column"
-            f" {column_of_number + 1}, found {first_row[column_of_text]!r:.60}; a header has no numbers",
-            code="E-NUMBER",
+            f" {column_of_number + 1}, found {first_row[column_of_text]!r:.60}; a header has no numbers"
         )
+        raise InputError(path, text, code="E-NUMBER")
     if not rows:
         raise FileFormatError(path, "has a header and no rows of data")
     return CsvTable(path, header, rows, lines)

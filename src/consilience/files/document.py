@@ -1,4 +1,4 @@
-"""The JSON document in the header of our files: parse, check the version, validate.
+"""The JSON document in the header of our files: formats by name; parse, check the version, validate.
 
 All that our files say beside arrays is one JSON document, the value of the only key of the header's metadata. Nothing
 that comes out of it is trusted: neither its depth, nor its version, nor any of its fields.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,20 +39,8 @@ Model = TypeVar("Model", bound=BaseModel)
 def parse_document(path: Path, text: str | bytes, what: str = "metadata", remedy: str = REMEDY) -> Any:
     """Return the values of a JSON document from a file.
 
-    Parameters
-    ----------
-    path : Path
-        The file that the text came from, for messages.
-    text : str or bytes
-        The document.
-    what, remedy : str
-        Name of the document and remedy in messages.
-
-    Raises
-    ------
-    FileFormatError
-        For text that is not JSON, that has a key twice in one object, that is nested too deeply, or that would take
-        more memory than `budget.allowed_memory` says.
+    Raises FileFormatError for text that is not JSON, that has a key twice in one object, that is nested too deeply, or
+    that would take more memory than `budget.allowed_memory` says.
     """
     check_text(path, text, what, remedy)
     try:
@@ -66,18 +55,11 @@ def parse_document(path: Path, text: str | bytes, what: str = "metadata", remedy
 
 
 def check_version(path: Path | str, document: Any, newest: int) -> None:
-    """Raise for a document of a later version than this library knows.
-
-    Raises
-    ------
-    FileFormatError
-        Saying both versions.
-    """
+    """Raise FileFormatError, saying both versions, for a document of a later version than this library knows."""
     version = document.get("format_version") if isinstance(document, dict) else None
     if isinstance(version, int) and version > newest:
-        raise FileFormatError(
-            path, f"has format version {version}, this library reads up to {newest}", "update consilience"
-        )
+        text = f"has format version {version}, this library reads up to {newest}"
+        raise FileFormatError(path, text, "update consilience")
 
 
 def validate_document(
@@ -85,29 +67,14 @@ def validate_document(
 ) -> Model:
     """Return a document as a pydantic model, every field checked.
 
-    Parameters
-    ----------
-    where : Path or str
-        The file, for messages.
-    model : type of BaseModel
-        The schema.
-    document : JSON values
-        What ``parse_document`` returned.
-    what, remedy : str
-        Name of the document and remedy in messages.
-
-    Raises
-    ------
-    FileFormatError
-        Naming the file and the first place that is wrong.
+    Raises FileFormatError naming the file and the first place that is wrong.
     """
     try:
         return model.model_validate(document)
     except ValidationError as error:
         location, reason = first_problem(error)
-        raise FileFormatError(
-            where, f"its {what} is not valid at {location or 'the whole'}: {reason}", remedy
-        ) from error
+        text = f"its {what} is not valid at {location or 'the whole'}: {reason}"
+        raise FileFormatError(where, text, remedy) from error
 
 
 def dict_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -131,3 +98,43 @@ def _nesting(document: Any) -> int:
         else:
             open_iterators.pop()
     return deepest
+
+
+POSTERIOR, SHARD, STATISTICS = "consilience-posterior", "consilience-shard", "consilience-statistics"
+DRAWS, BAYESIAN, NETWORK = "consilience-draws", "consilience-bayesian", "consilience-network"
+FISHER, DESCRIPTION = "consilience-fisher", "consilience-description"
+
+PARQUET = ".parquet"
+"""Suffix of shards that are tables."""
+
+_FUSE = "use `fuse`, with others of its kind"
+_ROUND = "leave it in the folder of its round"
+
+OUR_FORMATS: Mapping[str, tuple[str, str]] = {
+    NETWORK: ("a network", _FUSE),
+    FISHER: ("a file of Fisher information", "give it with its network: method 'fisher', `fishers=`"),
+    DESCRIPTION: ("a description", "give it with the network that it describes"),
+    POSTERIOR: ("a posterior file", _FUSE),
+    STATISTICS: ("a statistics file", _FUSE),
+    DRAWS: ("a draws file", _FUSE),
+    BAYESIAN: ("a Bayesian network", _FUSE),
+    SHARD: ("a shard of many posteriors", _FUSE),
+    "consilience-request": ("a request of a round", _ROUND),
+    "consilience-answer": ("an answer of a round", _ROUND),
+    "consilience-masked": ("a masked message of a round", _ROUND),
+    "consilience-barrier": ("a loss barrier", "show it in a report: `consilience report`"),
+    "consilience-plane": ("a loss plane", "show it in a report: `consilience report`"),
+}
+"""Noun and remedy of every format of safetensors files that this library writes."""
+
+
+def misplaced(tag: object, expected: str) -> tuple[str, str]:
+    """Return the problem with a file of one of our formats where something else is expected, and its remedy.
+
+    Examples
+    --------
+    >>> misplaced("consilience-plane", "a network")
+    ('is a loss plane, expected a network', 'show it in a report: `consilience report`')
+    """
+    called, remedy = OUR_FORMATS.get(str(tag), (f"a file of format {tag!r}", "update consilience"))
+    return f"is {called}, expected {expected}", remedy

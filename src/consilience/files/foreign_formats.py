@@ -31,7 +31,7 @@ _LOOSE_STATE_KEYS = ("model", "net", "network", "module", "model_state")
 _HDF5, _ARRAYS_TO_FILE = b"\x89HDF\r\n\x1a\n", "`safetensors.numpy.save_file(arrays, {target!r})`"
 
 _FORMATS: dict[tuple[str, ...], tuple[str, str]] = {
-    (".nc", ".nc4"): ("a netCDF file", "read it with `arviz.from_netcdf`, and hand in what that returns"),
+    (".nc", ".nc4"): ("a netCDF file", "read it with arviz.from_netcdf, and hand in what that returns"),
     (".h5", ".hdf5", ".keras"): (
         "a file of Keras (HDF5)",
         "convert it once: `arrays = {{w.path: w.numpy() for w in keras.models.load_model({name!r}).weights}}`, then "
@@ -54,13 +54,13 @@ _FORMATS: dict[tuple[str, ...], tuple[str, str]] = {
     ),
     (".pb", ".tflite", ".index", ".meta"): (
         "a file of TensorFlow",
-        "convert it where it was trained: `safetensors.numpy.save_file` with its variables by name",
+        "convert it where it was trained: safetensors.numpy.save_file with its variables by name",
     ),
     (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z"): ("an archive", "unpack it first"),
     (".pt", ".pth", ".ckpt", ".bin"): (f"a pickle of torch by its name, {_NEVER}", ""),
     (".pkl", ".pickle", ".joblib"): (
         f"a pickle by its name, {_NEVER}",
-        "write it with `consilience.save` where it was trained",
+        "write it with consilience.save where it was trained",
     ),
 }
 """What a file is by the end of its name, and what to do with it; "" where `_torch_remedy` says it."""
@@ -75,16 +75,11 @@ _ARCHIVES = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"7z\xbc\x
 def foreign_problem(path: Path, start: bytes) -> Problem | None:
     """Return what a file is that is no safetensors file, and what converts it; None where nothing says it.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    start : bytes
-        Its first `START_BYTES` bytes.
+    `start` is its first `START_BYTES` bytes.
     """
-    if start.startswith(_LFS) or _ANNEX in start[:400]:
-        tool = "Git LFS" if start.startswith(_LFS) else "git-annex"
-        fetch = "git lfs pull" if start.startswith(_LFS) else "git annex get"
+    is_lfs = start.startswith(_LFS)
+    if is_lfs or _ANNEX in start[:400]:
+        tool, fetch = ("Git LFS", "git lfs pull") if is_lfs else ("git-annex", "git annex get")
         return _problem(path, f"is a pointer of {tool}, a text in place of the file", f"fetch the file itself: {fetch}")
     if start.lstrip()[:20].lower().startswith(_PAGES):
         return _problem(path, "is a web page or XML, not the file that was asked for", "fetch it again")
@@ -147,10 +142,8 @@ def _in_zip(path: Path, start: bytes) -> Problem:
         return _named(path, ".keras")
     if first.endswith(b".npy"):
         text = "is a zip archive of NumPy arrays, expected the file of a model"
-        return _problem(
-            path, text, "write it with `consilience.save`, or its arrays with `safetensors.numpy.save_file`"
-        )
-    return _problem(path, f"is a zip archive, {_NEVER}", "unpack it, and write its model with `consilience.save`")
+        return _problem(path, text, "write it with consilience.save, or its arrays with safetensors.numpy.save_file")
+    return _problem(path, f"is a zip archive, {_NEVER}", "unpack it, and write its model with consilience.save")
 
 
 def _in_pickle(path: Path, start: bytes) -> Problem:
@@ -159,7 +152,7 @@ def _in_pickle(path: Path, start: bytes) -> Problem:
         remedy = _torch_remedy(path, "torch.jit.load({name!r}).state_dict()")
         return _problem(path, f"is a TorchScript archive, a pickle with code, {_NEVER}", remedy)
     if b"torch" not in start:
-        remedy = "write it with `consilience.save` where it was trained"
+        remedy = "write it with consilience.save where it was trained"
         return named_foreign(path) or _problem(path, f"is a pickle or zip archive, {_NEVER}", remedy)
     texts = list(_pickled_texts(start))
     if key := _state_key(texts, start.find(_TENSOR)):

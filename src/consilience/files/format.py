@@ -22,8 +22,7 @@ from consilience.drawing.words import first_names
 from consilience.errors import FileFormatError, InputError
 from consilience.files.arrays import DTYPES, write_arrays
 from consilience.files.budget import pad_text
-from consilience.files.document import REMEDY, check_version, parse_document, validate_document
-from consilience.files.our_formats import OUR_FORMATS, misplaced
+from consilience.files.document import OUR_FORMATS, REMEDY, check_version, misplaced, parse_document, validate_document
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader, as_file
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -33,27 +32,13 @@ Record = dict[str, Any] | None
 
 
 class TensorSpec(NamedTuple):
-    """What a tensor of a file must be.
+    """What a tensor of a file must be."""
 
-    Parameters
-    ----------
-    shape : tuple of int or None, optional
-        Its shape, with None where an axis has any length. Default: any shape.
-    dtypes : tuple of str, optional
-        The types that it may have, by NumPy's names. Default: any that is read.
-    is_needed : bool, default True
-        Whether a file without it is refused.
-    may_be_empty : bool, default False
-        Whether it may have no entries.
-    is_empty_where : str, optional
-        What it means that it has none, in messages.
-    """
-
-    shape: tuple[int | None, ...] | None = None
-    dtypes: tuple[str, ...] = ()
-    is_needed: bool = True
-    may_be_empty: bool = False
-    is_empty_where: str = ""
+    shape: tuple[int | None, ...] | None = None  # None where an axis has any length, or for any shape
+    dtypes: tuple[str, ...] = ()  # the types that it may have, by NumPy's names; empty for any
+    is_needed: bool = True  # whether a file without it is refused
+    may_be_empty: bool = False  # whether it may have no entries
+    is_empty_where: str = ""  # what it means that it has none, in messages
 
     def problem(self, name: str, shape: tuple[int, ...], dtype: str) -> str:
         """Return why a tensor of this shape and type is not what it must be; "" where it is."""
@@ -91,65 +76,33 @@ def require_tensors(
 
 @dataclass(frozen=True)
 class Format(Generic[Schema, Content]):
-    """A format of files: how they are written and read.
+    """A format of files: how they are written and read."""
 
-    Parameters
-    ----------
-    tag : str
-        What their documents state as their format.
-    version : int
-        The version that is written, and the newest that is read.
-    schema : type
-        What their documents must be.
-    what : str
-        What such a file is called in messages, such as "a posterior file".
-    make : callable
-        Of a file, its document, or what `prepare` returned, and the tensors by name: the content and its provenance, or
-        None. Raises for values that are none.
-    tensors : callable, optional
-        Of a document: the tensors beside it, and what each must be. Default: `prepare` looks at them.
-    prepare : callable, optional
-        Of a file, its document and its tensors' types and shapes: what `make` takes of them. Raises for what does not
-        go together. Default: the document.
-    max_entries : mapping of str to int
-        Entries of lists and objects in a document, by key, above which it is refused before it is validated.
-    remedy : str, optional
-        What to do about a file that is none. Default: to save the model again.
-    in_order : str, optional
-        A field of the document whose keys keep their order. Default: none does.
-    is_checked_when_written : bool, optional
-        Whether what would be refused when it is read is refused when it is written. Default: False, for formats whose
-        content is checked before.
-    """
-
-    tag: str
-    version: int
-    schema: type[Schema]
-    what: str
+    tag: str  # what their documents state as their format
+    version: int  # the version that is written, and the newest that is read
+    schema: type[Schema]  # what their documents must be
+    what: str  # what such a file is called in messages, such as "a posterior file"
+    # Of a file, its document, or what `prepare` returned, and the tensors by name: the content and its provenance, or
+    # None. Raises for values that are none.
     make: Callable[[SafetensorsFile, Any, dict[str, Any]], tuple[Content, Record]]
+    # Of a document: the tensors beside it, and what each must be. Default: `prepare` looks at them.
     tensors: Callable[[Schema], Mapping[str, TensorSpec]] | None = None
+    # Of a file, its document and its tensors' types and shapes: what `make` takes of them. Raises for what does not go
+    # together.
     prepare: Callable[[Any, Schema, TensorHeader], Any] | None = None
+    # Entries of lists and objects in a document, by key, above which it is refused before it is validated
     max_entries: Mapping[str, int] = field(default_factory=dict)
-    remedy: str = REMEDY
-    in_order: str | None = None
+    remedy: str = REMEDY  # what to do about a file that is none. Default: to save the model again.
+    in_order: str | None = None  # a field of the document whose keys keep their order
+    # Whether what would be refused when it is read is refused when it is written. Default: False, for formats whose
+    # content is checked before.
     is_checked_when_written: bool = False
 
     def write(self, path: Path, fields: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
         """Write a file, whole or not at all.
 
-        Parameters
-        ----------
-        path : Path
-            The file.
-        fields : mapping of str to JSON values
-            What its document says beside format and versions.
-        arrays : mapping of str to array
-            Its tensors, storable as they are.
-
-        Raises
-        ------
-        InputError
-            When the path cannot be written, or fields are no JSON values.
+        `fields` are what its document says beside format and versions; tensors are storable as they are. Raises
+        InputError when the path cannot be written, or fields are no JSON values.
         """
         text = document_text(path, self.tag, self.version, fields, arrays, self.in_order)
         if self.is_checked_when_written and self.prepare is not None:
@@ -164,10 +117,7 @@ class Format(Generic[Schema, Content]):
     def read_header(self, where: str | Path | SafetensorsFile) -> tuple[Schema, TensorHeader]:
         """Return the document of a file and its tensors' types and shapes, both checked.
 
-        Raises
-        ------
-        FileFormatError
-            For a file that is none of these, or whose tensors are not those of its document.
+        Raises FileFormatError for a file that is none of these, or whose tensors are not those of its document.
         """
         header, tensors, _ = self._checked(as_file(where))
         return header, tensors
@@ -183,12 +133,7 @@ class Format(Generic[Schema, Content]):
     def read(self, where: str | Path | SafetensorsFile) -> tuple[Content, Record]:
         """Return the content of a file, everything checked, and its provenance where it was fused.
 
-        Raises
-        ------
-        FileFormatError
-            As `read_header`.
-        InputError
-            For values that the format cannot have.
+        FileFormatError as `read_header`; InputError for values that the format cannot have.
         """
         (content,) = self.read_many([as_file(where)])
         if isinstance(content, InputError):
@@ -248,23 +193,9 @@ def document_text(
 ) -> str:
     """Return the JSON document of a file: its format and versions, and what it says itself; keys are sorted.
 
-    Parameters
-    ----------
-    where : object
-        The file, for messages.
-    tag, version
-        The format.
-    fields : mapping of str to JSON values
-        What the document says.
-    arrays : mapping of str to array
-        What lies beside it: of a small file, a document that lists very much is padded, so that it is read again.
-    in_order : str, optional
-        A field whose keys keep their order. Default: none does.
-
-    Raises
-    ------
-    InputError
-        For fields that are no JSON values, and more of them than are ever read again.
+    Beside a few `arrays`, a document that lists very much is padded, so that it is read again; `in_order` is a field
+    whose keys keep their order. Raises InputError for fields that are no JSON values, and more of them than are ever
+    read again.
     """
     head = {"format": tag, "format_version": version, "library_version": _library_version()}
     try:
@@ -300,10 +231,7 @@ def read_document(
 ) -> tuple[Schema, TensorHeader]:
     """Return the document of a file, validated, and its tensors' types and shapes; as in `Format`.
 
-    Raises
-    ------
-    FileFormatError
-        For a file that is none of these.
+    Raises FileFormatError for a file that is none of these.
     """
     header, document = file.header(remedy), file.parsed_document(remedy)
     if header.text is None:

@@ -1,4 +1,4 @@
-"""Labelled inputs of networks in NumPy's files: ``.npz`` with arrays x and y, or ``.npy`` with inputs alone."""
+"""Inputs of networks and their labels in NumPy's files, ``.npz`` with x and y or ``.npy``, and labels in own files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from consilience.errors import FileFormatError
+from consilience.errors import FileFormatError, InputError
+from consilience.files.csv import read_csv
 from consilience.files.npy import not_data, read_array, translate_read_errors
 
 INPUTS = ("x", "X", "inputs")
@@ -20,30 +21,18 @@ LABELS = ("y", "labels")
 
 @dataclass(frozen=True, eq=False)
 class LabelledArrays:
-    """Inputs and, where the file has them, their labels.
+    """Inputs and, where the file has them, their labels."""
 
-    Parameters
-    ----------
-    inputs : ndarray of shape (N, ...)
-        Inputs of a network.
-    labels : ndarray of shape (N,) or None
-        The label of each.
-    """
-
-    inputs: Any
-    labels: Any = None
+    inputs: Any  # (N, ...), inputs of a network
+    labels: Any = None  # (N,), the label of each
 
 
 def read_labelled_arrays(path: Path) -> LabelledArrays:
     """Return the inputs in a file, and their labels where it has them.
 
     An archive has inputs under one of `INPUTS` and labels under one of `LABELS`; where it has one array only, this is
-    the inputs, whatever its name.
-
-    Raises
-    ------
-    FileFormatError
-        For other files, and archives without inputs or with more than one array of a kind.
+    the inputs, whatever its name. Raises FileFormatError for other files, and archives without inputs or with more than
+    one array of a kind.
     """
     suffix = path.suffix.lower()
     if suffix not in (".npy", ".npz"):
@@ -67,9 +56,32 @@ def _read_archive(path: Path) -> LabelledArrays | None:
             return None
         inputs, labels = ([name for name in candidates if name in names] for candidates in (INPUTS, LABELS))
         if len(inputs) != 1 or len(labels) > 1:
-            raise FileFormatError(
-                path,
-                f"has the arrays {', '.join(names[:8])}; expected inputs under one of the names "
-                f"{', '.join(INPUTS)}, and labels, if any, under {' or '.join(LABELS)}",
-            )
+            expected = f"inputs under one of the names {', '.join(INPUTS)}, and labels, if any, under"
+            text = f"has the arrays {', '.join(names[:8])}; expected {expected} {' or '.join(LABELS)}"
+            raise FileFormatError(path, text)
         return LabelledArrays(archive[inputs[0]], archive[labels[0]] if labels else None)
+
+
+def read_class_labels(path: Path, data: str, n_rows: int, what: str) -> Any:
+    """Return the labels in a file, one a line or .npy.
+
+    A file is .npy, .npz, or .csv of one column; a first line of words that looks like a header is a label where
+    `n_rows` needs it. `data` names the data, since what was given may have been meant as one of their columns. Raises
+    InputError for what is neither a file nor a column, and for a file of several columns.
+    """
+    try:
+        exists = path.exists()
+    except (OSError, ValueError):  # a name that no file can have
+        exists = False
+    if not exists:
+        raise InputError(what, f"{str(path)!r} is neither a column of {data} nor a file")
+    if path.suffix.lower() in (".npy", ".npz"):
+        return read_array(path)
+    table = read_csv(path)
+    if len(table.rows[0]) != 1:
+        text = f"has {len(table.rows[0])} columns, expected one: the class of every row"
+        raise InputError(path, text, code="E-SHAPE")
+    classes = [cell.strip() for (cell,) in table.rows]
+    if table.header is not None and len(classes) == n_rows - 1:
+        return [*table.header, *classes]
+    return classes

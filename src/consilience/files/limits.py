@@ -88,10 +88,8 @@ def _too_long(file: SafetensorsFile, limits: Limits) -> Iterator[Problem]:
         with file.path.open("rb") as stream:
             header = int.from_bytes(stream.read(8), "little")
         size = file.path.stat().st_size
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise FileFormatError(unreadable(file, error)) from error
-    except ValueError as error:  # a name that no file can have, with a zero byte
-        raise FileFormatError(file, f"cannot be read: {error}") from error
     if size > limits.file_bytes:
         yield _over(file, "bytes", size, limits.file_bytes)
     if limits.header_bytes < header <= size:  # a header longer than its file is for `read_start` to say

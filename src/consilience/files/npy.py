@@ -21,25 +21,19 @@ from consilience.errors import FileFormatError, Problem
 def read_array(path: Path) -> Any:
     """Return the array in a file: a NumPy array, or a SciPy sparse matrix whose indices are all in range.
 
-    Raises
-    ------
-    FileFormatError
-        When it cannot be read, is not of that format, holds objects, or holds several arrays.
+    Raises FileFormatError when it cannot be read, is not of that format, holds objects, or holds several arrays.
     """
     try:
         with path.open("rb") as stream:
             start = stream.read(6)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise FileFormatError(unreadable(path, error)) from error
-    except ValueError as error:  # a name that no file can have, with a zero byte
-        raise FileFormatError(path, f"cannot be read: {error}") from error
     if not start:
         raise FileFormatError(path, "is empty")
     is_archive = path.suffix.lower() == ".npz"
     if not start.startswith(b"PK" if is_archive else b"\x93NUMPY"):
-        raise FileFormatError(
-            path, f"is not a {path.suffix.lower()} file", f"write it with numpy.save{'z' * is_archive}"
-        )
+        how = f"write it with numpy.save{'z' * is_archive}"
+        raise FileFormatError(path, f"is not a {path.suffix.lower()} file", how)
     with translate_read_errors(path, "an array of numbers"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what NumPy remarks about old files changes nothing
         with path.open("rb") as stream:  # ours to close, also when NumPy stumbles half way

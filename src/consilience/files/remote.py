@@ -35,12 +35,8 @@ def is_remote(path: str | Path) -> bool:
 def open_filesystem(url: str) -> tuple[Any, str]:
     """Return the fsspec file system of an address, and the path in it.
 
-    Raises
-    ------
-    OptionError
-        Where fsspec, or what it needs for such addresses, is not installed.
-    InputError
-        For an address that nothing here opens.
+    Raises OptionError where fsspec, or what it needs for such addresses, is not installed, and InputError for an
+    address that nothing here opens.
     """
     try:
         from fsspec.core import url_to_fs
@@ -58,17 +54,9 @@ def open_filesystem(url: str) -> tuple[Any, str]:
 def list_files(where: str | Path | Sequence[str | Path], suffixes: tuple[str, ...]) -> list[ListedFile]:
     """Return the files of a folder or pattern with their sizes, in order of names.
 
-    Parameters
-    ----------
-    where : str, Path or sequence of these
-        A file, a folder, a pattern with ``*``, or several of these; local or addresses.
-    suffixes : tuple of str
-        Endings of the names of files in folders. Hidden files are left out.
-
-    Raises
-    ------
-    InputError
-        For a path that does not exist, and for folders and patterns without such files.
+    `where` is a file, a folder, a pattern with ``*``, or several of these; local or addresses. Files in folders end in
+    one of `suffixes`, and are not hidden. Raises InputError for a path that does not exist, and for folders and
+    patterns without such files.
     """
     if not isinstance(where, str | Path):
         return [file for path in where for file in list_files(path, suffixes)]
@@ -94,10 +82,8 @@ def _list_local(text: str, suffixes: tuple[str, ...]) -> list[ListedFile]:
         else:
             names = [text]
         return [ListedFile(name, os.stat(name).st_size) for name in names]
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise InputError(unreadable(text, error)) from error
-    except ValueError as error:  # a name that no file can have, with a zero byte
-        raise InputError(text, f"cannot be read: {error}") from error
 
 
 def _list_remote(text: str, suffixes: tuple[str, ...]) -> list[ListedFile]:
@@ -127,10 +113,7 @@ def _is_named(name: str, suffixes: tuple[str, ...]) -> bool:
 def local_copy(path: str) -> Iterator[Path]:
     """Yield a local file with the content of `path`: itself, or a copy that is removed at the end.
 
-    Raises
-    ------
-    InputError
-        When it cannot be read.
+    Raises InputError when it cannot be read.
     """
     if not is_remote(path):
         yield Path(path)

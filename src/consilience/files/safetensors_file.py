@@ -41,27 +41,15 @@ class RowReader(Protocol):
 
 @dataclass(frozen=True)
 class TensorHeader:
-    """What the header of a safetensors file says of its tensors, and the text of our own document.
+    """What the header of a safetensors file says of its tensors, and the text of our own document."""
 
-    Parameters
-    ----------
-    shapes, dtypes
-        By name of the tensor, in the order of names; types by NumPy's or torch's name.
-    by_offset
-        Names in the order of their bytes.
-    n_bytes
-        Length of the header with the eight bytes before it.
-    text
-        The JSON document under our key of the metadata; None where there is none.
-    sha256
-        Digest of the header's bytes, with which a reader that comes later finds whether the file is still the same.
-    """
-
+    # shapes, dtypes: by name of the tensor, in the order of names; types by NumPy's or torch's name
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: Mapping[str, str]
-    by_offset: tuple[str, ...]
-    n_bytes: int
-    text: str | None
+    by_offset: tuple[str, ...]  # names in the order of their bytes
+    n_bytes: int  # length of the header with the eight bytes before it
+    text: str | None  # the JSON document under our key of the metadata; None where there is none
+    # Digest of the header's bytes, with which a reader that comes later finds whether the file is still the same
     sha256: bytes
 
     @classmethod
@@ -121,11 +109,8 @@ class SafetensorsFile:
     def header(self, remedy: str = REMEDY) -> TensorHeader:
         """Return what the header says.
 
-        Raises
-        ------
-        FileFormatError
-            For a file that is missing, empty, truncated, a pickle, or anything but a valid safetensors file, ending in
-            `remedy`.
+        Raises FileFormatError for a file that is missing, empty, truncated, a pickle, or anything but a valid
+        safetensors file, ending in `remedy`.
         """
         if self._header is None:
             with self._labelled():
@@ -145,10 +130,7 @@ class SafetensorsFile:
     def document(self) -> Any:
         """The JSON document under our key of the metadata; None for a plain checkpoint.
 
-        Raises
-        ------
-        FileFormatError
-            As `header`, and for a text that is not JSON.
+        FileFormatError as `header`, and for a text that is not JSON.
         """
         return self.parsed_document()
 
@@ -168,13 +150,7 @@ class SafetensorsFile:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the file in hexadecimal.
-
-        Raises
-        ------
-        FileFormatError
-            When it cannot be read.
-        """
+        """SHA-256 of the file in hexadecimal; raises FileFormatError when it cannot be read."""
         if self.sha256 is None:
             digest = hashlib.sha256()
             with self._readable(), self.path.open("rb") as stream:
@@ -187,15 +163,10 @@ class SafetensorsFile:
         """Return all tensors, in the order of `names` (which has them all), and take the digest on the way.
 
         NumPy arrays, or torch tensors on the CPU where any has a type that NumPy lacks (bfloat16, float8).
-
-        Raises
-        ------
-        FileFormatError
-            As `header`; for a type that nothing here reads, and naming a tensor that cannot be read.
+        FileFormatError as `header`, for a type that nothing here reads, and naming a tensor that cannot be read.
         """
         header = self.header(remedy)
-        with self._labelled():
-            with_torch = _framework_for(self.path, header.dtypes) == "pt"
+        with_torch = _need_torch(self.label, header.dtypes)
         tensors: dict[str, AnyArray] = {}
         buffers: dict[str, memoryview] = {}
         for name in header.shapes if names is None else names:
@@ -218,14 +189,10 @@ class SafetensorsFile:
     def mapped_arrays(self, names: Sequence[str] | None = None, remedy: str = REMEDY) -> dict[str, AnyArray]:
         """Return all tensors as `arrays` does, but mapped: of their values nothing is read before it is looked at.
 
-        Raises
-        ------
-        FileFormatError
-            As `arrays`.
+        FileFormatError as `arrays`.
         """
         header = self.header(remedy)
-        with self._labelled():
-            with_torch = _framework_for(self.path, header.dtypes) == "pt"
+        with_torch = _need_torch(self.label, header.dtypes)
         tensors: dict[str, AnyArray] = {}
         start = header.n_bytes
         with self._readable():
@@ -245,10 +212,7 @@ class SafetensorsFile:
     def rows(self, remedy: str = REMEDY) -> Iterator[RowReader]:
         """Yield a function that returns rows of a tensor, of a type that NumPy has; only their bytes are read.
 
-        Raises
-        ------
-        FileFormatError
-            As `arrays`, and for a file that is another than when its header was read.
+        FileFormatError as `arrays`, and for a file that is another than when its header was read.
         """
         header = self.header(remedy)
         starts, start = {}, header.n_bytes
@@ -351,24 +315,20 @@ def _item_size(dtype: str, with_torch: bool) -> int:
     return size
 
 
-def _framework_for(path: Path, dtypes: Mapping[str, str]) -> str:
-    """Return what a file of these types is read with: "numpy", or "pt" where it has a type that only torch has.
+def _need_torch(label: str, dtypes: Mapping[str, str]) -> bool:
+    """Return whether a file of these types has one that only torch reads.
 
-    Raises
-    ------
-    FileFormatError
-        Naming an array of a type that neither has, or that needs a torch which is not installed.
+    Raises FileFormatError naming an array of a type that nothing reads, or that needs a torch which is not installed.
     """
     for name, dtype in dtypes.items():
         if dtype not in DTYPES.values():
-            raise FileFormatError(path, f"tensor {name!r} has type {dtype}, expected one of {', '.join(DTYPES)}")
-    torch_only = next((name for name, dtype in dtypes.items() if dtype not in NUMPY_TYPES.values()), None)
-    if torch_only is None:
-        return "numpy"
+            raise FileFormatError(label, f"tensor {name!r} has type {dtype}, expected one of {', '.join(DTYPES)}")
+    of_torch = next((name for name, dtype in dtypes.items() if dtype not in NUMPY_TYPES.values()), None)
+    if of_torch is None:
+        return False
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        raise FileFormatError(
-            path, f"tensor {torch_only!r} has type {dtypes[torch_only]}, which only torch reads", "install torch"
-        ) from error
-    return "pt"
+        text = f"tensor {of_torch!r} has type {dtypes[of_torch]}, which only torch reads"
+        raise FileFormatError(label, text, "install torch") from error
+    return True

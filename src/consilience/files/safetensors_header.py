@@ -51,40 +51,25 @@ class TensorPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class FileStart:
-    """The start of a safetensors file, up to the bytes of its first tensor.
+    """The start of a safetensors file, up to the bytes of its first tensor."""
 
-    Parameters
-    ----------
-    tensors : mapping of str to TensorPlace
-        The tensors, in the order of their bytes.
-    metadata : mapping of str to str
-        Texts of the writer.
-    data : bytes
-        The bytes themselves.
-    """
-
-    tensors: Mapping[str, TensorPlace]
-    metadata: Mapping[str, str]
-    data: bytes
+    tensors: Mapping[str, TensorPlace]  # the tensors, in the order of their bytes
+    metadata: Mapping[str, str]  # texts of the writer
+    data: bytes  # the bytes themselves
 
 
 def read_start(path: Path, remedy: str) -> FileStart:
     """Return the header of a safetensors file; no more of the file is read, whatever the header says.
 
-    Raises
-    ------
-    FileFormatError
-        For a file that is missing, empty, truncated, a pickle, or anything else, and for one whose header would take
-        more memory than `budget.allowed_memory` says; ending in `remedy`.
+    Raises FileFormatError for a file that is missing, empty, truncated, a pickle, or anything else, and for one whose
+    header would take more memory than `budget.allowed_memory` says; ending in `remedy`.
     """
     if path.suffix.lower() in DATA_SUFFIXES and path.is_file():
-        raise FileFormatError(
-            path,
-            "is a table of data by its name, expected the file of a model",
+        meant = (
             "describe a model with it: `consilience.describe(model, data)`, or compare models on it: "
-            "`consilience.evaluate(fused, own, data)`",
-            "E-DATA",
+            "`consilience.evaluate(fused, own, data)`"
         )
+        raise FileFormatError(path, "is a table of data by its name, expected the file of a model", meant, "E-DATA")
     try:
         with path.open("rb") as stream:
             start = stream.read(8)
@@ -93,10 +78,8 @@ def read_start(path: Path, remedy: str) -> FileStart:
             is_whole = len(start) == 8 and length <= min(MAX_HEADER_BYTES, size - 8)
             stream.seek(8)
             text = stream.read(length) if is_whole else b""
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise FileFormatError(unreadable(path, error)) from error
-    except ValueError as error:  # a name that no file can have, with a zero byte
-        raise FileFormatError(path, f"cannot be read: {error}") from error
     if not start:
         raise FileFormatError(path, "is empty", remedy)
     if is_whole:
@@ -128,10 +111,7 @@ def _damage(path: Path, error: Exception, remedy: str) -> Problem:
 def _parsed(text: bytes, n_bytes: int) -> tuple[dict[str, TensorPlace], dict[str, str]]:
     """Return the tensors and texts of a header, whose tensors have so many bytes.
 
-    Raises
-    ------
-    ValueError, RecursionError
-        For a header that is not plainly valid.
+    Raises ValueError or RecursionError for a header that is not plainly valid.
     """
     if not text.startswith(b"{"):
         raise ValueError("its header is no JSON object")
@@ -167,13 +147,7 @@ def _product(lengths: Iterable[int]) -> int:
 
 
 def _place(entry: Any) -> TensorPlace:
-    """Return what a header says of a tensor.
-
-    Raises
-    ------
-    ValueError
-        For anything else.
-    """
+    """Return what a header says of a tensor; raises ValueError for anything else."""
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise ValueError("an entry of its header is no tensor")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]

@@ -40,10 +40,7 @@ class StrictModel(BaseModel):
 def validate_in_chunks(value: Any, handler: Callable[[Any], Any]) -> Any:
     """Return a list or dict unchanged after pydantic's `handler` has validated it, a few entries at a time.
 
-    Raises
-    ------
-    PydanticCustomError
-        Naming the first entry that is wrong.
+    Raises PydanticCustomError naming the first entry that is wrong.
     """
     if not value:
         return handler(value)

@@ -18,20 +18,11 @@ from consilience.files.csv import read_csv
 
 @dataclass(frozen=True, eq=False)
 class NamedTable:
-    """A table whose columns have names.
+    """A table whose columns have names."""
 
-    Parameters
-    ----------
-    header : tuple of str
-        Names of the columns, in order; they need not be distinct.
-    take : callable
-        Returns the column of a number as an array (n,).
-    categories : mapping of str to tuple of str
-        The categories of the columns that are categorical, in their order. Default: none.
-    """
-
-    header: tuple[str, ...]
-    take: Callable[[int], Any]
+    header: tuple[str, ...]  # names of the columns, in order; they need not be distinct
+    take: Callable[[int], Any]  # returns the column of a number as an array (n,)
+    # The categories of the columns that are categorical, in their order
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def columns(self, numbers: Sequence[int]) -> Any:
@@ -61,11 +52,8 @@ class NamedTable:
 def as_named_table(data: Any) -> NamedTable | None:
     """Return a table as one with named columns; None for what is no table.
 
-    Parameters
-    ----------
-    data : Any
-        A `NamedTable`, a pandas or polars DataFrame, a polars LazyFrame, an Arrow table or record batch, or an object
-        with the Arrow interface (``__arrow_c_stream__``), as those of DuckDB.
+    Tables are a `NamedTable`, a pandas or polars DataFrame, a polars LazyFrame, an Arrow table or record batch, and
+    objects with the Arrow interface (``__arrow_c_stream__``), as those of DuckDB.
     """
     if isinstance(data, NamedTable):
         return data
@@ -127,12 +115,7 @@ def read_named_table(path: Path) -> NamedTable | None:
 def read_parquet(path: Path) -> NamedTable:
     """Return the table in a Parquet file.
 
-    Raises
-    ------
-    FileFormatError
-        For a file that cannot be read.
-    UnsupportedError
-        Without pyarrow.
+    Raises FileFormatError for a file that cannot be read, and UnsupportedError without pyarrow.
     """
     arrow = _arrow()
     try:
@@ -142,9 +125,8 @@ def read_parquet(path: Path) -> NamedTable:
     except FileNotFoundError:
         raise FileFormatError(path, "does not exist") from None
     except (OSError, arrow.ArrowException) as error:
-        raise FileFormatError(
-            path, f"is no Parquet file that can be read ({str(error).splitlines()[0]:.120})"
-        ) from error
+        text = f"is no Parquet file that can be read ({str(error).splitlines()[0]:.120})"
+        raise FileFormatError(path, text) from error
     if table is None:
         raise FileFormatError(path, "has no table")
     return table
@@ -159,10 +141,7 @@ def _arrow() -> Any:
     try:
         import pyarrow
     except ModuleNotFoundError as error:
-        raise UnsupportedError(
-            "",
-            "Parquet files and tables of this kind need pyarrow, which is not installed",
-            "pip install 'consilience[scale]', or give an array or a CSV file",
-            "E-EXTRA",
-        ) from error
+        text = "Parquet files and tables of this kind need pyarrow, which is not installed"
+        remedy = "pip install 'consilience[scale]', or give an array or a CSV file"
+        raise UnsupportedError("", text, remedy, "E-EXTRA") from error
     return pyarrow

@@ -69,12 +69,8 @@ _DEQUANTISE = (
 def unfit_tensors(dtypes: Mapping[str, str], stated: str | None = None) -> tuple[str, str] | None:
     """Return which tensors of a model no method averages, and what to do; None where all are weights.
 
-    Parameters
-    ----------
-    dtypes : mapping of str to str
-        Types by name of the tensor, as NumPy or torch calls them; safetensors' own name for those that neither has.
-    stated : str, optional
-        The method of quantisation that a configuration states. Default: none.
+    Types are as NumPy or torch calls them, safetensors' own name for those that neither has; `stated` is the method of
+    quantisation that a configuration states.
 
     Examples
     --------

@@ -11,8 +11,7 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.drawing.blocks import Block, Column, Facts, Table
-from consilience.drawing.display import MAX_NAMES, Displayed
-from consilience.drawing.frames import Tabular
+from consilience.drawing.display import MAX_NAMES, Displayed, Tabular
 from consilience.drawing.plots import Chart, Plotted, draw_matching
 from consilience.drawing.words import format_count, printable
 from consilience.errors import OptionError

@@ -32,19 +32,8 @@ BATCH_SIZE = 512
 def activations(module: nn.Module, symmetry: Symmetry, inputs: Any) -> dict[str, Array]:
     """Return the activations (k, m) of the units of every group that a layer reads, by group.
 
-    Parameters
-    ----------
-    module : Module
-        The network.
-    symmetry : Symmetry
-        Its groups.
-    inputs : Tensor, tuple of Tensor, or iterable of either
-        Inputs: a tensor of rows, the arguments of one call, or batches.
-
-    Raises
-    ------
-    InputError
-        If no group has a layer that reads it.
+    `inputs` is a tensor of rows, a tuple of arguments of one call, or batches of either. Raises InputError if no group
+    has a layer that reads it.
     """
     import torch
 

@@ -13,9 +13,8 @@ import numpy as np
 
 from consilience.checks import AnyArray
 from consilience.errors import Problem
-from consilience.networks.entry_names import is_counter
+from consilience.networks.entry_names import is_counter, is_extra_state
 from consilience.networks.network import Network, as_buffer, dtype_name, is_averaged, is_complex, is_finite, to_numpy
-from consilience.networks.state_entries import is_extra_state
 from consilience.networks.symmetry.transport import Transport, move
 
 CARRIED_REMEDY = "make it the same in all (quantised weights: dequantise), or leave it out"
@@ -36,16 +35,12 @@ def shared_constants(networks: Sequence[Mapping[str, AnyArray]]) -> frozenset[st
 
 def type_problems(network: Network, first: Network) -> list[Problem]:
     """Return which arrays of a network are real, complex or neither where those of another are not."""
-    return [
-        Problem(
-            network.name,
-            f"array {key} holds {dtype_name(values)}, but {dtype_name(first.arrays[key])} in {first.name}",
-            "convert one",
-            "E-TYPE",
-        )
+    texts = [
+        f"array {key} holds {dtype_name(values)}, but {dtype_name(first.arrays[key])} in {first.name}"
         for key, values in network.arrays.items()
         if (is_averaged(values), is_complex(values)) != (is_averaged(first.arrays[key]), is_complex(first.arrays[key]))
     ]
+    return [Problem(network.name, text, "convert one", "E-TYPE") for text in texts]
 
 
 def difference_problems(network: Network, first: Network) -> list[Problem]:
@@ -79,14 +74,7 @@ def moved_mask_problems(
 ) -> list[Problem]:
     """Return which masks over units are not, where the units go, those of the reference, whose the fused network has.
 
-    Parameters
-    ----------
-    networks : sequence of Network
-        The networks that were aligned.
-    transports : sequence of mappings of str to Transport
-        For every network, the transport of its units by group.
-    reference : int
-        Index of the network whose masks are taken.
+    `reference` is the number of the network whose masks are taken.
     """
     fused = networks[reference]
     masks = [key for key, layout in fused.symmetry.layouts.items() if layout.moving_axes and key not in fused.working]

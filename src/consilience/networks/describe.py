@@ -30,22 +30,8 @@ def describe_model(
     """Return a network with its symmetry, its module and its description; see ``consilience.describe``.
 
     A network that cannot be traced gets the trivial symmetry, whose notes say why: methods that need none take it.
-
-    Parameters
-    ----------
-    model : Module, Network with its module, or NetworkFusion
-        The network.
-    data, n_observations, classes, example, min_count, class_prior, layers
-        As ``consilience.describe`` takes them.
-    symmetry : Symmetry, optional
-        Its symmetry. Default: that of a Network, or else traced and proved on the example.
-
-    Raises
-    ------
-    InputError
-        For data or options that do not fit.
-    OptionError
-        Where there is nothing to describe the network with.
+    `symmetry` is by default that of a Network, or else traced and proved on the example. Raises InputError for data or
+    options that do not fit, and OptionError where there is nothing to describe the network with.
     """
     if isinstance(model, NetworkFusion):
         model = model.model

@@ -11,36 +11,23 @@ _Strength = TypedDict("_Strength", {"lambda": float}, total=False)
 
 
 class GroupDetails(_Strength, total=False):
-    """How the units of one group were matched.
+    """How the units of one group were matched."""
 
-    Parameters
-    ----------
-    iterations, steps, annealed
-        Iterations of a barycenter, steps of each model's last descent, costs while the temperature fell.
-    signs
-        Whether units could change sign.
-    alpha, alpha_as_printed, alpha_as_published_code
-        Weight of recurrent weights beside inputs in Gromov-Wasserstein fusion: relative to both means, and in the
-        conventions of equation (10) and of the published code.
-    units, settled, log_posterior
-        Of FedMA: global units, whether sweeps came to an end, and the log posterior of the matching.
-    spread, lambda, shared
-        Of KL fusion of Bayesian networks: standard deviation of divergences, the price of a unit, and how many units so
-        many sites have.
-    """
-
-    iterations: int
-    steps: list[int]
-    annealed: list[float]
-    signs: bool
+    iterations: int  # of a barycenter
+    steps: list[int]  # of each model's last descent
+    annealed: list[float]  # costs while the temperature fell
+    signs: bool  # whether units could change sign
+    # `alpha`, `alpha_as_printed`, `alpha_as_published_code`: weight of recurrent weights beside inputs in fusion by
+    # Gromov-Wasserstein: relative to both means, and in the conventions of equation (10) and of the published code.
     alpha: float | None
     alpha_as_printed: float
     alpha_as_published_code: float
-    units: int
-    settled: bool
-    log_posterior: float
-    spread: float
-    shared: list[int]
+    units: int  # of FedMA: global units
+    settled: bool  # of FedMA: whether sweeps came to an end
+    log_posterior: float  # of FedMA: of the matching
+    # Of KL fusion of Bayesian networks, beside the price of a unit, `lambda`.
+    spread: float  # standard deviation of divergences
+    shared: list[int]  # how many units so many sites have
 
 
 class Distances(TypedDict):

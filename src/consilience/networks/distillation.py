@@ -282,10 +282,7 @@ class _Examples:
     def refuse_unfit(self, name: str, module: nn.Module, loss: Loss) -> None:
         """Raise for inputs that a network does not take, and targets that it cannot be trained to answer.
 
-        Raises
-        ------
-        InputError
-            Saying what was expected and found.
+        Raises InputError, saying what was expected and found.
         """
         inputs_name = "held_inputs" if name == "held_targets" else "fit_inputs"
         if not len(self) or any(len(argument) != len(self) for argument in self.arguments):

@@ -79,17 +79,8 @@ def member_file(number: int) -> str:
 def write_ensemble(folder: Path, ensemble: ModuleEnsemble) -> None:
     """Write an ensemble into a new folder, whole or not at all.
 
-    Parameters
-    ----------
-    folder : Path
-        The folder; it must not exist, or be empty.
-    ensemble : ModuleEnsemble
-        The ensemble; parameters and persistent buffers of its members are written.
-
-    Raises
-    ------
-    InputError
-        When the folder cannot be written, or an array of a member cannot be stored.
+    The folder must not exist, or be empty; parameters and persistent buffers of the members are written. Raises
+    InputError when the folder cannot be written, or an array of a member cannot be stored.
     """
     with write_folder_atomically(folder) as partial:
         members = []
@@ -123,23 +114,11 @@ def read_ensemble(
 ) -> ModuleEnsemble:
     """Return the ensemble in a folder, in evaluation mode on the CPU: it answers as the one that was written.
 
-    Parameters
-    ----------
-    folder : Path
-        The folder.
-    module : Module, callable, or sequence or mapping of such
-        A network of the members' architecture, or a function that makes one; for members of several architectures, one
-        for each, in their order or by name. Buffers that are not persistent stay as it has them.
-
-    Raises
-    ------
-    FileFormatError
-        For a folder without a document, one that is not valid or newer, and for files of members that are missing,
-        broken or others than were written.
-    InputError
-        For members of another architecture than the module's.
-    OptionError
-        For a module that is none, or not one for each member.
+    `module` is a network of the members' architecture, or a function that makes one; for members of several, one for
+    each, in their order or by name. Buffers that are not persistent stay as it has them. Raises FileFormatError for a
+    folder without a document, one that is not valid or newer, and for members' files that are missing, broken or others
+    than were written; InputError for members of another architecture; OptionError for a module that is none, or not one
+    for each member.
     """
     from consilience.networks.ensemble import ModuleEnsemble  # here, since it needs torch
 
@@ -213,10 +192,8 @@ def _templates(module: Any, names: Sequence[str]) -> list[nn.Module]:
     for each in module:
         template = make_template(each)
         if template is None:
-            raise OptionError(
-                "module",
-                "files have parameters only: give a network of the members' architecture, or a function that makes one",
-            )
+            remedy = "give a network of the members' architecture, or a function that makes one"
+            raise OptionError("module", f"files have parameters only: {remedy}")
         templates.append(template)
     return templates
 

@@ -12,12 +12,10 @@ import numpy as np
 from consilience.checks import AnyArray, Array, Labels
 from consilience.core.evaluation import MIN_OBSERVATIONS, ClassScore, Evaluation, Score
 from consilience.core.inputs import NamedInput
-from consilience.core.paired import paired_difference
-from consilience.core.scores import ScoreKind
+from consilience.core.scores import ScoreKind, paired_difference
 from consilience.errors import FileFormatError, InputError, OptionError, Problem
-from consilience.files.class_labels import read_class_labels
 from consilience.files.csv import read_csv
-from consilience.files.labelled_arrays import read_labelled_arrays
+from consilience.files.labelled_arrays import read_class_labels, read_labelled_arrays
 from consilience.files.npy import not_data
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.entry_names import is_bookkeeping, renamed_like
@@ -60,21 +58,8 @@ _HELD_OUT = "use data that neither network was trained on; scores on a network's
 def evaluate_networks(fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> Evaluation:
     """Compare a fused network with a site's own on the same labelled data.
 
-    Parameters
-    ----------
-    fused, local : NamedInput
-        Modules, Networks, fusions or files.
-    data, labels
-        As `labeled_inputs` takes them.
-    module : torch.nn.Module or callable, optional
-        A module of the architecture, for networks that came without one.
-
-    Raises
-    ------
-    InputError
-        For networks or data that do not fit.
-    OptionError
-        For networks of files without a module to load them into.
+    `module`, or a function that makes one, is of the architecture, for networks that came without one. Raises
+    InputError for networks or data that do not fit, and OptionError for networks of files without a module.
     """
     template = make_template(module)
     modules = [_module(named, template) for named in (fused, local)]
@@ -106,10 +91,8 @@ def _module(named: NamedInput, template: nn.Module | None) -> nn.Module:
 def module_of_file(where: Path | SafetensorsFile, template: nn.Module) -> nn.Module:
     """Return a copy of a module, in evaluation mode, with the arrays of a network file or checkpoint.
 
-    Raises
-    ------
-    InputError
-        Naming the arrays that are missing, unknown or not finite, and layers that cannot have the file's width.
+    Raises InputError, naming the arrays that are missing, unknown or not finite, and layers that cannot have the file's
+    width.
     """
     file = as_file(where)
     network = read_network(file)
@@ -122,10 +105,7 @@ def module_of(
 ) -> nn.Module:
     """Return a copy of a module, in evaluation mode, with other arrays; tied ones need one of their names only.
 
-    Raises
-    ------
-    InputError
-        Naming the arrays that do not fit.
+    Raises InputError, naming the arrays that do not fit.
     """
     state = arrays_of_module(template)
     arrays = renamed_like(arrays, state, name)
@@ -184,20 +164,9 @@ def _array_problems(
 def labeled_inputs(data: Any, labels: Any, module: nn.Module) -> LabeledInputs:
     """Return inputs that a module takes, with the numbers of their classes.
 
-    Parameters
-    ----------
-    data : array_like or Tensor of shape (n, ...), or path
-        Inputs, or a file of them: .npz with x and y, .npy, or .csv.
-    labels : array_like of int, shape (n,), or str or path, optional
-        Numbers of classes, from 0; the name of a column of a .csv; a file with one a line, or .npy. Default: those in
-        the data's file.
-    module : torch.nn.Module
-        A network that takes the inputs; they are converted to its type.
-
-    Raises
-    ------
-    InputError
-        For data and labels that do not fit.
+    `data` are inputs (n, ...), or a file of them: .npz with x and y, .npy, or .csv; they are converted to the module's
+    type. `labels` are numbers of classes (n,), from 0; the name of a column of a .csv; or a file with one a line, or
+    .npy: by default those in the data's file. Raises InputError for data and labels that do not fit.
     """
     name, what = str(data) if isinstance(data, str | Path) else "data", "labels"
     class_numbers: Any = labels
@@ -282,19 +251,8 @@ def _log_probabilities(module: nn.Module, rows: LabeledInputs, name: str) -> Arr
 def compare_networks(fused: Array, own: Array, labels: Labels, kind: ScoreKind = ScoreKind.PLUG_IN) -> Evaluation:
     """Return how two networks compare by their log probabilities.
 
-    Parameters
-    ----------
-    fused, own : array of shape (N, C)
-        Log probabilities of the classes for each input, of the fused network and of the site's own.
-    labels : ndarray of int, shape (N,)
-        True classes.
-    kind : ScoreKind, optional
-        What the probabilities are. Default: those of one point estimate of the weights.
-
-    Raises
-    ------
-    InputError
-        When the networks have different numbers of classes.
+    `fused` and `own` are log probabilities (N, C) of the fused network and the site's own, `labels` (N,) true classes.
+    Raises InputError when the networks have different numbers of classes.
     """
     log_probabilities = [fused, own]
     if fused.shape != own.shape:

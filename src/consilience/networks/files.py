@@ -20,9 +20,8 @@ from consilience.core.provenance import library_versions
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.arrays import same_bits, storable_arrays, write_arrays
 from consilience.files.atomic import write_bytes
-from consilience.files.document import check_version, parse_document, validate_document
+from consilience.files.document import NETWORK, OUR_FORMATS, check_version, misplaced, parse_document, validate_document
 from consilience.files.format import document_text
-from consilience.files.our_formats import NETWORK, OUR_FORMATS, misplaced
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.safetensors_header import MAX_HEADER_BYTES
 from consilience.files.schemas import FiniteJSON, StrictModel
@@ -51,21 +50,13 @@ _SYMMETRY_VERSION = 1
 
 @dataclass(frozen=True, eq=False)
 class NetworkFile:
-    """Content of a network file.
+    """Content of a network file."""
 
-    Parameters
-    ----------
-    arrays : dict of str to array
-        By name, in the order of the symmetry where there is one. NumPy arrays, or torch tensors on the CPU where any
-        of them has a type that NumPy lacks (bfloat16, float8).
-    symmetry : Symmetry or None
-        Which axes move together; None for a plain checkpoint.
-    provenance : dict or None
-        How the file came to be, any JSON object; None for a network nobody fused.
-    """
-
+    # By name, in the order of the symmetry where there is one. NumPy arrays, or torch tensors on the CPU where any
+    # of them has a type that NumPy lacks (bfloat16, float8).
     arrays: dict[str, AnyArray]
-    symmetry: Symmetry | None = None
+    symmetry: Symmetry | None = None  # which axes move together; None for a plain checkpoint
+    # How the file came to be, any JSON object; None for a network nobody fused.
     provenance: dict[str, Json] | None = None
 
 
@@ -79,28 +70,11 @@ def write_network(
 ) -> None:
     """Write a network file, whole or not at all.
 
-    A description beside it that is of other arrays is removed, since no fusion would take the two together.
-
-    Parameters
-    ----------
-    path : Path
-        Path of the file.
-    arrays : mapping of str to array
-        Weights, biases and buffers by name, NumPy or torch, of any type that safetensors has. Tied weights may be given
-        under one of their names or under all.
-    symmetry : Symmetry, optional
-        Which axes move together. With it, files alone can be fused.
-    provenance : dict, optional
-        How the network came to be, as JSON values.
-    sent : mapping of str to array, optional
-        What is written instead of `arrays`, which the symmetry is of: a state dict whose parametrised layers have
-        parts. Default: the arrays.
-
-    Raises
-    ------
-    InputError
-        When the path cannot be written, an array cannot be stored, tied weights differ, the symmetry is of another
-        network, or the provenance is not made of JSON values.
+    A description beside it that is of other arrays is removed, since no fusion would take the two together. Tied
+    weights may be given under one of their names or under all. `sent` is written instead of `arrays`, which the
+    symmetry is of: a state dict whose parametrised layers have parts. Raises InputError when the path cannot be
+    written, an array cannot be stored, tied weights differ, the symmetry is of another network, or the provenance is
+    not made of JSON values.
     """
     named = with_tied_arrays(arrays, {} if symmetry is None else symmetry.aliases)
     stored = storable_arrays(path, named)
@@ -129,18 +103,9 @@ def with_tied_arrays(arrays: Mapping[str, AnyArray], aliases: Mapping[str, str])
 def read_network(where: Path | SafetensorsFile, *, mapped: bool = False) -> NetworkFile:
     """Return the arrays of a network file or of any other safetensors checkpoint, everything but numbers checked.
 
-    Parameters
-    ----------
-    where : Path or SafetensorsFile
-        The file.
-    mapped : bool
-        Whether the arrays stay in the file until their values are used. Default: False.
-
-    Raises
-    ------
-    FileFormatError
-        For a file that is missing, empty, truncated, no safetensors, of a newer version, with metadata that is not
-        valid, with a type that nothing here reads, or that holds a posterior.
+    With `mapped`, arrays stay in the file until their values are used. Raises FileFormatError for a file that is
+    missing, empty, truncated, no safetensors, of a newer version, with metadata that is not valid, with a type that
+    nothing here reads, or that holds a posterior.
     """
     file = as_file(where)
     summary = read_network_summary(file)
@@ -159,10 +124,7 @@ def read_weights(where: Path | SafetensorsFile) -> NetworkFile:
 def write_symmetry(path: Path, symmetry: Symmetry) -> None:
     """Write a symmetry as a JSON file, whole or not at all.
 
-    Raises
-    ------
-    InputError
-        When the path cannot be written, or the symmetry refers to groups or arrays that it does not have.
+    Raises InputError when the path cannot be written, or the symmetry refers to groups or arrays that it does not have.
     """
     document = symmetry_to_json(symmetry)
     symmetry_from_json(document, f"{path}: cannot be written")
@@ -182,10 +144,7 @@ def write_symmetry(path: Path, symmetry: Symmetry) -> None:
 def read_symmetry(path: Path) -> Symmetry:
     """Return the symmetry in a JSON file, or the one that a network file carries.
 
-    Raises
-    ------
-    FileFormatError
-        When the file is neither, is of a newer version, or holds a symmetry that is not valid.
+    Raises FileFormatError when the file is neither, is of a newer version, or holds a symmetry that is not valid.
     """
     text = _json_text(path)
     if text is None:
@@ -234,13 +193,9 @@ def _json_text(path: Path) -> bytes | None:
 
 def _refuse_untied(path: Path, stored: Mapping[str, AnyArray], symmetry: Symmetry) -> None:
     """Raise for tied arrays with different values."""
+    where = "are one array in this network (tied weights), but differ here"
     problems = [
-        Problem(
-            path,
-            f"cannot be written: arrays {alias} and {name} are one array in this network (tied weights), "
-            "but differ here",
-            "give them the same values",
-        )
+        Problem(path, f"cannot be written: arrays {alias} and {name} {where}", "give them the same values")
         for alias, name in symmetry.aliases.items()
         if not same_bits(stored[alias], stored[name])
     ]
@@ -265,21 +220,13 @@ class NetworkHeader(StrictModel):
 
 @dataclass(frozen=True)
 class NetworkSummary:
-    """Header of a network file or checkpoint, read without its tensors.
+    """Header of a network file or checkpoint, read without its tensors."""
 
-    Parameters
-    ----------
-    kind : {"network", "checkpoint"}
-        "network" for our own files, "checkpoint" for others.
-    shapes, dtypes : dict
-        By name of the array; types by NumPy's and torch's name.
-    symmetry, provenance, library_version
-        As in the header; None for a plain checkpoint.
-    """
-
-    kind: Literal["network", "checkpoint"]
+    kind: Literal["network", "checkpoint"]  # "network" for our own files, "checkpoint" for others
+    # `shapes`, `dtypes`: by name of the array; types by NumPy's and torch's name.
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     dtypes: dict[str, str] = field(default_factory=dict)
+    # `symmetry`, `provenance`, `library_version`: as in the header; None for a plain checkpoint.
     symmetry: Symmetry | None = None
     provenance: dict[str, Json] | None = None
     library_version: str | None = None
@@ -288,10 +235,7 @@ class NetworkSummary:
 def read_network_summary(where: Path | SafetensorsFile) -> NetworkSummary:
     """Return what the header of a network file or checkpoint says.
 
-    Raises
-    ------
-    FileFormatError
-        As `read_network`, but for what is wrong with tensors.
+    Raises FileFormatError as `read_network`, but for what is wrong with tensors.
     """
     file = as_file(where)
     shapes, dtypes = dict(file.header(REMEDY).shapes), dict(file.header(REMEDY).dtypes)

@@ -15,18 +15,12 @@ from consilience.core.inputs import NamedInput
 from consilience.core.kind import Prepared, Request
 from consilience.core.progress import Progress
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
-from consilience.files.our_formats import DESCRIPTION, FISHER
+from consilience.files.document import DESCRIPTION, FISHER
 from consilience.networks.choice.default import fuse_by_default
 from consilience.networks.choice.kronecker import described_information, fuse_with_chosen_damping
 from consilience.networks.choice.named_method import with_verdict
 from consilience.networks.choice.sites import Sites, weigh_sites
 from consilience.networks.classes.union import unite_classes
-from consilience.networks.common_entries import (
-    extra_state_notes,
-    own_arrays,
-    under_common_names,
-    with_common_bookkeeping,
-)
 from consilience.networks.descriptions.compare import given_scale_problems
 from consilience.networks.descriptions.inputs import example_of, with_descriptions
 from consilience.networks.fisher.information import FisherInformation
@@ -47,7 +41,15 @@ from consilience.networks.methods.baselines import NetworkEnsembleMethod
 from consilience.networks.network import Network
 from consilience.networks.parametrised_layers import Parametrised
 from consilience.networks.repair_fusion import refit_fusion
-from consilience.networks.shared_symmetry import NetworksWithSymmetry, with_symmetry, without_symmetry
+from consilience.networks.shared_symmetry import (
+    NetworksWithSymmetry,
+    extra_state_notes,
+    own_arrays,
+    under_common_names,
+    with_common_bookkeeping,
+    with_symmetry,
+    without_symmetry,
+)
 from consilience.networks.torch_modules import initialised, is_module, make_template, refuse_scripted_parts, unwrapped
 
 if TYPE_CHECKING:
@@ -390,13 +392,7 @@ def _with_symmetry(
 
 
 def as_ensemble_method(method: NetworkMethod) -> NetworkEnsembleMethod:
-    """Return a method that keeps all networks, which ensembles alone can.
-
-    Raises
-    ------
-    InputError
-        For another one.
-    """
+    """Return a method that keeps all networks, which ensembles alone can; raise InputError for another one."""
     if not isinstance(method, NetworkEnsembleMethod):
         raise InputError(f"method {method.name!r} keeps all models, but is no ensemble")
     return method

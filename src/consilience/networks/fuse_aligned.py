@@ -64,10 +64,7 @@ class NetworkArguments:
     def with_reference_number(self, names: Sequence[str]) -> NetworkArguments:
         """Return the arguments with the number of the reference, where it was given by its name.
 
-        Raises
-        ------
-        OptionError
-            For a name that no model has.
+        Raises OptionError for a name that no model has.
         """
         if not isinstance(self.reference, str):
             return self
@@ -101,24 +98,8 @@ def fuse_aligned(
 ) -> tuple[_FusionType, list[int]]:
     """Return the fusion of networks, without provenance, and the canonical order in which they were fused.
 
-    Parameters
-    ----------
-    models : NetworksWithSymmetry
-        The J networks.
-    method : NetworkMethod
-        Aligns and averages them.
-    weights : array of shape (J,)
-        Weight of each network, summing to 1.
-    arguments : NetworkArguments
-        Target widths, reference and inputs.
-    rng, progress
-        As for any method.
-    fusion_type : type
-        Class of the fusion.
-    information : sequence of FisherInformation, optional
-        Of each network, for methods that weigh parameters by it.
-    priors : sequence of mappings, optional
-        Prior variance by name of the parameter, of each network; None in it where a network states none.
+    `weights` (J,) sum to 1. `information` is the Fisher information of each network, for methods that weigh by it;
+    `priors` the prior variance by parameter, None for a network that states none.
     """
     inputs = models.inputs
     order = canonical_order(inputs)
@@ -127,23 +108,19 @@ def fuse_aligned(
     def arranged(values: Sequence[_Value] | None) -> tuple[_Value, ...] | None:
         return None if values is None else tuple(values[i] for i in order)
 
-    needs_activations = method.wants_activations and arguments.inputs is not None
-    ensemble = NetworkEnsemble(
-        tuple(models.networks[i] for i in order),
-        weights[order],
-        target_units(models, method, arguments),
-        order.index(reference),
-        _activations(models, order, arguments.inputs) if needs_activations else None,
-        tuple(order),
-        information=arranged(information),
-        priors=arranged(priors),
-    )
+    networks, units = tuple(models.networks[i] for i in order), target_units(models, method, arguments)
+    ensemble = NetworkEnsemble(networks, weights[order], units, order.index(reference), input_numbers=tuple(order))
+    ensemble = replace(ensemble, information=arranged(information), priors=arranged(priors))
+    if method.wants_activations and arguments.inputs is not None:
+        ensemble = replace(ensemble, activations=_activations(models, order, arguments.inputs))
     outcome = method.fuse(ensemble, rng, progress)
     alignment = outcome.alignment
     rank = [order.index(i) for i in range(len(inputs))]  # (J,): where input i stands in the canonical order
     transports = tuple(alignment.transports[i] for i in rank)
     models = replace(models, template=arguments.target if arguments.target is not None else models.template)
     names = tuple(described.name for described in inputs)
+    known: Sequence[FisherInformation | None] = [None] * len(inputs) if information is None else information
+    notes = [*models.symmetry.notes, *alignment.details.get("notes", ())]
     fusion = fusion_type(
         network=outcome.network,
         matching={name: _matching(name, transports, names) for name in models.symmetry.by_name},
@@ -151,23 +128,11 @@ def fuse_aligned(
         objective=alignment.objective,
         history=alignment.history,
         status=alignment.status,
-        details={
-            **alignment.details,
-            "proved": models.symmetry.proved,
-            "notes": [*models.symmetry.notes, *alignment.details.get("notes", ())],
-        },
+        details={**alignment.details, "proved": models.symmetry.proved, "notes": notes},
         provenance={},
         inputs=tuple(
-            NetworkInput(
-                described.name,
-                outcome.ensemble.networks[rank_of_input],
-                float(weight),
-                described.digest,
-                None if information is None else information[i],
-                described.description,
-                models.networks[i],
-            )
-            for i, (described, rank_of_input, weight) in enumerate(zip(inputs, rank, weights, strict=True))
+            NetworkInput(of.name, outcome.ensemble.networks[at], float(weight), of.digest, said, of.description, sent)
+            for of, at, weight, said, sent in zip(inputs, rank, weights, known, models.networks, strict=True)
         ),
         _rebuild=None if models.template is None else models.module,
     )
@@ -177,10 +142,8 @@ def fuse_aligned(
 def target_units(models: NetworksWithSymmetry, method: NetworkMethod, arguments: NetworkArguments) -> dict[str, int]:
     """Return the number of units of the fused network by group: of the target module, as stated, or by the method.
 
-    Raises
-    ------
-    OptionError
-        For a reference that is no number of a model, targets that are none, or widths that groups cannot have.
+    Raises OptionError for a reference that is no number of a model, targets that are none, or widths that groups cannot
+    have.
     """
     count = len(models.networks)
     if arguments.reference is not None and not _is_index(arguments.reference, count):
@@ -194,11 +157,9 @@ def target_units(models: NetworksWithSymmetry, method: NetworkMethod, arguments:
         try:
             return models.symmetry.units(models.shapes(arguments.target), "target")
         except InputError as error:
-            unfit = Problem(
-                "target",
-                f"a {type(arguments.target).__name__} that is not the models' network in other widths",
-                "give one that differs in widths only, or `method='distill'`, which trains any network",
-            )
+            text = f"a {type(arguments.target).__name__} that is not the models' network in other widths"
+            remedy = "give one that differs in widths only, or `method='distill'`, which trains any network"
+            unfit = Problem("target", text, remedy)
             # Which arrays do not fit says something only where the others do.
             is_near = any(key in models.networks[0].arrays for key in models.shapes(arguments.target))
             raise InputError([unfit, *error.problems] if is_near else [unfit]) from error
@@ -225,12 +186,9 @@ def _activations(models: NetworksWithSymmetry, order: Sequence[int], inputs: Any
         described = models.inputs[i]
         of_model = activations(described.module or models.module(models.networks[i]), models.symmetry, batches)
         if overflowing := [group for group, values in of_model.items() if not np.isfinite(values).all()]:
-            raise InputError(
-                described.name,
-                f"has NaN or infinite activations in group {overflowing[0]} on these inputs",
-                "give inputs of the scale that it was trained on, or leave this network out",
-                "E-NUMBER",
-            )
+            text = f"has NaN or infinite activations in group {overflowing[0]} on these inputs"
+            remedy = "give inputs of the scale that it was trained on, or leave this network out"
+            raise InputError(described.name, text, remedy, "E-NUMBER")
         by_model.append(of_model)
     return tuple(by_model)
 

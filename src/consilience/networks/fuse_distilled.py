@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from consilience.core.details import Status
 from consilience.core.progress import Progress
-from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem
 from consilience.networks.choice.candidate import Candidate, CandidateOptions, Effort
 from consilience.networks.choice.sites import Sites
@@ -81,27 +81,9 @@ def fuse_distilled(
 ) -> NetworkFusion:
     """Return the fusion of networks whose network was distilled from all of them, without provenance.
 
-    Parameters
-    ----------
-    models : NetworksWithSymmetry
-        The J networks, in the order of the call.
-    sites : Sites
-        What they say, in the same order.
-    arguments : NetworkArguments
-        Of the call.
-    method : Distill
-        How units are matched, and how the network is trained.
-    rng : numpy.random.Generator
-        Source of all random choices.
-    progress : callable
-        Called with (steps done, steps in all), while images are matched and while the network is trained.
-
-    Raises
-    ------
-    InputError
-        Where nothing tells what inputs are like, and for a target with other outputs.
-    OptionError
-        For a time in which no step can be made.
+    Networks and sites are in the order of the call; `method` says how units are matched and how the network is trained.
+    Raises InputError where nothing tells what inputs are like, and for a target with other outputs; OptionError for a
+    time in which no step can be made.
     """
     started = time.monotonic()
     if problems := distillation_problems(models, sites, arguments):
@@ -110,8 +92,7 @@ def fuse_distilled(
 
     matching_rng, input_rng, candidate_rng = rng.spawn(3)
     other = _other_architecture(models, arguments.target)
-    if other is not None:
-        arguments = replace(arguments, target=None)
+    arguments = arguments if other is None else replace(arguments, target=None)
     is_narrower = other is None and is_narrower_than_some(models.networks, target_units(models, method, arguments))
     is_of_models = other is None and not is_narrower
     method = method.for_start(is_fused=is_of_models)
@@ -144,22 +125,15 @@ def fuse_distilled(
         bound = f"max_seconds={method.max_seconds:g}"
         comparison.notes.append(f"Training ended at {bound}, after {distilled.steps} of {steps} steps")
     fusion = workshop.finish(_judged(comparison, start, candidate or start))
-    return replace(
-        fusion,
-        status=Status.OUT_OF_TIME if is_cut_short else fusion.status,
-        details={**fusion.details, "distillation": _record(distilled)},
-    )
+    status = Status.OUT_OF_TIME if is_cut_short else fusion.status
+    return replace(fusion, status=status, details={**fusion.details, "distillation": _record(distilled)})
 
 
 def _inputs(workshop: Workshop, method: Distill, rng: np.random.Generator) -> ChoiceInputs:
     """Return the inputs to train on, to stop by and to score on.
 
-    Raises
-    ------
-    InputError
-        Where nothing tells what inputs are like.
-    OptionError
-        For a time in which images cannot be matched.
+    Raises InputError where nothing tells what inputs are like, and OptionError for a time in which images cannot be
+    matched.
     """
     from consilience.networks.choice.inputs import choice_inputs  # here, since it needs torch
 
@@ -244,10 +218,7 @@ def _judged(comparison: NetworkComparison, start: Candidate, taken: Candidate) -
 def _start_of_other(target: nn.Module, comparison: NetworkComparison) -> Candidate:
     """Return a network of another architecture as a start.
 
-    Raises
-    ------
-    InputError
-        For one that does not take the networks' inputs, or answers otherwise.
+    Raises InputError for one that does not take the networks' inputs, or answers otherwise.
     """
     from consilience.networks.module_inputs import refuse_unfit
 

@@ -34,7 +34,6 @@ from consilience.networks.descriptions.description import Description
 from consilience.networks.details import NetworkDetails
 from consilience.networks.files import with_tied_arrays, write_network
 from consilience.networks.fisher.information import FisherInformation
-from consilience.networks.match_quality import GroupQuality, match_quality
 from consilience.networks.network import (
     Network,
     never_saw_data,
@@ -44,6 +43,7 @@ from consilience.networks.network import (
     working_precision,
 )
 from consilience.networks.parametrised_layers import Parametrised, StoredArrays
+from consilience.networks.summary import GroupQuality, match_quality
 from consilience.networks.symmetry.transport import Transport
 
 if TYPE_CHECKING:
@@ -53,32 +53,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class NetworkInput:
-    """One of the networks that were fused; for the report, never saved.
+    """One of the networks that were fused; for the report, never saved."""
 
-    Parameters
-    ----------
-    name : str
-        Name in results and reports.
-    network : Network
-        Its arrays under the shared symmetry.
-    weight : float
-        Its weight in the fusion; the weights of all inputs sum to 1.
-    sha256 : str or None
-        Digest of its file; None for a module that was handed in.
-    information : FisherInformation, optional
-        The Fisher information of its parameters, where the method weighed by it.
-    description : Description, optional
-        What its site says of it.
-    sent : Network, optional
-        The network as it came, where its units were rescaled to be compared. Default: `network`.
-    """
-
-    name: str
-    network: Network
-    weight: float
-    sha256: str | None
+    name: str  # name in results and reports
+    network: Network  # its arrays under the shared symmetry
+    weight: float  # its weight in the fusion; the weights of all inputs sum to 1
+    sha256: str | None  # digest of its file; None for a module that was handed in
+    # The Fisher information of its parameters, where the method weighed by it.
     information: FisherInformation | None = None
-    description: Description | None = None
+    description: Description | None = None  # what its site says of it
+    # The network as it came, where its units were rescaled to be compared. Default: `network`.
     sent: Network | None = None
 
     @property
@@ -207,13 +191,8 @@ class NetworkFusion(Fusion):
             names = [local.name for local in self.inputs]
             return {"model": names, "weight": [local.weight for local in self.inputs]}
         quality = self.quality
-        return {
-            "group": list(quality),
-            **{
-                name: [getattr(one, name) for one in quality.values()]
-                for name in ("units", "shared", "before", "distance")
-            },
-        }
+        columns = ("units", "shared", "before", "distance")
+        return {"group": list(quality), **{name: [getattr(one, name) for one in quality.values()] for name in columns}}
 
     def _blocks(self) -> list[Block | None]:
         columns = self.to_columns()
@@ -285,10 +264,7 @@ class NetworkFusion(Fusion):
     def module_of(self, network: Network) -> Any:
         """Return one of the networks that were fused, or an aligned one, as a module in evaluation mode.
 
-        Raises
-        ------
-        InputError
-            When the models were files without a module.
+        Raises InputError when the models were files without a module.
         """
         if self._rebuild is None:
             text = "give `module=`, a function that makes one"
@@ -415,21 +391,11 @@ without it, and with inputs of ten times the models' scale, 9. Chosen by hand.""
 def norm_distance(fused: Mapping[str, AnyArray], models: Sequence[Mapping[str, AnyArray]], weights: Array) -> float:
     """Return how far gamma and beta of batch normalisation are from those of the models, in units of their gamma.
 
-    Parameters
-    ----------
-    fused : mapping of str to array
-        Arrays of the fused network.
-    models : sequence of mappings of str to array, of length n_models
-        Those of the models, with their units in its order.
-    weights : array of shape (n_models,)
-        Weight of each model.
+    The models have their units in the fused network's order, and `weights` (n_models,).
     """
     paths = [key.removesuffix("running_var") for key in fused if key.endswith("running_var")]
-    distances = [
-        _of_layer(*(_affine(arrays, path) for arrays in (fused, *models)), weights=weights)
-        for path in paths
-        if f"{path}weight" in fused
-    ]
+    paths = [path for path in paths if f"{path}weight" in fused]
+    distances = [_of_layer(*(_affine(arrays, path) for arrays in (fused, *models)), weights=weights) for path in paths]
     return max(distances, default=0.0)
 
 

@@ -20,8 +20,7 @@ import numpy as np
 
 from consilience.checks import AnyArray
 from consilience.core.gather import Reading, gather, twice
-from consilience.core.inputs import NamedInput, in_order, too_few_models
-from consilience.core.training_state import training_state_problem
+from consilience.core.inputs import NamedInput, in_order, too_few_models, training_state_problem
 from consilience.errors import FileFormatError, InputError, OptionError, Problem
 from consilience.files.foreign_formats import part_of_checkpoint
 from consilience.files.format import Record
@@ -29,11 +28,10 @@ from consilience.files.quantisation import quantisation_beside
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.files.tensor_names import PLAIN_TYPES, unfit_tensors
 from consilience.networks.descriptions.description import Description
-from consilience.networks.entry_names import common_names
+from consilience.networks.entry_names import common_names, dense_arrays, extra_state, is_state_dict
 from consilience.networks.files import read_network
 from consilience.networks.network import Network, as_buffer, dtype_name, has_nan, to_bytes
 from consilience.networks.parametrised_layers import Parametrised, parts_of_module, plain_module
-from consilience.networks.state_entries import dense_arrays, extra_state, is_state_dict
 from consilience.networks.symmetry.symmetry import Symmetry, trivial_symmetry
 from consilience.networks.torch_modules import arrays_of_module, initialised, is_module, unwrapped
 from consilience.networks.weight_parts import plain_arrays
@@ -51,42 +49,20 @@ _NO_ARRAY = -1
 
 @dataclass(frozen=True, eq=False)
 class DescribedNetwork:
-    """An input that is a network.
+    """An input that is a network."""
 
-    Parameters
-    ----------
-    name : str
-        Name in results, reports and provenance.
-    label : str
-        Name in messages: the name, or the path of a file.
-    arrays : mapping of str to array
-        Parameters and buffers by name; of parametrised layers the weights that they stand for.
-    symmetry : Symmetry or None
-        The symmetry that the input came with.
-    module : torch.nn.Module or None
-        The module, where the input is one; parametrised layers have their weights as parameters.
-    digest : str or None
-        SHA-256 of the file; None for an object in memory, and where nothing will be fused.
-    description : Description, optional
-        What the site says of the network beside the weights.
-    parametrised : Parametrised, optional
-        Its parametrised layers as the site has them. Default: None, where it has none.
-    extra_state : tuple of str, optional
-        Names of the entries of a state dict that are extra state, and no arrays. Default: none.
-    notes : tuple of str, optional
-        What was left out of its names, a line each. Default: none.
-    """
-
-    name: str
-    label: str
+    name: str  # name in results, reports and provenance
+    label: str  # name in messages: the name, or the path of a file
+    # Parameters and buffers by name; of parametrised layers the weights that they stand for.
     arrays: Mapping[str, AnyArray]
-    symmetry: Symmetry | None
-    module: nn.Module | None
-    digest: str | None
-    description: Description | None = None
+    symmetry: Symmetry | None  # the symmetry that the input came with
+    module: nn.Module | None  # the module, where the input is one; parametrised layers have their weights as parameters
+    digest: str | None  # SHA-256 of the file; None for an object in memory, and where nothing will be fused
+    description: Description | None = None  # what the site says of the network beside the weights
+    # Its parametrised layers as the site has them. Default: None, where it has none.
     parametrised: Parametrised | None = None
-    extra_state: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    extra_state: tuple[str, ...] = ()  # names of the entries of a state dict that are extra state, and no arrays
+    notes: tuple[str, ...] = ()  # what was left out of its names, a line each
 
     @property
     def sent_arrays(self) -> Mapping[str, AnyArray]:
@@ -140,21 +116,10 @@ def describe_networks(
 ) -> list[DescribedNetwork]:
     """Return the networks of all inputs.
 
-    Parameters
-    ----------
-    inputs : sequence of NamedInput
-        Modules, Networks and files.
-    mapped : bool
-        Whether arrays stay in their files until their values are used; digests are then not taken.
-    template : Module, optional
-        A module of the architecture, which says how parametrised layers of files and state dicts compute their weights.
-    example : Tensor or tuple, optional
-        Arguments for a call of the modules, which gives lazy layers their shapes. Default: lazy layers are refused.
-
-    Raises
-    ------
-    InputError
-        Naming everything that is no network, and files given twice.
+    With `mapped`, arrays stay in their files until their values are used, and no digests are taken. `template` is a
+    module of the architecture, which says how parametrised layers of files and state dicts compute their weights;
+    `example` has the arguments of a call, which gives lazy layers their shapes: else they are refused. Raises
+    InputError, naming everything that is no network, and files given twice.
     """
     reading = NetworkReading(mapped, template, example)
     gathered, problems = gather(inputs, reading)
@@ -173,10 +138,7 @@ def describe_networks(
 class NetworkReading(Reading[DescribedNetwork]):
     """How networks are read: modules, state dicts, Networks, and files, whose arrays may stay there.
 
-    Parameters
-    ----------
-    mapped, template, example
-        As `describe_networks` takes them.
+    `mapped`, `template` and `example` are as `describe_networks` takes them.
     """
 
     called = "a network"
@@ -272,11 +234,10 @@ def load_network(file: SafetensorsFile) -> Network:
     """Return the network in a file that states its symmetry."""
     described = describe_network_file(file, file.label, file.label)
     if described.symmetry is None:
+        text = "has no consilience metadata with a symmetry"
+        remedy = "read it with safetensors, or write it with consilience.save and its `symmetry=`"
         raise FileFormatError(
-            file,
-            "has no consilience metadata with a symmetry, so it is neither a posterior file nor a network of "
-            "known symmetry",
-            "read it with safetensors, or write it with consilience.save and its `symmetry=`",
+            file, f"{text}, so it is neither a posterior file nor a network of known symmetry", remedy
         )
     # One file does not say what all networks of a fusion share: NaN is refused here, an infinity where it is fused.
     constants = frozenset(key for key, values in described.arrays.items() if not has_nan(values))
@@ -307,10 +268,7 @@ def split_companions(inputs: Sequence[NamedInput], *formats: str) -> tuple[list[
 def values_in_order(values: Any, names: Sequence[str], option: str) -> Sequence[Any] | None:
     """Return one value for each network, in their order, of a list or a mapping by name; None where none were given.
 
-    Raises
-    ------
-    OptionError
-        For anything else, and another number of values.
+    Raises OptionError for anything else, and another number of values.
     """
     values = in_order(values, names, option)
     if values is None:
@@ -331,16 +289,8 @@ def assign_by_digest(
 ) -> tuple[dict[int, CompanionType], list[Problem]]:
     """Return the companion of every network that has one, by the network's number, and what is wrong with the others.
 
-    Parameters
-    ----------
-    networks : sequence of DescribedNetwork
-        The networks.
-    companions : sequence
-        In any order.
-    is_of : callable
-        Whether a companion is of a network, by digest.
-    unmatched, remedy : str
-        What to say of a companion of no network here.
+    Companions come in any order; `is_of` says by digest whether one is of a network. `unmatched` and `remedy` are what
+    to say of a companion of no network here.
     """
     by_network: dict[int, CompanionType] = {}
     problems: list[Problem] = []

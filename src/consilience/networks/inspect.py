@@ -103,13 +103,11 @@ def _network_rows(file: SafetensorsFile, summary: NetworkSummary) -> list[Row]:
     what = "consilience-network" if summary.kind == "network" else "a plain checkpoint: says nothing of its units"
     dtypes = sorted(set(summary.dtypes.values()))
     shown = [f"{name} {list(shape)}" for name, shape in list(summary.shapes.items())[:MAX_LISTED]]
+    n_parameters = _parameters(summary)
     rows = [
         ("file", str(file)),
         ("format", what + version),
-        (
-            "parameters",
-            f"{_parameters(summary):,} in {format_count(len(summary.shapes), 'array')} of {', '.join(dtypes)}",
-        ),
+        ("parameters", f"{n_parameters:,} in {format_count(len(summary.shapes), 'array')} of {', '.join(dtypes)}"),
         ("arrays", listed(shown, len(summary.shapes))),
     ]
     if summary.symmetry is not None:
@@ -159,13 +157,8 @@ def network_people_rows(names: Iterable[str] = ()) -> list[Row]:
         ("membership", "whoever has an observation can test by the network's loss on it whether it was learned from"),
     ]
     if any(name.endswith(RUNNING_STATISTICS) for name in names):
-        rows.append(
-            (
-                "statistics",
-                "with the weights, what inputs look like on the whole, and about what share of them is of each class: "
-                "to a tenth or two",
-            )
-        )
+        text = "with the weights, what inputs look like on the whole, and about what share of them is of each class"
+        rows.append(("statistics", f"{text}: to a tenth or two"))
     return people_rows(rows, "nothing is withheld from weights")
 
 

@@ -24,7 +24,7 @@ from consilience.core.kind import (
     root_mean_square,
 )
 from consilience.errors import InputError, OptionError, Problem
-from consilience.files.our_formats import DESCRIPTION, FISHER, NETWORK
+from consilience.files.document import DESCRIPTION, FISHER, NETWORK
 
 if TYPE_CHECKING:
     from consilience.core.evaluation import Evaluation
@@ -44,6 +44,10 @@ def _format(name: str, tag: str | None, called: str, loader: str, inspector: str
     )
 
 
+_OF_NETWORKS = ("inputs:load_network", "inspect:inspect_network")
+_OF_DESCRIPTIONS = ("descriptions.files:read_description", "descriptions.inspect:inspect_description")
+
+
 class Networks(Kind):
     """Neural networks: torch modules, Networks, and checkpoints of them."""
 
@@ -51,19 +55,10 @@ class Networks(Kind):
     title = "networks"
     keywords = NETWORK_KEYWORDS
     formats = (
-        _format("network", NETWORK, "a network", "inputs:load_network", "inspect:inspect_network"),
+        _format("network", NETWORK, "a network", *_OF_NETWORKS),
         _format("fisher", FISHER, "Fisher information", "fisher.files:read_fisher", "inspect:inspect_fisher", True),
-        _format(
-            "description",
-            DESCRIPTION,
-            "a description of a network",
-            "descriptions.files:read_description",
-            "descriptions.inspect:inspect_description",
-            True,
-        ),
-        _format(
-            "checkpoint", None, "a plain checkpoint without variances", "inputs:load_network", "inspect:inspect_network"
-        ),
+        _format("description", DESCRIPTION, "a description of a network", *_OF_DESCRIPTIONS, True),
+        _format("checkpoint", None, "a plain checkpoint without variances", *_OF_NETWORKS),
     )
     no_file = ensemble_is_no_file("consensus")
 
@@ -110,10 +105,7 @@ class Networks(Kind):
     def withhold(self, file: SafetensorsFile, target: Path, min_count: float) -> Problem | None:
         """Refuse a description of classes with fewer observations than may leave; see `Kind.withhold`.
 
-        Raises
-        ------
-        InputError
-            For such a description; the rest of it cannot be separated from what was measured.
+        Raises InputError for such a description; the rest of it cannot be separated from what was measured.
         """
         from consilience.networks.descriptions.files import DESCRIPTION_FILES
 
@@ -232,10 +224,10 @@ class Networks(Kind):
 
 def _write(model: Any, path: Path, symmetry: Symmetry | None) -> None:
     """Write a network, or a module or state dict with a symmetry or without."""
+    from consilience.networks.entry_names import dense_arrays, is_state_dict
     from consilience.networks.files import write_network
     from consilience.networks.inputs import describe_object
     from consilience.networks.network import Network
-    from consilience.networks.state_entries import dense_arrays, is_state_dict
     from consilience.networks.torch_modules import arrays_of_module, unwrapped
 
     if isinstance(model, Network) and model.is_untraced:
@@ -260,10 +252,7 @@ def load_curves(
 ) -> dict[str, Any]:
     """Return the loss barriers and planes that a report page shows, read from files, by name.
 
-    Raises
-    ------
-    OptionError
-        For data, which are shown of statistical models only.
+    Raises OptionError for data, which are shown of statistical models only.
     """
     if data or truth is not None:
         raise OptionError("`data=`, `truth=`: for statistical models, and this is a network; see `barriers=`")
@@ -296,23 +285,13 @@ def network_facets(
 
 
 def refuse_not_finite(file: SafetensorsFile, arrays: Mapping[str, AnyArray], constants: Container[str] = ()) -> None:
-    """Raise for arrays with values that are not finite, but for those that are constants.
-
-    Raises
-    ------
-    InputError
-        Naming the first of them.
-    """
+    """Raise InputError, naming the first, for arrays that are not finite and no constants."""
     from consilience.networks.network import is_finite
 
     non_finite = [name for name, values in arrays.items() if name not in constants and not is_finite(values)]
     if non_finite:
-        raise InputError(
-            [
-                Problem(file, f"array {name} has values that are not finite", code="E-NUMBER")
-                for name in non_finite[:MAX_ARRAYS_NAMED]
-            ]
-        )
+        texts = [f"array {name} has values that are not finite" for name in non_finite[:MAX_ARRAYS_NAMED]]
+        raise InputError([Problem(file, text, code="E-NUMBER") for text in texts])
 
 
 def array_scales(arrays: Mapping[str, AnyArray]) -> dict[str, float]:

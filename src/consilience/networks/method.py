@@ -27,12 +27,11 @@ from numpy.typing import NDArray
 
 from consilience.catalogue import suggestion
 from consilience.checks import AnyArray, Array, Labels, is_count, is_number
-from consilience.core.details import RobustDetails
+from consilience.core.details import RobustDetails, Status
 from consilience.core.methods import Options, Requirement, is_robust_option
 from consilience.core.progress import Progress, silent
 from consilience.core.robust import geometric_median_weights, judge_twice, tolerated, too_few
 from consilience.core.robust_estimator import Robust, RobustEstimator
-from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem
 from consilience.networks.carried_arrays import largest_counters, moved_mask_problems
 from consilience.networks.details import NetworkDetails
@@ -59,40 +58,23 @@ Road = Literal["matched", "chosen", "distilled", "damped"]
 
 @dataclass(frozen=True, eq=False)
 class NetworkEnsemble:
-    """Networks of one symmetry with their weights, and the widths of the fused network.
+    """Networks of one symmetry with their weights, and the widths of the fused network."""
 
-    Parameters
-    ----------
-    networks : tuple of Network, of length n_models
-        The models, in the order in which they are fused.
-    weights : ndarray of shape (n_models,)
-        Weight of each model in the average; they sum to 1.
-    target_units : mapping of str to int
-        Number of units of every group of the fused network.
-    reference : int
-        Index of the model whose numbering of units the fused network keeps where it can. Default: 0.
-    activations : tuple of mappings of str to ndarray of shape (k, n_samples), optional
-        For every model, the activations of its units on the same inputs, by group. Needed by methods that match
-        activations.
-    input_numbers : tuple of int
-        For every model, its position in the list that the user passed; options that name models refer to it. Empty:
-        the same order.
-    initial_transports : tuple of mappings of str to Transport, optional
-        For every model, transports from a matching of all groups at once, for methods that can start from it.
-    information : tuple of FisherInformation, optional
-        Fisher information of every model, for methods that weigh parameters by it.
-    priors : tuple of mappings of str to float, optional
-        For every Bayesian network, its prior variance by parameter; None for a network that states none.
-    """
-
-    networks: tuple[Network, ...]
-    weights: Array
-    target_units: Mapping[str, int]
-    reference: int = 0
+    networks: tuple[Network, ...]  # the models, in the order in which they are fused
+    weights: Array  # (n_models,), weight of each model in the average; they sum to 1
+    target_units: Mapping[str, int]  # number of units of every group of the fused network
+    reference: int = 0  # index of the model whose numbering of units the fused network keeps where it can
+    # For every model, the activations (k, n_samples) of its units on the same inputs, by group, for methods that match
+    # them.
     activations: tuple[Mapping[str, Array], ...] | None = None
+    # For every model, its position in the list that the user passed; options that name models refer to it. Empty:
+    # the same order.
     input_numbers: tuple[int, ...] = ()
+    # For every model, transports from a matching of all groups at once, for methods that can start from it.
     initial_transports: tuple[Mapping[str, Transport], ...] | None = None
+    # Fisher information of every model, for methods that weigh parameters by it.
     information: tuple[FisherInformation, ...] | None = None
+    # For every Bayesian network, its prior variance by parameter; None for a network that states none.
     priors: tuple[Mapping[str, float] | None, ...] | None = None
 
     @property
@@ -108,30 +90,19 @@ class NetworkEnsemble:
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """Result of ``NetworkMethod.align``: transports of all models, and how they were found.
+    """Result of ``NetworkMethod.align``: transports of all models, and how they were found."""
 
-    Parameters
-    ----------
-    transports : tuple of mappings of str to Transport, of length n_models
-        For every model and group, the transport of its units into the fused network.
-    objective : float
-        Final value of the method's objective. Default: NaN, for a method without one.
-    history : ndarray of shape (n_iterations,)
-        The objective after each iteration. Default: empty.
-    status : Status
-        How the iteration ended. Default: converged.
-    details : NetworkDetails
-        Further results for reports and provenance. Default: none.
-    arrays : mapping of str to array, optional
-        The fused arrays, for methods that compute them together with the alignment. Default: the weighted average of
-        the transported networks.
-    """
-
+    # For every model and group, the transport of its units into the fused network.
     transports: tuple[Mapping[str, Transport], ...]
+    # Final value of the method's objective. Default: NaN, for a method without one.
     objective: float = float("nan")
+    # (n_iterations,), the objective after each iteration. Default: empty.
     history: Array = field(default_factory=lambda: np.zeros(0))
+    # How the iteration ended. Default: converged.
     status: Status = Status.CONVERGED
-    details: NetworkDetails = field(default_factory=NetworkDetails)
+    details: NetworkDetails = field(default_factory=NetworkDetails)  # further results for reports and provenance
+    # The fused arrays, for methods that compute them together with the alignment. Default: the weighted average of
+    # the transported networks.
     arrays: Mapping[str, AnyArray] | None = None
 
 
@@ -236,25 +207,13 @@ class NetworkMethod(Options, ABC):
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return the transports of all models.
 
-        Parameters
-        ----------
-        ensemble : NetworkEnsemble
-            The prepared networks.
-        rng : numpy.random.Generator
-            Source of all random choices.
-        progress : callable
-            Called with (steps done, steps in all).
+        All random choices come from `rng`; `progress` is called with (steps done, steps in all).
         """
 
     def default_units(self, networks: Sequence[Network], reference: int | None) -> dict[str, int]:
         """Return the default widths of the fused network: of every group the widest model's.
 
-        Parameters
-        ----------
-        networks : sequence of Network
-            The models.
-        reference : int, optional
-            Index of the reference model, if the user chose one.
+        `reference` is the number of the reference model, if the user chose one.
         """
         return {name: max(network.units[name] for network in networks) for name in networks[0].units}
 
@@ -265,26 +224,18 @@ class NetworkMethod(Options, ABC):
     def refuse(self, ensemble: NetworkEnsemble) -> list[Problem]:
         """Return the problems of fusing these networks with these options, a line each; empty when there are none."""
         if self.wants_activations and ensemble.activations is None:
-            return [
-                Problem(
-                    self.name,
-                    "matching by activations needs `inputs=...`, unlabeled inputs that all models are asked",
-                    code="E-NEEDED",
-                )
-            ]
+            text = "matching by activations needs `inputs=...`, unlabeled inputs that all models are asked"
+            return [Problem(self.name, text, code="E-NEEDED")]
         if self.widths:
             return []
-        return [
-            Problem(
-                network.name,
-                f"group {group} has {network.units[group]} units where the fused network has {units}; "
-                f"method {self.name!r} needs the same everywhere (methods 'consensus', 'ot' and 'wb' do not)",
-                code="E-SHAPE",
-            )
+        why = f"method {self.name!r} needs the same everywhere (methods 'consensus', 'ot' and 'wb' do not)"
+        texts = [
+            (network.name, f"group {group} has {network.units[group]} units where the fused network has {units}; {why}")
             for network in ensemble.networks
             for group, units in ensemble.target_units.items()
             if network.units[group] != units
         ]
+        return [Problem(name, text, code="E-SHAPE") for name, text in texts]
 
     @final
     def reasons(self, ensemble: NetworkEnsemble) -> list[Problem]:
@@ -298,24 +249,8 @@ class NetworkMethod(Options, ABC):
     def fuse(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress = silent) -> NetworkOutcome:
         """Align the networks and average them.
 
-        Parameters
-        ----------
-        ensemble : NetworkEnsemble
-            The networks.
-        rng : numpy.random.Generator
-            Source of all random choices.
-        progress : callable, optional
-            Called with (steps done, steps in all). Default: silent.
-
-        Returns
-        -------
-        NetworkOutcome
-            The alignment, the fused network in the precision of the reference model, and the averaged networks.
-
-        Raises
-        ------
-        InputError
-            When the networks do not fit the options.
+        The outcome has the alignment, the fused network in the precision of the reference model, and the averaged
+        networks. Raises InputError when the networks do not fit the options.
         """
         if reasons := self.reasons(ensemble):
             raise InputError(reasons)
@@ -343,13 +278,8 @@ def _alignment_problems(ensemble: NetworkEnsemble, alignment: Alignment) -> list
     """Return how the transports of a method do not fit the networks, a line each; a method of others may err."""
     n_models = len(ensemble.networks)
     if len(alignment.transports) != n_models:
-        return [
-            Problem(
-                "",
-                f"its alignment has transports of {len(alignment.transports)} models, expected {n_models}",
-                code="E-SHAPE",
-            )
-        ]
+        text = f"its alignment has transports of {len(alignment.transports)} models, expected {n_models}"
+        return [Problem("", text, code="E-SHAPE")]
     problems = []
     widths: dict[str, int] = {}  # a method may find the width of a group, but one for all models
     for network, transports in zip(ensemble.networks, alignment.transports, strict=True):
@@ -396,29 +326,15 @@ def average(
 ) -> dict[str, AnyArray]:
     """Return the average of transported networks, every weight over the models that own the unit which receives it.
 
-    Parameters
-    ----------
-    ensemble : NetworkEnsemble
-        The networks and their weights.
-    transports : tuple of mappings of str to Transport, of length n_models
-        For every model and group, the transport of its units.
-    robust : RobustEstimator, optional
-        Robust average to take instead of the weighted mean. Default: the weighted mean.
-
-    Returns
-    -------
-    dict of str to array
-        The fused floating-point arrays in the shapes of the fused network, in working precision.
+    `transports` are those of the units of every model and group; `robust` replaces the weighted mean. Floating-point
+    arrays come in the shapes of the fused network, in working precision.
     """
     weights = ensemble.weights.tolist()
     layouts = {key: ensemble.symmetry.layouts[key] for key in ensemble.networks[0].working}
     if robust is not None and robust.how == "trim":
-        distances = np.array(
-            [
-                distances_to_median(*_transported(ensemble, transports, key), weights, layout)
-                for key, layout in layouts.items()
-            ]
-        )  # (n_arrays, n_models)
+        by_array = ((_transported(ensemble, transports, key), layout) for key, layout in layouts.items())
+        # (n_arrays, n_models)
+        distances = np.array([distances_to_median(*moved, weights, layout) for moved, layout in by_array])
         voters = np.flatnonzero(ensemble.weights > 0)  # a model of weight zero has no say in which model is far
         inlier_weights = np.zeros(len(weights))
         inlier_weights[voters] = inlier_mask(distances[:, voters], robust) * ensemble.weights[voters]
@@ -443,11 +359,6 @@ def robust_average(
     the median distance, are left out as a whole (`core.robust`): the units of one network rely on each
     other. They are judged by their weights as they are, and those that pass once more by standardized weights, in
     which small pushes show.
-
-    Parameters
-    ----------
-    ensemble, transports
-        As for ``average``.
     """
     voters = np.flatnonzero(ensemble.weights > 0)
     layouts = {key: ensemble.symmetry.layouts[key] for key in ensemble.networks[0].working}
@@ -532,30 +443,17 @@ def _mean_over_owners(arrays: Sequence[AnyArray], ownership: Sequence[Any], weig
 
 def owned_entries(axis: Axis, transports: Mapping[str, Transport], units: Mapping[str, int]) -> Array:
     """Return the ownership mask (n_entries,) of an axis: 1 for entries of units that the model has, 0 for others."""
-    return np.concatenate(
-        [
-            np.ones(segment.length(units)) if segment.group is None else segment.along(transports[segment.group].owned)
-            for segment in axis.segments
-        ]
-    )
+    stretches = [
+        np.ones(segment.length(units)) if segment.group is None else segment.along(transports[segment.group].owned)
+        for segment in axis.segments
+    ]
+    return np.concatenate(stretches)
 
 
 def check_widths(symmetry: Symmetry, units: Mapping[str, int], requested: Mapping[str, int] | None) -> dict[str, int]:
     """Return the widths of the fused network: the defaults, replaced by the checked widths that the user requested.
 
-    Parameters
-    ----------
-    symmetry : Symmetry
-        The symmetry of the networks.
-    units : mapping of str to int
-        Default number of units of every group.
-    requested : mapping of str to int, optional
-        Number of units of some groups. Default: none.
-
-    Raises
-    ------
-    OptionError
-        For groups that do not exist or cannot be resized, and numbers that are not positive.
+    Raises OptionError for groups that do not exist or cannot be resized, and numbers that are not positive.
     """
     widths = dict(units)  # of the fused network
     if not isinstance(requested, Mapping | None):
@@ -563,19 +461,14 @@ def check_widths(symmetry: Symmetry, units: Mapping[str, int], requested: Mappin
         raise OptionError("target_widths", f"expected numbers of units by group, as {example}, found {requested!r:.80}")
     for name, width in (requested or {}).items():
         if name not in symmetry.by_name:
-            raise OptionError(
-                "target_widths",
-                f"group {name!r} does not exist{suggestion(name, symmetry.by_name)}; there are "
-                f"{', '.join(symmetry.by_name)}",
-            )
+            text = f"group {name!r} does not exist{suggestion(name, symmetry.by_name)}"
+            raise OptionError("target_widths", f"{text}; there are {', '.join(symmetry.by_name)}")
         if not is_count(width):
             raise OptionError("target_widths", f"group {name} must have at least one unit, found {width!r}")
         group = symmetry.by_name[name]
         if width != widths[name] and (not group.resizable or group.parent is not None):
-            raise OptionError(
-                "target_widths",
-                f"group {name} must keep its {widths[name]} units, since something in the network "
-                "(a normalisation over units, attention, a fixed reshape) depends on their number",
-            )
+            why = "(a normalisation over units, attention, a fixed reshape) depends on their number"
+            text = f"group {name} must keep its {widths[name]} units, since something in the network {why}"
+            raise OptionError("target_widths", text)
         widths[name] = int(width)
     return widths

@@ -24,10 +24,7 @@ MAX_QUOTED_CHARACTERS = 200
 def read_inputs(path: Path, module: nn.Module) -> Tensor:
     """Return the unlabelled inputs of a .npy or .npz file.
 
-    Raises
-    ------
-    InputError
-        For a file of another content, or inputs that the module does not take.
+    Raises InputError for a file of another content, or inputs that the module does not take.
     """
     inputs = as_tensor(read_labelled_arrays(path).inputs, str(path), module)
     refuse_unfit(module, (inputs[:2],), str(path))  # two rows, since some layers refuse a batch of one
@@ -37,10 +34,8 @@ def read_inputs(path: Path, module: nn.Module) -> Tensor:
 def as_tensor(values: Any, name: str, module: nn.Module | None) -> Tensor:
     """Return an array as a tensor, real numbers in the precision of the module.
 
-    Raises
-    ------
-    InputError
-        For arrays without entries or axes, of something else than numbers, or with entries that are not finite.
+    Raises InputError for arrays without entries or axes, of something else than numbers, or with entries that are not
+    finite.
     """
     import torch
 
@@ -57,13 +52,7 @@ def as_tensor(values: Any, name: str, module: nn.Module | None) -> Tensor:
 
 
 def refuse_unfit(module: nn.Module, arguments: tuple[Tensor, ...], name: str) -> None:
-    """Raise when a module, in evaluation mode, cannot be called with these arguments.
-
-    Raises
-    ------
-    InputError
-        Quoting the error of the module.
-    """
+    """Raise InputError, quoting its error, when a module in evaluation mode cannot take these arguments."""
     import torch
 
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))

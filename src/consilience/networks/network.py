@@ -190,19 +190,8 @@ def complete_orders(
 ) -> dict[str, Labels]:
     """Return checked orders, completed by those of groups whose parent moves.
 
-    Parameters
-    ----------
-    symmetry : Symmetry
-        The groups.
-    units : mapping of str to int
-        Number of units of every group.
-    orders : mapping of str to sequence of int, shape (k,)
-        By group, the old number of each new unit.
-
-    Raises
-    ------
-    OptionError
-        For groups that do not exist and orders that are not permutations, or leave their parent's units.
+    `orders` has, by group, the old number of each new unit. Raises OptionError for groups that do not exist and orders
+    that are not permutations, or leave their parent's units.
     """
     if unknown := sorted(set(orders) - set(symmetry.by_name)):
         named = with_suggestions(unknown, symmetry.by_name)
@@ -298,25 +287,16 @@ def non_finite_problems(
     arrays: Mapping[str, AnyArray], name: str, constants: Container[str] = frozenset()
 ) -> list[Problem]:
     """Return a line for every array of a network that has NaN or infinite values, and is none of the constants."""
-    return [
-        Problem(
-            name, f"array {key} has NaN or infinite values", "leave this network out, or train it again", "E-NUMBER"
-        )
-        for key, values in arrays.items()
-        if key not in constants and not is_finite(values)
-    ]
+    wrong = [key for key, values in arrays.items() if key not in constants and not is_finite(values)]
+    remedy = "leave this network out, or train it again"
+    return [Problem(name, f"array {key} has NaN or infinite values", remedy, "E-NUMBER") for key in wrong]
 
 
 def untrained_infinities(arrays: Mapping[str, AnyArray], module: nn.Module | None = None) -> frozenset[str]:
     """Return the names of arrays whose NaN or infinite values are no sign of broken training: masks and bounds.
 
-    Parameters
-    ----------
-    arrays : mapping of str to array
-        Parameters and buffers of one network.
-    module : Module, optional
-        The network. Its buffers are not trained, but for running statistics. Without it, an array of zeros and
-        infinities alone is taken for a mask or a bound: training leaves other numbers, or NaN.
+    Buffers of the module are not trained, but for running statistics. Without it, an array of zeros and infinities
+    alone is taken for a mask or a bound: training leaves other numbers, or NaN.
 
     Examples
     --------

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from consilience.checks import AnyArray
+from consilience.networks.entry_names import is_extra_state
 from consilience.networks.orthogonal_maps import nearest_orthogonal, orthogonal_part
-from consilience.networks.state_entries import is_extra_state
 from consilience.networks.weight_parts import (
     PARAMETRISATIONS,
     PartsOfWeight,
@@ -48,21 +48,11 @@ _HOOKS: Mapping[tuple[str, str], tuple[Any, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, eq=False)
 class ListParts:
-    """Parts of a weight that the modules of a parametrisation combine one after another.
+    """Parts of a weight that the modules of a parametrisation combine one after another."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the weight.
-    names : tuple of str
-        Names of its parts, in the order of the state dict of `parametrisation`.
-    parametrisation : ParametrizationList
-        Computes the weight; it is copied, never changed.
-    """
-
-    name: str
-    names: tuple[str, ...]
-    parametrisation: Any
+    name: str  # name of the weight
+    names: tuple[str, ...]  # names of its parts, in the order of the state dict of `parametrisation`
+    parametrisation: Any  # computes the weight; it is copied, never changed
 
     def combine(self, arrays: Mapping[str, AnyArray]) -> AnyArray:
         """Return the weight that the parts stand for in evaluation mode."""
@@ -162,12 +152,7 @@ def plain_module(module: nn.Module) -> nn.Module:
 def copy_of_module(module: nn.Module, memo: dict[int, Any] | None = None) -> Any:
     """Return a deep copy of a module; what layers have computed and keep, such as weights of hooks, is copied detached.
 
-    Parameters
-    ----------
-    module : Module
-        The module.
-    memo : dict of int to object, optional
-        What stands in the copy for objects of the module, by their identity.
+    `memo` has what stands in the copy for objects of the module, by their identity.
     """
     import torch
 
@@ -182,45 +167,23 @@ def copy_of_module(module: nn.Module, memo: dict[int, Any] | None = None) -> Any
 
 @dataclass(frozen=True)
 class StoredArrays:
-    """A network as its state dict has it, with the parts of parametrised layers.
+    """A network as its state dict has it, with the parts of parametrised layers."""
 
-    Parameters
-    ----------
-    arrays : mapping of str to array
-        By name.
-    dissolved : tuple of str
-        Names of weights that no parts stand for, which are weights in `arrays`.
-    changed : tuple of str
-        Names of weights whose parts stand for the nearest weight only.
-    notes : tuple of str
-        What should be known of parts, a sentence each.
-    """
-
-    arrays: Mapping[str, AnyArray]
-    dissolved: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    arrays: Mapping[str, AnyArray]  # by name
+    dissolved: tuple[str, ...] = ()  # names of weights that no parts stand for, which are weights in `arrays`
+    changed: tuple[str, ...] = ()  # names of weights whose parts stand for the nearest weight only
+    notes: tuple[str, ...] = ()  # what should be known of parts, a sentence each
 
 
 @dataclass(frozen=True, eq=False)
 class Parametrised:
-    """The parametrised layers of a network that others of its architecture are written like.
+    """The parametrised layers of a network that others of its architecture are written like."""
 
-    Parameters
-    ----------
-    parts : tuple of PartsOfWeight
-        Parts of its weights; those of parts last.
-    arrays : mapping of str to array
-        Its state dict.
-    module : Module, optional
-        Its module. Default: None, for a state dict or file.
-    others : tuple of mappings of str to array, optional
-        State dicts of other networks with the same parts, which are taken where their weights are. Default: none.
-    """
-
-    parts: tuple[PartsOfWeight, ...]
-    arrays: Mapping[str, AnyArray]
+    parts: tuple[PartsOfWeight, ...]  # parts of its weights; those of parts last
+    arrays: Mapping[str, AnyArray]  # its state dict
+    # Its module. Default: None, for a state dict or file.
     module: nn.Module | None = None
+    # State dicts of other networks with the same parts, which are taken where their weights are.
     others: tuple[Mapping[str, AnyArray], ...] = ()
 
     @classmethod
@@ -350,11 +313,8 @@ def _remove_parts(layer: Any, name: str, weight: Any) -> None:
     if name in of_hooks:
         parts = [values for key, values in layer.named_parameters(recurse=False) if key.startswith(f"{name}_")]
         requires_grad = any(values.requires_grad for values in parts)
-        remove: dict[str, Any] = {
-            "weight_norm": remove_weight_norm,
-            "spectral_norm": remove_spectral_norm,
-            "mask": prune.remove,
-        }
+        norms: dict[str, Any] = {"weight_norm": remove_weight_norm, "spectral_norm": remove_spectral_norm}
+        remove = {**norms, "mask": prune.remove}
         remove[of_hooks[name]](layer, name)
         # torch leaves what loads the parts of spectral normalisation, which takes the weight out of state dicts.
         loading = layer._load_state_dict_pre_hooks

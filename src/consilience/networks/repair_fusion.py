@@ -185,26 +185,11 @@ def refit_fusion(
     """Return the fusion with every layer fitted to the outputs of the models' layers.
 
     Where the networks are no modules, take something else than one tensor of numbers or words, or start with a layer
-    that no inputs can be made up for, the average stays, and ``details["refit"]`` says why.
-
-    Parameters
-    ----------
-    fusion : NetworkFusion
-        The fusion, whose network is the average.
-    order : sequence of int of shape (n_models,)
-        The canonical order of the models, so that the one in which they arrived changes nothing.
-    example : Tensor or tuple or None
-        An input that the networks take.
-    inputs : Tensor or iterable of batches or None
-        Unlabelled inputs to fit on; None for synthetic ones.
-    rng : numpy.random.Generator
-        For synthetic inputs and for the draws of the refit.
-    partner_inputs : Tensor or iterable of batches, optional
-        Inputs by which units without a partner are found, which then keep one model's answers
-        (``repair.partners``). Default: none, all units have the mean of the models'.
-    is_joined : bool, optional
-        Whether units of one model may be joined, so that layers are fitted to the outputs of the models as they are
-        (``repair.partners``). Default: False.
+    that no inputs can be made up for, the average stays, and ``details["refit"]`` says why. `order` is the canonical
+    order of the models, so that the one in which they arrived changes nothing; `example` an input that they take;
+    `inputs` unlabelled ones to fit on, None for synthetic ones. By `partner_inputs`, units without a partner are found,
+    which then keep one model's answers; with `is_joined`, units of one model may be joined, so that layers are fitted
+    to the outputs of the models as they are (``repair.partners``).
     """
     if not_needed := _reason_for_no_refit(fusion):
         return _with_refit(fusion, f"not needed: {not_needed}")

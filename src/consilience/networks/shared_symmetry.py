@@ -2,22 +2,26 @@
 
 A symmetry says which axes of the arrays move together. It is the one that the caller states, or that the inputs came
 with, or that is traced from a module and an example. One without a proof is proved on modules of every shape among the
-inputs; where there is no module or no example, it is used with a warning.
+inputs; where there is no module or no example, it is used with a warning. Before, networks are brought under names in
+common, and to the same bookkeeping.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray
+from consilience.drawing.words import first_names
 from consilience.errors import InputError, OptionError, Problem, UnprovedSymmetryWarning, UnsupportedError
 from consilience.networks.carried_arrays import difference_problems, shared_constants, type_problems
+from consilience.networks.entry_names import common_names, is_bookkeeping, is_counter
 from consilience.networks.files import read_symmetry
 from consilience.networks.inputs import DescribedNetwork
 from consilience.networks.network import Network, negative_variance_problems, non_finite_problems, untrained_infinities
@@ -38,23 +42,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class NetworksWithSymmetry:
-    """Networks that can be fused: all of one symmetry.
+    """Networks that can be fused: all of one symmetry."""
 
-    Parameters
-    ----------
-    inputs
-        The J networks as they came.
-    networks
-        Their arrays under the symmetry, in the same order.
-    symmetry
-        Which axes move together, in all of them.
-    template
-        A module of the architecture, from which fused modules are made; None where there is none.
-    """
-
-    inputs: tuple[DescribedNetwork, ...]
-    networks: tuple[Network, ...]
-    symmetry: Symmetry
+    inputs: tuple[DescribedNetwork, ...]  # the J networks as they came
+    networks: tuple[Network, ...]  # their arrays under the symmetry, in the same order
+    symmetry: Symmetry  # which axes move together, in all of them
+    # A module of the architecture, from which fused modules are made; None where there is none.
     template: nn.Module | None
 
     def module(self, network: Network) -> nn.Module:
@@ -77,25 +70,11 @@ def with_symmetry(
 ) -> NetworksWithSymmetry:
     """Return the networks with the symmetry that they share, proved where there are modules and an example.
 
-    Parameters
-    ----------
-    inputs : sequence of DescribedNetwork
-        The networks.
-    symmetry : Symmetry or path, optional
-        A symmetry or its file. Default: the one that inputs came with, or else that of the first module, traced.
-    example : Tensor or tuple, optional
-        Arguments for a call of the modules; needed to trace and to prove.
-    module : torch.nn.Module or callable, optional
-        A module of the architecture, or a function that makes one, where the inputs are files.
-    rng : numpy.random.Generator
-        Draws the random group elements of the proof.
-
-    Raises
-    ------
-    InputError
-        For networks that differ in more than widths, or a symmetry that is wrong.
-    OptionError
-        If there is no symmetry, nor what it takes to trace one.
+    `symmetry`, or its file, is by default the one that inputs came with, or else that of the first module, traced;
+    `example` has arguments for a call of the modules, to trace and to prove, with random elements of groups from `rng`;
+    `module`, or a function that makes one, is of the architecture, where the inputs are files. Raises InputError for
+    networks that differ in more than widths, or a symmetry that is wrong, and OptionError if there is no symmetry, nor
+    what it takes to trace one.
     """
     template = _template(inputs, module)
     stated = [network.symmetry for network in inputs if network.symmetry is not None]
@@ -125,19 +104,8 @@ def without_symmetry(
 ) -> NetworksWithSymmetry:
     """Return the networks under the trivial symmetry, for methods that take units as they are numbered.
 
-    Parameters
-    ----------
-    inputs : sequence of DescribedNetwork
-        The networks.
-    module : torch.nn.Module or callable, optional
-        As in `with_symmetry`.
-    aliases : sequence of mappings of str to str
-        Other names of tied arrays to their names, such as Fisher information states them for networks that are files.
-
-    Raises
-    ------
-    InputError
-        For networks that are not of one architecture.
+    `aliases` are other names of tied arrays to their names, such as Fisher information states them for networks that
+    are files. Raises InputError for networks that are not of one architecture.
     """
     template = _template(inputs, module)
     tied = {alias: name for by_alias in aliases for alias, name in by_alias.items()}
@@ -153,14 +121,12 @@ def without_symmetry(
 def _non_finite_module_problems(inputs: Sequence[DescribedNetwork]) -> list[Problem]:
     """Return which arrays of modules are not finite, and no constants."""
     shared = shared_constants([network.arrays for network in inputs])
-    return [
-        problem
-        for network in inputs
-        if network.module is not None
-        for problem in non_finite_problems(
-            network.arrays, network.label, shared | untrained_infinities(network.arrays, network.module)
-        )
-    ]
+    problems: list[Problem] = []
+    for network in inputs:
+        if network.module is not None:
+            constants = shared | untrained_infinities(network.arrays, network.module)
+            problems += non_finite_problems(network.arrays, network.label, constants)
+    return problems
 
 
 def _networks(
@@ -194,17 +160,14 @@ def _layer_type_problems(inputs: Sequence[DescribedNetwork]) -> list[Problem]:
     """Return which layers differ in type from those of the first module, though their arrays may look alike."""
     with_modules = [network for network in inputs if network.module is not None]
     types = [layer_kinds(network.module) for network in with_modules if network.module is not None]  # by path
-    return [
-        Problem(
-            network.label,
-            f"{path or 'it'} is of type {types_by_path[path]}, but {types[0][path]} in {with_modules[0].label}",
-            "fuse networks of one architecture only",
-            "E-TYPE",
-        )
-        for network, types_by_path in zip(with_modules[1:], types[1:], strict=True)
-        for path in types_by_path
-        if path in types[0] and types_by_path[path] != types[0][path]
+    texts = [
+        (network.label, f"{path or 'it'} is of type {kinds[path]}, but {types[0][path]} in {with_modules[0].label}")
+        for network, kinds in zip(with_modules[1:], types[1:], strict=True)
+        for path in kinds
+        if path in types[0] and kinds[path] != types[0][path]
     ]
+    remedy = "fuse networks of one architecture only"
+    return [Problem(label, text, remedy, "E-TYPE") for label, text in texts]
 
 
 def _template(
@@ -248,8 +211,8 @@ def _prove(
         return symmetry
     if template is None or example is None:
         warnings.warn(
-            "the symmetry of these networks is unproved: if it is wrong, so is the fused network; prove it with "
-            f"`consilience.symmetry(module, example)` [{UnprovedSymmetryWarning.code}]",
+            "the symmetry of these networks is unproved: if it is wrong, so is the fused network; "
+            f"give `module=` and `example=`, which prove it [{UnprovedSymmetryWarning.code}]",
             UnprovedSymmetryWarning,
             stacklevel=4,
         )
@@ -295,13 +258,11 @@ def with_common_actions(symmetries: Sequence[Symmetry]) -> Symmetry | None:
     if len(plain) > 1:
         return None
     by_name = [{group.name: group.actions for group in symmetry.all_groups} for symmetry in symmetries]
-    common = _with_actions(
-        first,
-        [
-            tuple(action for action in group.actions if all(action in actions[group.name] for actions in by_name))
-            for group in first.all_groups
-        ],
-    )
+    in_all = [
+        tuple(action for action in group.actions if all(action in actions[group.name] for actions in by_name))
+        for group in first.all_groups
+    ]
+    common = _with_actions(first, in_all)
     return _with_joint_proof(common, symmetries)
 
 
@@ -322,3 +283,106 @@ def _with_actions(symmetry: Symmetry, actions: Sequence[tuple[Action, ...]]) -> 
 
 def _shapes(arrays: Mapping[str, AnyArray]) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return tuple((key, tuple(values.shape)) for key, values in arrays.items())
+
+
+_MAX_LISTED = 3
+"""Arrays that a note names; more are counted. Chosen by hand."""
+
+
+def own_arrays(
+    networks: Sequence[DescribedNetwork], module: nn.Module | None, symmetry: Symmetry | str | Path | None
+) -> dict[str, AnyArray | None] | None:
+    """Return what says by which names a network knows its arrays: a module, else a symmetry; None without either.
+
+    Arrays are those of the module, and None by the names of a symmetry.
+    """
+    template = next((network.module for network in networks if network.module is not None), module)
+    if template is not None:
+        return dict(arrays_of_module(template))
+    if isinstance(symmetry, str | Path):
+        symmetry = read_symmetry(Path(symmetry))
+    if symmetry is None:
+        symmetry = next((network.symmetry for network in networks if network.symmetry is not None), None)
+    return None if symmetry is None else dict.fromkeys((*symmetry.layouts, *symmetry.aliases))
+
+
+def under_common_names(
+    networks: Sequence[DescribedNetwork], own: Mapping[str, AnyArray | None] | None
+) -> tuple[list[DescribedNetwork], list[str]]:
+    """Return networks under the names that they have in common, and notes on prefixes that were left out.
+
+    `own` is what `own_arrays` returned. Modules and networks with a symmetry keep their names, by which it knows them.
+    Raises InputError for networks that differ in a prefix and in more, or in a prefix that a module or a symmetry
+    needs.
+    """
+    shapes = [{key: tuple(values.shape) for key, values in network.arrays.items()} for network in networks]
+    labels = [network.label for network in networks]
+    found = common_names(shapes, labels, own)
+    problems = list(found.problems)
+    renamed = list(networks)
+    for number, (network, own_names, left_out) in enumerate(
+        zip(networks, found.own_names, found.left_out, strict=True)
+    ):
+        if network.module is None and network.symmetry is None:
+            arrays = {key: network.arrays[name] for key, name in own_names.items()}
+            parametrised = network.parametrised
+            if parametrised is not None:
+                parametrised = parametrised.renamed({name: key for key, name in own_names.items()})
+            renamed[number] = replace(network, arrays=arrays, parametrised=parametrised)
+        elif left_out:
+            text = f"its names have {left_out}, which those of the others lack"
+            problems.append(Problem(network.label, text, "give the network inside of what wraps it", "E-MISMATCH"))
+    if problems:
+        raise InputError(problems)
+    return renamed, [*(note for network in networks for note in network.notes), *found.notes]
+
+
+def with_common_bookkeeping(
+    networks: Sequence[DescribedNetwork], own: Mapping[str, AnyArray | None] | None
+) -> tuple[list[DescribedNetwork], list[str]]:
+    """Return networks that all have the same bookkeeping, and notes on what was left out of or added to which.
+
+    What is not in `own`, which `own_arrays` returned, is left out; what a network lacks of it is another network's or
+    the module's, and a counter that it lacks is zero.
+    """
+    bookkeeping = _bookkeeping(networks, own or {})
+    common = set(bookkeeping).intersection(*(network.arrays for network in networks))
+    kept = common if own is None else own
+    dropped = [key for key in bookkeeping if key not in kept]
+    added = {
+        key: array_namespace(values).zeros_like(values) if is_counter(key) else values
+        for key, values in bookkeeping.items()
+        if key in kept and key not in common
+    }
+    notes = [f"{_listed(dropped)}: bookkeeping that not all networks have, left out"] if dropped else []
+    notes += [f"{_listed(list(added))}: bookkeeping that not all networks have, completed"] if added else []
+    return [_with_entries(network, added, dropped) for network in networks], notes
+
+
+def _bookkeeping(networks: Sequence[DescribedNetwork], own: Mapping[str, AnyArray | None]) -> dict[str, AnyArray]:
+    """Return the bookkeeping of networks and their module; of several of one name that of the last network."""
+    pool = [own, *(network.arrays for network in networks)]
+    known = ((key, values) for arrays in pool for key, values in arrays.items() if values is not None)
+    return {key: values for key, values in known if is_bookkeeping(key, tuple(values.shape))}
+
+
+def _with_entries(
+    network: DescribedNetwork, added: Mapping[str, AnyArray], dropped: Container[str]
+) -> DescribedNetwork:
+    """Return a network without some entries, and with others that it lacks."""
+    kept = {key: values for key, values in network.arrays.items() if key not in dropped}
+    return replace(network, arrays={**kept, **{key: values for key, values in added.items() if key not in kept}})
+
+
+def extra_state_notes(networks: Sequence[DescribedNetwork], has_module: bool) -> list[str]:
+    """Return where the extra state of the fused network is from, where any network has some.
+
+    With a module, the fused one is a copy of it with other arrays.
+    """
+    names = dict.fromkeys(name for network in networks for name in network.extra_state)
+    taken = "the module's is kept" if has_module else "left out; give `module=` to keep that of a module"
+    return [f"{_listed(list(names))}: extra state has no mean, {taken}"] if names else []
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{first_names(names, _MAX_LISTED)}"

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from consilience.checks import AnyArray
 from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.networks.entry_names import dense_arrays, is_extra_state, is_uninitialised
 from consilience.networks.parametrised_layers import Parametrised, copy_of_module, parts_of_module, set_hooked_weights
-from consilience.networks.state_entries import dense_arrays, is_extra_state, is_uninitialised
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.weight_parts import find_parts, unknown_parts, with_weights
 
@@ -88,12 +88,8 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 def make_template(module: nn.Module | Callable[[], nn.Module] | None) -> nn.Module | None:
     """Return the network that was handed in, or that a function makes, its initial weights drawn with seed 0.
 
-    A symmetry is proved at the initial weights, and the proof is written to files: same seed, same bytes.
-
-    Raises
-    ------
-    OptionError
-        For anything else.
+    A symmetry is proved at the initial weights, and the proof is written to files: same seed, same bytes. Raises
+    OptionError for anything else.
     """
     made: Any = module
     if module is not None and not is_module(module) and callable(module):
@@ -109,10 +105,8 @@ def make_template(module: nn.Module | Callable[[], nn.Module] | None) -> nn.Modu
 def arrays_of_module(module: nn.Module, label: str | None = None) -> dict[str, AnyArray]:
     """Return the state of a module: parameters and persistent buffers by name, not copied; no extra state.
 
-    Raises
-    ------
-    InputError
-        For entries that are no dense tensors, by the module's name in messages (default: that of its class).
+    Raises InputError for entries that are no dense tensors, by the module's name in messages (default: that of its
+    class).
     """
     return dense_arrays(module.state_dict(), type(module).__name__ if label is None else label)
 
@@ -120,10 +114,7 @@ def arrays_of_module(module: nn.Module, label: str | None = None) -> dict[str, A
 def initialised(module: nn.Module, example: Any) -> nn.Module:
     """Return a module whose lazy layers have shapes: itself, or a copy that was called on an example, with seed 0.
 
-    Raises
-    ------
-    InputError
-        For an example that it does not take.
+    Raises InputError for an example that it does not take.
     """
     lazy: list[Any] = [one for one in (*module.parameters(), *module.buffers()) if is_uninitialised(one)]
     if example is None or not lazy:
@@ -171,11 +162,9 @@ def layer_kinds(module: nn.Module) -> dict[str, str]:
                 option for option in submodule.extra_repr().split(", ") if option and not option.startswith("inplace")
             ]
         elif next(submodule.parameters(recurse=False), None) is not None:
-            options = [
-                attributes.get("nonlinearity", ""),
-                "both ways" if attributes.get("bidirectional", False) else "",
-                "batch first" if attributes.get("batch_first", False) else "",
-            ]
+            ways = "both ways" if attributes.get("bidirectional", False) else ""
+            first = "batch first" if attributes.get("batch_first", False) else ""
+            options = [attributes.get("nonlinearity", ""), ways, first]
         else:
             continue
         name = "BatchNorm" if "BatchNorm" in base.__name__ else base.__name__
@@ -205,20 +194,8 @@ def tensor_beside(values: AnyArray, tensor: Any) -> Any:
 def module_with(template: nn.Module, arrays: Mapping[str, AnyArray], symmetry: Symmetry) -> nn.Module:
     """Return a copy of a module with other arrays, its layers resized where the arrays have another width.
 
-    Parameters
-    ----------
-    template : Module
-        A module of the architecture; it is left as it is.
-    arrays : mapping of str to array
-        Every array by name; those of tied weights under one name at least. Weights of parametrised layers under their
-        own names, or under those of their parts.
-    symmetry : Symmetry
-        Which names are tied.
-
-    Raises
-    ------
-    InputError
-        When the arrays are not those of the module.
+    Arrays of tied weights, which `symmetry` knows, come under one name at least; weights of parametrised layers under
+    their own names, or under those of their parts. Raises InputError when the arrays are not those of the module.
     """
     import torch
 
@@ -273,10 +250,7 @@ def is_scripted(module: nn.Module) -> bool:
 def refuse_scripted_parts(module: nn.Module | None, label: str) -> None:
     """Raise for a TorchScript module with parts of weights, of which its code does not say how they are combined.
 
-    Raises
-    ------
-    UnsupportedError
-        Naming the weights.
+    Raises UnsupportedError, naming the weights.
     """
     if module is None or not is_scripted(module):
         return

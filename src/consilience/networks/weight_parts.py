@@ -36,21 +36,11 @@ Formula = Literal["weight_norm", "spectral_norm", "mask"]
 
 @dataclass(frozen=True)
 class SplitWeight:
-    """Parts that stand for a weight.
+    """Parts that stand for a weight."""
 
-    Parameters
-    ----------
-    parts : mapping of str to array
-        By name in the state dict.
-    note : str
-        What should be known of them; empty where nothing should.
-    is_exact : bool
-        Whether they stand for the very weight that was split, and not for the nearest one.
-    """
-
-    parts: Mapping[str, AnyArray]
-    note: str = ""
-    is_exact: bool = True
+    parts: Mapping[str, AnyArray]  # by name in the state dict
+    note: str = ""  # what should be known of them; empty where nothing should
+    is_exact: bool = True  # whether they stand for the very weight that was split, and not for the nearest one
 
 
 class PartsOfWeight(Protocol):
@@ -76,23 +66,12 @@ class PartsOfWeight(Protocol):
 
 @dataclass(frozen=True)
 class WeightParts:
-    """Parts of a weight that a formula combines.
+    """Parts of a weight that a formula combines."""
 
-    Parameters
-    ----------
-    kind : {"weight_norm", "spectral_norm", "mask"}
-        The formula.
-    name : str
-        Name of the weight.
-    names : tuple of str
-        Names of the parts: (g, v), (W', u, v) or (W', mask).
-    dim : int, optional
-        Axis of the rows of M, for spectral normalisation. Default: the axis that u and v fit.
-    """
-
-    kind: Formula
-    name: str
-    names: tuple[str, ...]
+    kind: Formula  # the formula
+    name: str  # name of the weight
+    names: tuple[str, ...]  # names of the parts: (g, v), (W', u, v) or (W', mask)
+    # Axis of the rows of M, for spectral normalisation. Default: the axis that u and v fit.
     dim: int | None = None
 
     @property
@@ -194,11 +173,6 @@ def parts_with_weight(
 def find_parts(shapes: Mapping[str, tuple[int, ...]]) -> list[WeightParts]:
     """Return the parts of weights among the arrays of a state dict, by their names and shapes.
 
-    Parameters
-    ----------
-    shapes : mapping of str to tuple of int
-        Shapes by name.
-
     Examples
     --------
     >>> [parts.name for parts in find_parts({"0.weight_g": (3, 1), "0.weight_v": (3, 2), "0.bias": (3,)})]
@@ -225,21 +199,9 @@ def plain_arrays(
 ) -> tuple[dict[str, AnyArray], tuple[PartsOfWeight, ...]]:
     """Return a state dict with weights instead of their parts, and the parts, those of parts last.
 
-    Parameters
-    ----------
-    arrays : mapping of str to array
-        A state dict.
-    label : str
-        Name of the network in messages.
-    known : sequence of PartsOfWeight, optional
-        Parts of a module of the architecture. Default: none; all are recognised by their names (`find_parts`).
-    own_names : container of str, optional
-        Names of the arrays of that module, which are no parts unless they are known as such. Default: none.
-
-    Raises
-    ------
-    InputError
-        Naming parts of which the names do not say how they are combined.
+    `label` is the network's name in messages. `known` are parts of a module of the architecture; without it all are
+    recognised by their names (`find_parts`). `own_names` are the module's arrays, no parts unless known as such. Raises
+    InputError, naming parts of which the names do not say how they are combined.
     """
     plain, found = with_known_weights(arrays, known, own_names)
     if unknown := unknown_parts(plain):

@@ -23,9 +23,9 @@ from consilience.checks import Array, is_number
 from consilience.core.caller import warn_caller
 from consilience.core.features import Features, final_model, is_pipeline
 from consilience.core.fusion import Fusion
+from consilience.core.inputs import training_state_problem
 from consilience.core.min_count import MIN_COUNT
 from consilience.core.observations import ExpectedColumns, read_observations
-from consilience.core.training_state import training_state_problem
 from consilience.drawing.words import first_names
 from consilience.errors import FileFormatError, InputError, OptionError, Problem, UnsupportedError, WithheldWarning
 from consilience.files.safetensors_file import SafetensorsFile

@@ -1,7 +1,7 @@
 """Evaluation of posteriors: a fused model and a site's own, scored on the site's data, observation by observation.
 
 Both models score the same observations, so the difference of their mean scores has a paired standard error
-(``core.paired``). Models that cannot be compared are refused with a line for each disagreement.
+(``core.scores``). Models that cannot be compared are refused with a line for each disagreement.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from consilience.core.features import Features
 from consilience.core.fusion import Fusion
 from consilience.core.inputs import NamedInput
 from consilience.core.observations import ExpectedColumns, read_observations
-from consilience.core.paired import paired_difference
-from consilience.core.scores import ScoreKind, Scores
+from consilience.core.scores import ScoreKind, Scores, paired_difference
 from consilience.errors import ConsilienceError, InputError, OptionError, Problem, UnsupportedError
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.table import adapter_of, known_adapters

@@ -21,9 +21,8 @@ from consilience.checks import AnyArray, Json
 from consilience.core.features import Features
 from consilience.errors import FileFormatError, InputError
 from consilience.families import Family, family_from_config
-from consilience.files.document import REMEDY
+from consilience.files.document import POSTERIOR, REMEDY
 from consilience.files.format import Format, TensorSpec, read_document
-from consilience.files.our_formats import POSTERIOR
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader, as_file
 from consilience.files.schemas import Chunked, Entries, FeaturesHeader, FiniteJSON, StrictModel
 from consilience.posteriors.posterior import Attached, Posterior

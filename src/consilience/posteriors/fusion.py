@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.core.details import Status
 from consilience.core.findings import findings_of
 from consilience.core.fusion import FusedInput, Fusion
 from consilience.core.kind import ensemble_is_no_file
-from consilience.core.status import Status
 from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import Block
 from consilience.drawing.plots import Chart, draw_components, draw_number

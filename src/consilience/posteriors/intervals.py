@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels, is_number
 from consilience.drawing.blocks import Block, Column, Table, text_column
-from consilience.drawing.display import Displayed
-from consilience.drawing.frames import Tabular
+from consilience.drawing.display import Displayed, Tabular
 from consilience.drawing.plots import Chart, Plotted, draw_intervals
 from consilience.drawing.words import shorten
 from consilience.errors import InputError, OptionError

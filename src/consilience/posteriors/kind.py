@@ -19,7 +19,7 @@ from consilience.core.kind import (
     refuse_parameters,
 )
 from consilience.errors import InputError, OptionError, Problem
-from consilience.files.our_formats import POSTERIOR
+from consilience.files.document import POSTERIOR
 
 if TYPE_CHECKING:
     from consilience.core.evaluation import Evaluation

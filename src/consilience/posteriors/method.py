@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels, is_number
 from consilience.core.caller import warn_caller
+from consilience.core.details import Status
 from consilience.core.methods import Options, Requirement, is_robust_option
 from consilience.core.progress import Progress, silent
 from consilience.core.robust import tolerated, too_few
 from consilience.core.robust_estimator import Robust, RobustEstimator
-from consilience.core.status import Status
 from consilience.errors import InputError, Problem, RobustWarning
 from consilience.families import Direction, FixedSide
 from consilience.families.random_effects import RandomEffectsFamily

@@ -19,8 +19,7 @@ from numpy.typing import ArrayLike
 from consilience.checks import Array, Labels
 from consilience.core.features import Features
 from consilience.core.frozen import FrozenDict
-from consilience.drawing.display import Displayed, names_in_line
-from consilience.drawing.frames import Tabular
+from consilience.drawing.display import Displayed, Tabular, names_in_line
 from consilience.drawing.plots import Chart, Plotted
 from consilience.drawing.words import format_count, shorten
 from consilience.errors import InputError

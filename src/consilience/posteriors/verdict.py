@@ -35,8 +35,7 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.core.details import LeftOut
-from consilience.core.status import Status
+from consilience.core.details import LeftOut, Status
 from consilience.core.verdict import FUSED, Verdict
 from consilience.drawing.words import all_of, first_names, shorten
 from consilience.families.evidence import EvidenceFamily

@@ -137,9 +137,8 @@ def _check_scores(adapter: Adapter, model: Any, data: Any, n_components: int) ->
     require(law, np.shape(scores.values) == (n,), f"scores have shape {np.shape(scores.values)} for {n} observations")
     require(law, np.isfinite(scores.values[scores.weights > 0]).all(), "a score is not finite")
     labels = np.asarray(scores.labels)
-    require(
-        law, ((labels >= -1) & (labels < n_components)).all(), f"components go from {labels.min()} to {labels.max()}"
-    )
+    are_valid = ((labels >= -1) & (labels < n_components)).all()
+    require(law, are_valid, f"components go from {labels.min()} to {labels.max()}")
     again = adapter.scores(model, data)
     require_equal("the same data have the same scores", again.values, scores.values, "scores", 0.0)
 

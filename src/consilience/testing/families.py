@@ -72,9 +72,8 @@ def _check_configuration(family: Family) -> None:
 
 def _check_parameters(family: Family, eta: Array) -> None:
     """Hold a family to its two other parametrisations."""
-    require_equal(
-        "from_natural inverts to_natural", family.to_natural(**family.from_natural(eta)), eta, "what comes back"
-    )
+    natural = family.to_natural(**family.from_natural(eta))
+    require_equal("from_natural inverts to_natural", natural, eta, "what comes back")
     means = family.mean_parameters(eta)
     require_equal("from_mean inverts mean_parameters", family.from_mean(means), eta, "what comes back", 1e-6)
     # Along the segment to another member, which lies in the convex domain.
@@ -99,9 +98,8 @@ def _check_divergence(family: Family, eta: Array) -> None:
     scale = float(max(np.abs(log_normalizers).max(), np.abs(inner).max(), 1.0))
     pairs = family.kl_pairs(eta, other)
     difference = float(np.abs(pairs - definition).max())
-    require(
-        law, difference <= DIVERGENCE_ROUNDING * scale, f"kl_pairs misses A(b) - A(a) - <mu, b - a> by {difference:.3g}"
-    )
+    text = f"kl_pairs misses A(b) - A(a) - <mu, b - a> by {difference:.3g}"
+    require(law, difference <= DIVERGENCE_ROUNDING * scale, text)
     require_equal("the matrix of divergences has those of its pairs", divergences, _all_pairs(family, eta), "kl", 1e-6)
     middle = 0.5 * (eta + other)
     require("the domain is convex", family.check(middle) == [], f"{family} finds fault with the mean of two members")

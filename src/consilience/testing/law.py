@@ -17,13 +17,7 @@ class BrokenLawError(AssertionError):
 
 
 def require(law: str, holds: Any, text: str) -> None:
-    """Raise unless a law holds.
-
-    Raises
-    ------
-    BrokenLawError
-        With the name of the law and what was seen.
-    """
+    """Raise BrokenLawError, with the name of the law and what was seen, unless the law holds."""
     if not holds:
         raise BrokenLawError(f"{law}: {text}")
 
@@ -31,10 +25,7 @@ def require(law: str, holds: Any, text: str) -> None:
 def require_equal(law: str, actual: ArrayLike, expected: ArrayLike, what: str, rounding: float = ROUNDING) -> None:
     """Raise unless two arrays are equal up to `rounding`, relative to the largest entry that is expected.
 
-    Raises
-    ------
-    BrokenLawError
-        With the name of the law, both shapes or the largest difference.
+    Raises BrokenLawError with the name of the law, both shapes or the largest difference.
     """
     a, b = np.asarray(actual, dtype=np.float64), np.asarray(expected, dtype=np.float64)
     require(law, a.shape == b.shape, f"{what} has shape {a.shape}, expected {b.shape}")

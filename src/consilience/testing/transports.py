@@ -76,9 +76,8 @@ def _check_measure(transport: Transport, rng: np.random.Generator) -> None:
     require(law, plan.shape == transport.receiving.shape, f"the plan has shape {plan.shape}")
     total = float(plan.sum())
     expected = 1.0 if (np.asarray(transport.labels) >= 0).any() else 0.0
-    require(
-        law, (plan >= 0).all() and abs(total - expected) < 1e-9, f"the plan has {plan.min():.3g}, {total:.3g} in all"
-    )
+    is_mass = (plan >= 0).all() and abs(total - expected) < 1e-9
+    require(law, is_mass, f"the plan has {plan.min():.3g}, {total:.3g} in all")
     costs = rng.random(plan.shape)
     require_equal("the cost is that of the plan", transport.cost(costs), (costs * plan).sum(), "cost")
     if not transport.is_soft:

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from consilience.checkpoints.methods.average import TensorAverage, TensorFisher
 from consilience.checkpoints.methods.base import TensorBlock, TensorSetting, linear
 from consilience.checkpoints.methods.slerp import SLERP
-from consilience.networks.methods.fisher.diagonal_average import MIN_TARGET_PRECISION
+from consilience.networks.methods.fisher.precision import MIN_TARGET_PRECISION
 from tests.tolerances import ROUNDING
 
 pytestmark = pytest.mark.covering(2)

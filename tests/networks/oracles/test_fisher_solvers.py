@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import consilience as cs
-from consilience.networks.methods.fisher.conjugate_gradients import conjugate_gradients
+from consilience.networks.methods.fisher.precision import conjugate_gradients
 from consilience.networks.methods.fisher.self_supervised import MIN_RELATIVE_STEP, _has_settled, stochastic_descent
 from tests.tolerances import ROOT_FINDING, ROUNDING
 

@@ -7,9 +7,15 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from consilience.networks.methods.weight_matching.coordinate_descent import improve_model
-from consilience.networks.methods.weight_matching.lazy_arrays import LazyArrays, LazyModel, RecomputedProducts
 from consilience.networks.methods.weight_matching.match import match_incoming
-from consilience.networks.methods.weight_matching.state import MatchingState, PlacedModel, has_matched_units
+from consilience.networks.methods.weight_matching.state import (
+    LazyArrays,
+    LazyModel,
+    MatchingState,
+    PlacedModel,
+    RecomputedProducts,
+    has_matched_units,
+)
 from consilience.networks.network import Network
 from consilience.networks.symmetry.transport import Injection
 from tests.networks.zoo import ZOO, traced

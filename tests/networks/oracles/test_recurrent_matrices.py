@@ -12,14 +12,14 @@ from torch import nn
 from consilience.core.progress import silent
 from consilience.matching.gromov import TransportPlan
 from consilience.networks.method import NetworkEnsemble
-from consilience.networks.methods.weight_matching.coordinate_descent import _dependent_groups
-from consilience.networks.methods.weight_matching.match import match_weights
-from consilience.networks.methods.weight_matching.recurrent_matching import (
+from consilience.networks.methods.weight_matching.coordinate_descent import (
+    _dependent_groups,
     ignored_recurrent_arrays,
     permutation_transport,
     recurrent_arrays,
     recurrent_weights,
 )
+from consilience.networks.methods.weight_matching.match import match_weights
 from consilience.networks.network import Network
 from consilience.networks.symmetry.axes import Axis, Group, Layout, Segment
 from consilience.networks.symmetry.symmetry import Symmetry

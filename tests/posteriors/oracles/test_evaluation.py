@@ -14,7 +14,7 @@ from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 from sklearn.preprocessing import scale
 
 import consilience as cs
-from consilience.core.paired import paired_difference
+from consilience.core.scores import paired_difference
 from tests.tolerances import ROUNDING
 
 WINE = load_wine()

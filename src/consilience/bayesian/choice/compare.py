@@ -44,10 +44,7 @@ class BayesianComparison(CandidateComparison):
     def teacher(self) -> Teacher:
         """The ensemble of all sites.
 
-        Raises
-        ------
-        UnsupportedError
-            Where sites describe networks that do not classify: a Bayesian network predicts classes.
+        Raises UnsupportedError where sites describe networks that do not classify: a Bayesian network predicts classes.
         """
         if self.workshop.sites.is_regression:
             raise UnsupportedError("sites describe no classes, and these networks are compared by those they predict")
@@ -70,8 +67,7 @@ class BayesianComparison(CandidateComparison):
         return 1 + len(list(self.workshop.averages()))
 
     def _made(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
-        """Yield KL-fusion and the other averages."""
-        del candidates  # none of which is fitted further
+        """Yield KL-fusion and the other averages; none of the candidates is fitted further."""
         yield self.workshop.base_candidate
         for name, make in self.workshop.averages():
             if self._is_too_late(name):

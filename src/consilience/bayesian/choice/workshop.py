@@ -22,7 +22,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from consilience.bayesian.fuse_aligned import fuse_aligned_bayesian
+import numpy as np
+
 from consilience.bayesian.fusion import BayesianFusion
 from consilience.bayesian.methods.auto import BayesianAuto
 from consilience.bayesian.methods.gaussian_average import natural_average
@@ -30,16 +31,33 @@ from consilience.bayesian.methods.kl import prior_variances
 from consilience.bayesian.methods.posterior_alignment import PosteriorAlignment
 from consilience.bayesian.shared_symmetry import BayesianNetworksWithSymmetry
 from consilience.checks import Array
+from consilience.core.progress import Progress
 from consilience.errors import UnsupportedError
 from consilience.networks.choice.candidate import Candidate, Effort
 from consilience.networks.choice.workshop import Workshop
 from consilience.networks.classes.shares import class_shares
-from consilience.networks.fuse_aligned import target_units
+from consilience.networks.fuse_aligned import NetworkArguments, fuse_aligned, target_units
 from consilience.networks.method import NetworkEnsemble, NetworkMethod
 from consilience.networks.methods.baselines import NetworkAverage
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+def fuse_aligned_bayesian(
+    models: BayesianNetworksWithSymmetry,
+    method: NetworkMethod,
+    weights: Array,
+    arguments: NetworkArguments,
+    rng: np.random.Generator,
+    progress: Progress,
+) -> BayesianFusion:
+    """Return the fusion of Bayesian networks by a method; the parameters are those of ``networks.fuse_aligned``."""
+    priors = tuple(bnn.prior for bnn in models.bnns)
+    fusion, _ = fuse_aligned(models, method, weights, arguments, rng, progress, BayesianFusion, priors=priors)
+    # Unlike plain networks, a fused Bayesian network is rebuilt as one also where nobody gave a module.
+    is_rebuilt = models.template is not None or arguments.target is not None
+    return fusion if is_rebuilt else replace(fusion, _rebuild=models.module)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,17 +136,8 @@ class BayesianWorkshop(Workshop):
     def by_precision(self, fusion: BayesianFusion, shares: Array | None = None) -> BayesianFusion:
         """Return a fusion with its matched units averaged by precision, rows of the output layer by class.
 
-        Parameters
-        ----------
-        fusion : BayesianFusion
-            Says which units are the same.
-        shares : array of shape (J, C), optional
-            Weight of each network in each row of the output layer, in the order of the call. Default: its one weight.
-
-        Raises
-        ------
-        UnsupportedError
-            With shares, for networks that do not end in a linear layer.
+        `shares` (J, C) are the weights of each network in each row of the output layer, in the order of the call.
+        Default: its one weight. Raises UnsupportedError with shares, for networks that do not end in a linear layer.
         """
         networks, rows = self.models.networks, {}
         if shares is not None:

@@ -36,10 +36,7 @@ _N_NODES = 24
 class LogNormal(nn.Module):
     """Independent log-normal posteriors of squared scales: ln a^2 ~ N(location, deviation^2).
 
-    Parameters
-    ----------
-    initial : Tensor of shape (n,)
-        Initial scales a.
+    `initial` (n,) are the initial scales a.
     """
 
     def __init__(self, initial: Tensor) -> None:
@@ -123,10 +120,7 @@ def inverse_softplus(value: float) -> float:
 class Slab(nn.Module):
     """The width c of the slab, shared by all layers, and its posterior.
 
-    Parameters
-    ----------
-    shape, rate : float
-        Parameters of the prior c^2 ~ Inv-Gamma(shape, rate), whose mode rate / (shape + 1) is the initial value.
+    The prior is c^2 ~ Inv-Gamma(shape, rate), whose mode rate / (shape + 1) is the initial value.
     """
 
     def __init__(self, shape: float, rate: float) -> None:
@@ -142,16 +136,8 @@ class Slab(nn.Module):
 class UnitScales(nn.Module):
     """Scales tau~ v of the units of one layer, and their posterior.
 
-    Parameters
-    ----------
-    units : int
-        Number of units.
-    unit_width, layer_width : float
-        Widths b_0 and b_g of the half-Cauchy priors of tau and v.
-    slab : Slab or None
-        The slab; None for the horseshoe without regularisation.
-    generator : torch.Generator
-        Draws the initial scales.
+    The half-Cauchy priors of tau and v have the widths b_0 (`unit_width`) and b_g (`layer_width`). Without a slab it is
+    the horseshoe without regularisation. `generator` draws the initial scales.
     """
 
     def __init__(
@@ -216,11 +202,6 @@ class LayerScale(nn.Module):
     """One scale kappa ~ C+(0, width) for all weights of the output layer, and its posterior.
 
     The layer's units are the classes, none of which may be switched off, so it has no horseshoe.
-
-    Parameters
-    ----------
-    width : float
-        Width of the half-Cauchy prior.
     """
 
     def __init__(self, width: float) -> None:

@@ -46,27 +46,17 @@ class FittedBNN:
 
 @dataclass(frozen=True)
 class WeightPrior:
-    """The prior of the weights, and how their posterior is converted to Gaussians.
+    """The prior of the weights, and how their posterior is converted to Gaussians."""
 
-    Parameters
-    ----------
-    variance : float
-        Variance of the Gaussian prior of every weight, without its scale.
-    horseshoe : tuple of float, optional
-        Widths b_0 and b_g of the half-Cauchy priors of the scales of units and layers. Default: None, no scales.
-    slab : tuple of float, optional
-        Shape c_a and rate c_b of the inverse gamma prior of the slab's squared width. Default: None, no regularisation.
-    matches_moments : bool
-        Whether products of weights and scales become Gaussians of the same mean and variance. Otherwise scales are
-        taken at their means.
-    prune : float, optional
-        Units whose scale is below this share of the largest of their layer are removed. Default: None, all are kept.
-    """
-
-    variance: float
+    variance: float  # variance of the Gaussian prior of every weight, without its scale
+    # Widths b_0 and b_g of the half-Cauchy priors of the scales of units and layers. Default: None, no scales.
     horseshoe: tuple[float, float] | None = None
+    # Shape c_a and rate c_b of the inverse gamma prior of the slab's squared width. Default: None, no regularisation.
     slab: tuple[float, float] | None = None
+    # Whether products of weights and scales become Gaussians of the same mean and variance. Otherwise scales are taken
+    # at their means.
     matches_moments: bool = False
+    # Units whose scale is below this share of the largest of their layer are removed. Default: None, all are kept.
     prune: float | None = None
 
 

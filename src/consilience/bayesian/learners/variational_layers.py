@@ -41,22 +41,10 @@ Chosen by hand; far below the variance of any weight."""
 class VariationalLayer(nn.Module):
     """A layer with a Gaussian for each of its parameters, and a scale for each of its units where it has one.
 
-    Parameters
-    ----------
-    layer : torch.nn.Module
-        The layer. Shapes of its parameters are used; their values only for layers that are neither linear nor
-        convolutions.
-    estimator : {"local", "weights"}
-        Whether pre-activations or weights are drawn.
-    prior_variance : float
-        Variance of the parameters' Gaussian prior, without their scale.
-    deviation : float
-        Initial standard deviation of every parameter.
-    scales : UnitScales or LayerScale or None
-        Scales of the units; None for a layer without.
-    generator : torch.Generator
-        Draws the initial means of linear layers and convolutions, N(0, 2 / fan-in) (He et al. 2015); their biases start
-        at zero.
+    `layer` gives shapes; its values are used only for layers that are neither linear nor convolutions. `estimator` says
+    whether pre-activations ("local") or weights ("weights") are drawn. `prior_variance` is that of the parameters
+    without their scale, `deviation` the initial one of every parameter. `generator` draws the initial means of linear
+    layers and convolutions, N(0, 2 / fan-in) (He et al. 2015); their biases start at zero.
     """
 
     def __init__(
@@ -130,10 +118,7 @@ class VariationalLayer(nn.Module):
     def gaussians(self, match_moments: bool) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Yield name, mean and variance of every parameter, scales multiplied in.
 
-        Parameters
-        ----------
-        match_moments : bool
-            Whether to match the first two moments of the products with scales, instead of taking scales at their means.
+        The first two moments of the products with scales are matched, or scales taken at their means.
         """
         with torch.no_grad():
             first = second = None
@@ -156,10 +141,7 @@ class VariationalLayer(nn.Module):
 def parameter_layers(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return the layers that have parameters, by path, in order.
 
-    Raises
-    ------
-    UnsupportedError
-        For tied parameters, parameters outside of layers, and normalisation over the batch.
+    Raises UnsupportedError for tied parameters, parameters outside of layers, and normalisation over the batch.
     """
     layers: list[tuple[str, nn.Module]] = []
     first_names: dict[int, str] = {}  # of each parameter, by identity

@@ -48,14 +48,7 @@ by hand; nobody has measured other values."""
 class VariationalModule(nn.Module):
     """A module with all of its layers replaced by variational ones.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The module; its layers are replaced in place.
-    learner : VariationalBNN
-        Estimator, prior and initial deviations.
-    generator : torch.Generator
-        Draws initial means and scales.
+    Layers are replaced in place; `generator` draws initial means and scales.
     """
 
     def __init__(self, module: nn.Module, learner: VariationalBNN, generator: torch.Generator) -> None:
@@ -169,10 +162,7 @@ def _checked_device(name: str) -> torch.device:
 def _require_single_calls(model: VariationalModule, inputs: Tensor) -> None:
     """Raise unless every layer is called once, with one tensor.
 
-    Raises
-    ------
-    UnsupportedError
-        Naming the layers.
+    Raises UnsupportedError, naming the layers.
     """
     n_calls = dict.fromkeys(model.layers, 0)
 
@@ -324,20 +314,8 @@ def _prune_units(
 ) -> BayesianNetwork:
     """Return a network without the units that are switched off in every layer that computes them.
 
-    Parameters
-    ----------
-    posterior : BayesianNetwork
-        The network, with a module.
-    scales : mapping of str to array of shape (units,)
-        By layer, the scale of every unit.
-    min_ratio : float
-        Scale below which a unit is switched off, relative to the largest of its layer.
-    example : Tensor
-        Inputs with which the module is traced.
-
-    Notes
-    -----
-    Groups that a layer without scales writes too, such as a normalisation, keep all units.
+    `scales` (units,) are by layer; a unit is switched off below `min_ratio` of the largest of its layer. Groups that a
+    layer without scales writes too, such as a normalisation, keep all units. `example` is for tracing.
     """
     assert posterior.module is not None  # noqa: S101  (narrows the type)
     symmetry = symmetry_of(posterior.module, example)

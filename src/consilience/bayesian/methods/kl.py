@@ -28,9 +28,9 @@ import numpy as np
 from consilience.bayesian.gaussian_arrays import DEVIATION, is_deviation
 from consilience.bayesian.methods.gaussian_average import Lacking, Outgoing, natural_average, natural_parameters
 from consilience.checks import Array, Labels, is_count, is_number
+from consilience.core.details import Status
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
-from consilience.core.status import Status
 from consilience.errors import Problem
 from consilience.families import DiagonalGaussian
 from consilience.matching.assignment import Openings
@@ -201,10 +201,7 @@ class KLNetworkFusion(NetworkMethod):
     ) -> tuple[Labels, list[float], bool, GroupDetails]:
         """Return labels (L,) of all units of a group, the objective after each sweep, whether it converged, and lambda.
 
-        Parameters
-        ----------
-        natural : sequence of arrays of shape (k_j, 2 F)
-            Natural parameters of the units of every network; L is the sum of all k_j.
+        `natural` are the natural parameters (k_j, 2 F) of the units of every network; L is the sum of all k_j.
         """
         sizes = [len(rows) for rows in natural]
         offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])  # (J + 1,)
@@ -245,19 +242,9 @@ def unit_natural_parameters(
 ) -> Array:
     """Return the natural parameters (m / v, -1 / (2 v)) of the weights of each unit of a group: (k, 2 F).
 
-    Parameters
-    ----------
-    network : Network
-        A Gaussian network.
-    group : str
-        The group.
-    places : sequence of Place
-        Places of its units in arrays of means; the other axes there belong to groups that have been matched.
-    transports : mapping of str to Transport
-        By group matched before, the transport of this network's units. Weights from fused units that this network
-        lacks take the prior's factor N(0, v).
-    priors : mapping of str to float
-        Prior variance v by name of the parameter.
+    `places` are those of the units in arrays of means; the other axes there belong to groups that have been matched,
+    whose `transports` are given. Weights from fused units that this network lacks take the prior's factor N(0, v), v by
+    name of the parameter in `priors`.
     """
     linear, precision = [], []  # (k, F_place) each: m / v and 1 / v
     for place in places:

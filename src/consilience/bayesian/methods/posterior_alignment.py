@@ -46,9 +46,9 @@ from consilience.bayesian.gaussian_arrays import (
     without_deviations,
 )
 from consilience.checks import AnyArray, is_count, is_number
+from consilience.core.details import Status
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
-from consilience.core.status import Status
 from consilience.networks.details import Distances, NetworkDetails
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.networks.methods.weight_matching.coordinate_descent import descend
@@ -57,9 +57,8 @@ from consilience.networks.methods.weight_matching.products import AssignmentGain
 from consilience.networks.methods.weight_matching.state import MatchingState
 from consilience.networks.network import Network
 from consilience.networks.symmetry.axes import Place
-from consilience.networks.symmetry.scaling import shared_groups
 from consilience.networks.symmetry.transport import Injection, Transport
-from consilience.networks.symmetry.unit_rows import unit_rows
+from consilience.networks.symmetry.unit_rows import shared_groups, unit_rows
 
 _MIN_RELATIVE_GAIN = 1e-13
 """Gain of a move, relative to the objective's scale, below which it is rounding: some hundred units in the last place

@@ -63,21 +63,11 @@ _POINT = "give a pair of dicts (means, log-variances) in which parameters that a
 
 @dataclass(frozen=True)
 class ArrayRole:
-    """Role of an array in a Gaussian, by its name.
+    """Role of an array in a Gaussian, by its name."""
 
-    Parameters
-    ----------
-    parameter : str
-        Name of the parameter.
-    form : VarianceForm or None
-        Parametrisation of its variances; None for an array of means.
-    partner : str
-        Expected name of the array of variances for means, and of means for variances.
-    """
-
-    parameter: str
-    form: VarianceForm | None
-    partner: str
+    parameter: str  # name of the parameter
+    form: VarianceForm | None  # parametrisation of its variances; None for an array of means
+    partner: str  # expected name of the array of variances for means, and of means for variances
 
 
 def array_role(name: str) -> ArrayRole | None:
@@ -196,10 +186,7 @@ def write_flat(bnn: BayesianNetwork, like: Any) -> dict[str, AnyArray]:
 def read_pair(model: Any, module: nn.Module | None, name: str) -> BayesianNetwork:
     """Return the Bayesian network of a pair of dicts: means and log-variances.
 
-    Raises
-    ------
-    InputError
-        When all log-variances are positive, as if they were variances.
+    Raises InputError when all log-variances are positive, as if they were variances.
     """
     _require_arrays(name, *model)
     means, spreads = model
@@ -217,7 +204,11 @@ def read_pair(model: Any, module: nn.Module | None, name: str) -> BayesianNetwor
     }
     spread_arrays = [gaussian.spread for gaussian in parameters.values()]
     # A posterior of which every weight has a variance above 1 is surely a mistake: these are variances, not logarithms.
-    if parameters and not problems and all(float(values.min()) > 0 for values in spread_arrays if _has_values(values)):
+    if (
+        parameters
+        and not problems
+        and all(float(values.min()) > 0 for values in spread_arrays if 0 not in values.shape)
+    ):
         remedy = (
             "give (means, log-variances), or one dict whose "
             f"names say it, such as {next(iter(means))}.mean and {next(iter(means))}.variance"
@@ -246,7 +237,3 @@ def _is_ignored(name: str) -> bool:
     """Return whether a name is of noise, a prior or running statistics, which are no part of the posterior."""
     last = name.rpartition(".")[2]
     return last.startswith(("eps_", "prior_")) or last in _BUFFERS
-
-
-def _has_values(values: AnyArray) -> bool:
-    return 0 not in values.shape

@@ -34,21 +34,12 @@ _MAX_NAMES = 5
 
 @dataclass(frozen=True)
 class VarianceForm:
-    """A parametrisation of variances.
+    """A parametrisation of variances."""
 
-    Parameters
-    ----------
-    word : str
-        Name of its values in messages.
-    decode : callable
-        Variances from values in this form. A negative deviation gives a negative variance, so that it is refused.
-    encode : callable
-        Values in this form from variances.
-    """
-
-    word: str
+    word: str  # name of its values in messages
+    # Variances from values in this form. A negative deviation gives a negative variance, so that it is refused.
     decode: Callable[[AnyArray], AnyArray]
-    encode: Callable[[AnyArray], AnyArray]
+    encode: Callable[[AnyArray], AnyArray]  # values in this form from variances
 
 
 def _log(values: AnyArray) -> AnyArray:
@@ -75,21 +66,13 @@ RHO = VarianceForm("rho", _softplus_squared, _rho)
 
 @dataclass(frozen=True)
 class GaussianParameter:
-    """The Gaussian of one parameter, in the library's form and under the names that its user knows.
+    """The Gaussian of one parameter, in the library's form and under the names that its user knows."""
 
-    Parameters
-    ----------
-    mean, spread : array
-        Means, and values that give the variances, of the parameter's shape.
-    form : VarianceForm
-        Parametrisation of `spread`.
-    mean_name, spread_name : str
-        Names of both in messages.
-    """
-
+    # Means, and values that give the variances, of the parameter's shape.
     mean: AnyArray
     spread: AnyArray
-    form: VarianceForm
+    form: VarianceForm  # parametrisation of `spread`
+    # Names of both in messages.
     mean_name: str
     spread_name: str
 
@@ -138,25 +121,9 @@ def build_network(
 ) -> BayesianNetwork:
     """Return the Bayesian network of the Gaussians of its parameters.
 
-    Parameters
-    ----------
-    parameters : mapping of str to GaussianParameter
-        By name of the module's parameter.
-    module : torch.nn.Module or None
-        A module of the architecture; None where there is none.
-    name : str
-        Name of the network in messages.
-    prior_variances : float or mapping of str to float, optional
-        As BayesianNetwork takes them.
-    problems : tuple of str
-        Problems that the caller knows already, to be raised with the others.
-    reports_missing : bool
-        Whether a parameter of the module without a Gaussian is a problem that `problems` does not have yet.
-
-    Raises
-    ------
-    InputError
-        Naming every problem by the tensors that the user knows.
+    `parameters` are by name of the module's. `problems` that the caller knows already are raised with the others;
+    `reports_missing` says whether a parameter without a Gaussian is one that they do not have yet. Raises InputError,
+    naming every problem by the tensors that the user knows.
     """
     all_problems = [*problems, *(line for gaussian in parameters.values() for line in gaussian.problems(name))]
     if module is not None:
@@ -210,12 +177,8 @@ def with_buffers(module: nn.Module, arrays: Mapping[str, AnyArray]) -> nn.Module
 def require_same_parameters(bnn: BayesianNetwork, shapes: Mapping[str, tuple[int, ...]], what: str) -> None:
     """Raise unless the parameters of a Bayesian network are those of a model of another library.
 
-    Raises
-    ------
-    InputError
-        When names differ.
-    UnsupportedError
-        When shapes differ: a network of another width needs a model built for that width.
+    Raises InputError when names differ. Raises UnsupportedError when shapes differ: a network of another width needs a
+    model built for that width.
     """
     if unmatched := sorted(set(bnn.means) ^ set(shapes)):
         text = f"cannot be written like {what}: {join_names(unmatched)}: in one of them only"

@@ -41,21 +41,11 @@ _METRIC_NAMES = {
 
 @dataclass(frozen=True)
 class UnitSharing:
-    """Numbers of fused units of a group by how many of the sites have them.
+    """Numbers of fused units of a group by how many of the sites have them."""
 
-    Parameters
-    ----------
-    group : str
-        Name of the group.
-    units : int
-        Number of its fused units.
-    by_sites : tuple of int, of length J
-        Numbers of fused units that 1, 2, ..., J of the sites have.
-    """
-
-    group: str
-    units: int
-    by_sites: tuple[int, ...]
+    group: str  # name of the group
+    units: int  # number of its fused units
+    by_sites: tuple[int, ...]  # (J,), numbers of fused units that 1, 2, ..., J of the sites have
 
     @property
     def by_all(self) -> bool:
@@ -87,17 +77,10 @@ class GaussianLayer:
 
 @dataclass(frozen=True)
 class ReferenceDistances:
-    """Distances of the posteriors from the reference's.
+    """Distances of the posteriors from the reference's."""
 
-    Parameters
-    ----------
-    metric : str
-        What is measured, in words.
-    rows : tuple of (name, float, float)
-        Distance in every parameter, before and after alignment.
-    """
-
-    metric: str
+    metric: str  # what is measured, in words
+    # (name, float, float): Distance in every parameter, before and after alignment.
     rows: tuple[tuple[str, float, float], ...]
 
     @property
@@ -108,22 +91,13 @@ class ReferenceDistances:
 
 @dataclass(frozen=True)
 class Picture:
-    """An image with its predicted and its true class, and the predictive entropy.
+    """An image with its predicted and its true class, and the predictive entropy."""
 
-    Parameters
-    ----------
-    shades : ndarray of shape (h, w)
-        Shade of every pixel.
-    predicted, label : int
-        Most probable class, and true class.
-    entropy : float
-        PredictiveScores entropy in nats.
-    """
-
-    shades: Labels
+    shades: Labels  # (h, w), shade of every pixel
+    # Most probable class, and true class.
     predicted: int
     label: int
-    entropy: float
+    entropy: float  # predictive entropy in nats
 
 
 @dataclass(frozen=True)
@@ -138,21 +112,7 @@ class Gallery:
 
 @dataclass(frozen=True)
 class BayesianContent(NetworkContent):
-    """Everything the report shows of a fusion of Bayesian networks; further parameters are those of `NetworkContent`.
-
-    Parameters
-    ----------
-    sharing : tuple of UnitSharing
-        By group, how many sites have a unit.
-    gaussian_layers : tuple of GaussianLayer
-        How far apart means and deviations are, by layer.
-    distances : ReferenceDistances or None
-        Distances before and after alignment, where the method aligns posteriors.
-    predictions : mapping of str to PredictiveScores
-        Scores of predictive probabilities by model.
-    galleries : tuple of Gallery
-        Images that a model is most and least certain of.
-    """
+    """Everything the report shows of a fusion of Bayesian networks, beside what `NetworkContent` has."""
 
     noun: ClassVar[str] = "Bayesian network"
     parameter_note: ClassVar[str] = ", each with a mean and a variance"
@@ -164,11 +124,13 @@ class BayesianContent(NetworkContent):
         "deviations of all arrays that touch the group, as a share of their mean square"
     )
 
-    sharing: tuple[UnitSharing, ...] = ()
-    gaussian_layers: tuple[GaussianLayer, ...] = ()
+    sharing: tuple[UnitSharing, ...] = ()  # by group, how many sites have a unit
+    gaussian_layers: tuple[GaussianLayer, ...] = ()  # how far apart means and deviations are, by layer
+    # Distances before and after alignment, where the method aligns posteriors.
     distances: ReferenceDistances | None = None
+    # Scores of predictive probabilities by model.
     predictions: Mapping[str, PredictiveScores] = field(default_factory=dict)
-    galleries: tuple[Gallery, ...] = ()
+    galleries: tuple[Gallery, ...] = ()  # images that a model is most and least certain of
 
     @property
     def all_shared(self) -> bool:
@@ -207,14 +169,8 @@ def _common_count(counts: set[int]) -> int | None:
 def bayesian_content(content: NetworkContent, shown: ShownNetworks, **added_parts: Any) -> BayesianContent:
     """Return the content of a page about Bayesian networks, from that about their Gaussian networks.
 
-    Parameters
-    ----------
-    content : NetworkContent
-        The content of the Gaussian networks, in which every weight is two parameters.
-    shown : ShownNetworks
-        What it was made of.
-    **added_parts
-        Further fields of `BayesianContent`.
+    In `content` every weight is two parameters; `shown` is what it was made of, `added_parts` are further fields of
+    `BayesianContent`.
     """
     result: Mapping[str, Any] = shown.record["result"]
     matched = shown.matched
@@ -284,12 +240,7 @@ def gaussian_layers_of(
 ) -> tuple[GaussianLayer, ...]:
     """Return how far apart means and deviations of every layer are.
 
-    Parameters
-    ----------
-    networks, weights, transports
-        As for `layers_of`.
-    is_matched : bool, optional
-        Whether the transports are those of a matching; otherwise distances after it are left out. Default: True.
+    Distances after a matching are left out where the transports are of none (`is_matched` false).
     """
     means, deviations = (
         layers_of([_means_or_deviations(means_layer, deviations) for means_layer in networks], weights, transports)

@@ -29,36 +29,19 @@ _TILE_SIZE, _GAP, _CAPTION_HEIGHT = 66.0, 12.0, 40.0
 def galleries_of(images: object, predictions: Mapping[str, PredictiveScores]) -> tuple[Gallery, ...]:
     """Return the images that models are most and least certain of.
 
-    Parameters
-    ----------
-    images : mapping of str to array_like of shape (n, h, w)
-        By model, the images that its predictions are of, in their order.
-    predictions : mapping of str to PredictiveScores
-        Predictions of the images, by model.
-
-    Raises
-    ------
-    InputError
-        For images of no model whose predictions are known, of another number, or of another form.
+    `images` (n, h, w) are by model those that its predictions are of, in their order. Raises InputError for images of
+    no model whose predictions are known, of another number, or of another form.
     """
     if images is None:
         return ()
     if not isinstance(images, Mapping):
-        raise InputError(
-            "images",
-            f"expected arrays (n, h, w) by name of the model, found {type(images).__name__}",
-            "write {'fused': ...}",
-            "E-TYPE",
-        )
+        text = f"expected arrays (n, h, w) by name of the model, found {type(images).__name__}"
+        raise InputError("images", text, "write {'fused': ...}", "E-TYPE")
     galleries = []
     for name, pixels in images.items():
         if name not in predictions:
-            raise InputError(
-                "images",
-                f"nothing is said of those of {name!r}",
-                "give its predictions under the same name",
-                "E-NEEDED",
-            )
+            remedy = "give its predictions under the same name"
+            raise InputError("images", f"nothing is said of those of {name!r}", remedy, "E-NEEDED")
         scores = predictions[name]
         shades = _pixel_shades(pixels, scores.observations, f"images of {name!r}")
         order = np.argsort(scores.entropies, kind="stable").tolist()
@@ -81,18 +64,11 @@ def _pixel_shades(pixel_values: Any, n_images: int, argument: str) -> Labels:
     except (TypeError, ValueError) as error:
         raise InputError(argument, "expected numbers (n, h, w)", code="E-TYPE") from error
     if pixels.ndim != 3 or len(pixels) != n_images or 0 in pixels.shape:
-        raise InputError(
-            argument,
-            f"expected an array ({n_images}, h, w), one image for each input, found {pixels.shape}",
-            code="E-SHAPE",
-        )
+        text = f"expected an array ({n_images}, h, w), one image for each input, found {pixels.shape}"
+        raise InputError(argument, text, code="E-SHAPE")
     if max(pixels.shape[1:]) > MAX_PIXELS:
-        raise InputError(
-            argument,
-            f"have {pixels.shape[1]} × {pixels.shape[2]} pixels, at most {MAX_PIXELS} × {MAX_PIXELS} can be shown",
-            "give smaller ones",
-            "E-SHAPE",
-        )
+        text = f"have {pixels.shape[1]} × {pixels.shape[2]} pixels, at most {MAX_PIXELS} × {MAX_PIXELS} can be shown"
+        raise InputError(argument, text, "give smaller ones", "E-SHAPE")
     if not np.isfinite(pixels).all():
         raise InputError(argument, "have NaN or infinite values", code="E-NUMBER")
     low, high = float(pixels.min()), float(pixels.max())

@@ -221,17 +221,8 @@ def reliability_figure(predictions: Mapping[str, PredictiveScores]) -> Markup:
 def class_entropy_figure(predictions: Mapping[str, PredictiveScores], outside: bool) -> Markup | None:
     """Return the entropies of every class, minus the mean of all inputs inside: means, and quartiles as strokes.
 
-    Parameters
-    ----------
-    predictions : mapping of str to PredictiveScores
-        Scores by model.
-    outside : bool
-        Whether of inputs from outside the training distribution; of those without classes all together.
-
-    Returns
-    -------
-    Markup or None
-        The figure; None where no model has such entropies.
+    None where no model has such entropies. `outside`: of inputs from outside the training distribution, those without
+    classes all together.
     """
     drawn = {
         name: (scores, entropies)

@@ -149,16 +149,8 @@ def merged_config(
 ) -> dict[str, Json]:
     """Return the configuration of a merged adapter: alpha = r, so that its factors are taken as they are.
 
-    Parameters
-    ----------
-    configs : sequence of J mappings
-        The adapters' configurations.
-    modules : sequence of J sequences of str
-        Names of the modules that each adapter changes, without the prefix of peft.
-    ranks : mapping of str to int
-        Rank of each module of the merged adapter.
-    lora_bias : bool
-        Whether its factors B have biases. Default: False.
+    `modules` are those that each adapter changes, without the prefix of peft; `ranks` are those of the merged adapter's
+    modules, whose factors B have biases where `lora_bias`.
     """
     most_common = max(set(ranks.values()), key=lambda rank: (list(ranks.values()).count(rank), rank))
     # Longest names first: peft takes the first pattern that ends a name, and "layer" ends "encoder.layer" too.

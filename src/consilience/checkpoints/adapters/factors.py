@@ -38,24 +38,13 @@ _FACTOR = re.compile(rf"(?P<module>.+)\.(?P<part>{'|'.join(map(re.escape, (*A_NA
 
 @dataclass(frozen=True, eq=False)
 class LowRankAdapter:
-    """An adapter of which only the header and the configuration have been read.
+    """An adapter of which only the header and the configuration have been read."""
 
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-        The file, with the adapter's configuration.
-    factors : mapping of str to mapping of str to str
-        Names of the tensors of every module, by module (without the prefix of peft) and part.
-    others : tuple of str
-        Tensors that are no factors: modules that were trained as a whole, biases, the base's own.
-    unknown : tuple of str
-        Parts of adapters that stacking does not know, such as magnitudes.
-    """
-
-    checkpoint: Checkpoint
+    checkpoint: Checkpoint  # the file, with the adapter's configuration
+    # Names of the tensors of every module, by module (without the prefix of peft) and part.
     factors: Mapping[str, Mapping[str, str]]
-    others: tuple[str, ...]
-    unknown: tuple[str, ...]
+    others: tuple[str, ...]  # tensors that are no factors: modules that were trained as a whole, biases, the base's own
+    unknown: tuple[str, ...]  # parts of adapters that stacking does not know, such as magnitudes
 
     @property
     def name(self) -> str:
@@ -142,12 +131,7 @@ def squared_change(a: Floats, b: Floats, rounded_a: Floats, rounded_b: Floats) -
 
     B' A' - B A = (B' - B) A' + B (A' - A), a product of factors again, so that neither matrix is formed.
 
-    Parameters
-    ----------
-    a, rounded_a : arrays of shape (r, ...)
-        A before and after rounding.
-    b, rounded_b : arrays of shape (outputs, r, ...)
-        B before and after rounding.
+    A is (r, ...) and B is (outputs, r, ...).
     """
     a, rounded_a = (np.reshape(one, (len(one), -1)) for one in (a, rounded_a))  # (r, inputs)
     b, rounded_b = (np.reshape(one, (len(one), a.shape[0])) for one in (b, rounded_b))  # (outputs, r)

@@ -40,11 +40,19 @@ from consilience.checkpoints.card import merge_provenance, model_card
 from consilience.checkpoints.folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_folder, open_adapter
 from consilience.checkpoints.header import StoredTensor
 from consilience.checkpoints.inputs import MergeInputs, locate_tensor
-from consilience.checkpoints.journal import PROVENANCE, PartialOutput, merge_identity, open_partial_output, publish
 from consilience.checkpoints.methods.average import TensorAverage
 from consilience.checkpoints.methods.task_vectors import TaskArithmetic
 from consilience.checkpoints.numbers import FLOAT_TYPES, Floats
-from consilience.checkpoints.output import as_json, copy_companions_of, refuse_full_disk
+from consilience.checkpoints.output import (
+    PROVENANCE,
+    PartialOutput,
+    as_json,
+    copy_companions_of,
+    merge_identity,
+    open_partial_output,
+    publish,
+    refuse_full_disk,
+)
 from consilience.checkpoints.plan import MergePlan, OutputShard, TensorTask, Treatment, assign_shards
 from consilience.checkpoints.request import SINGLE_FILE_SUFFIX, MergeRequest
 from consilience.checkpoints.run import FinishedMerge
@@ -63,36 +71,19 @@ _MERGE_INTO_BASE = "merge each adapter into its base first (merge_and_unload of 
 
 @dataclass(frozen=True, eq=False)
 class PreparedAdapters:
-    """A merge of adapters whose headers have been read and checked.
+    """A merge of adapters whose headers have been read and checked."""
 
-    Parameters
-    ----------
-    request : MergeRequest
-        The request.
-    adapters : tuple of J adapters
-        The adapters.
-    weights : tuple of J floats
-        What each product is multiplied by, beside its own scale.
-    ranks : mapping of str to int
-        Rank of every module of the output.
-    plan : MergePlan
-        What is written.
-    """
-
-    request: MergeRequest
-    adapters: tuple[LowRankAdapter, ...]
-    weights: tuple[float, ...]
-    ranks: dict[str, int]
-    plan: MergePlan
+    request: MergeRequest  # the request
+    adapters: tuple[LowRankAdapter, ...]  # (J,), the adapters
+    weights: tuple[float, ...]  # (J,), what each product is multiplied by, beside its own scale
+    ranks: dict[str, int]  # rank of every module of the output
+    plan: MergePlan  # what is written
 
 
 def are_adapters(request: MergeRequest) -> bool:
     """Return whether a merge is one of adapters.
 
-    Raises
-    ------
-    InputError
-        For adapters beside whole models, naming them.
+    Raises InputError for adapters beside whole models, naming them.
     """
     paths = [*request.models, *(() if request.base is None else (request.base,))]
     adapters = [path for path in paths if adapter_folder(path) is not None]
@@ -107,12 +98,8 @@ def are_adapters(request: MergeRequest) -> bool:
 def prepare_adapters(request: MergeRequest, output: Path) -> PreparedAdapters:
     """Return what a merge of adapters will do, from headers and configurations alone.
 
-    Raises
-    ------
-    InputError
-        With everything that keeps the adapters from being stacked.
-    OptionError
-        For methods and options that are not for adapters.
+    Raises InputError with everything that keeps the adapters from being stacked. Raises OptionError for methods and
+    options that are not for adapters.
     """
     _refuse_options(request, output)
     signed = request.method.signed
@@ -329,10 +316,7 @@ def _bias_name(adapters: Sequence[LowRankAdapter], b_name: str) -> str | None:
 def run_adapters(prepared: PreparedAdapters, output: Path, progress: Progress) -> FinishedMerge:
     """Stack the adapters, and put the whole folder in the output's place.
 
-    Raises
-    ------
-    InputError
-        For values that are not finite or that the type of the output cannot hold, and files that changed.
+    Raises InputError for values that are not finite or that the type of the output cannot hold, and files that changed.
     """
     request, plan = prepared.request, prepared.plan
     inputs = MergeInputs(tuple(adapter.checkpoint for adapter in prepared.adapters))

@@ -34,24 +34,12 @@ Facts = Mapping[str, float]
 
 @dataclass(frozen=True)
 class TensorSetting:
-    """What is the same for all blocks of a tensor.
+    """What is the same for all blocks of a tensor."""
 
-    Parameters
-    ----------
-    tensor : str
-        Name of the tensor.
-    size : int
-        Number of its entries.
-    weights : tuple of float, of length J
-        Weight of each of the J models as the user gave it; not all zero.
-    seed : int, optional
-        Seed of random choices. Default: 0.
-    """
-
-    tensor: str
-    size: int
-    weights: tuple[float, ...]
-    seed: int = 0
+    tensor: str  # name of the tensor
+    size: int  # number of its entries
+    weights: tuple[float, ...]  # (J,), weight of each of the J models as the user gave it; not all zero
+    seed: int = 0  # seed of random choices
 
     @property
     def normalised_weights(self) -> tuple[float, ...]:
@@ -62,23 +50,13 @@ class TensorSetting:
 
 @dataclass(frozen=True, eq=False)
 class TensorBlock:
-    """The same entries of one tensor in all models.
+    """The same entries of one tensor in all models."""
 
-    Parameters
-    ----------
-    number : int
-        Number of the block in the tensor, from 0.
-    models : sequence of J arrays of shape (n,)
-        Values of the models, all in float32 or all in float64. Methods may overwrite them.
-    base : array of shape (n,), optional
-        Values of the common start. Default: None, for methods without one.
-    information : sequence of J arrays of shape (n,), optional
-        Fisher diagonals of the models. Default: empty, for methods and tensors without.
-    """
-
-    number: int
+    number: int  # number of the block in the tensor, from 0
+    # J of (n,): Values of the models, all in float32 or all in float64. Methods may overwrite them.
     models: Sequence[Floats]
-    base: Floats | None = None
+    base: Floats | None = None  # (n,), values of the common start. Default: None, for methods without one.
+    # J of (n,): Fisher diagonals of the models. Default: empty, for methods and tensors without.
     information: Sequence[Floats] = ()
 
 
@@ -125,16 +103,7 @@ class TensorMethod(Options, ABC):
     def survey(self, number: int, block: TensorBlock, setting: TensorSetting, facts: Facts) -> NDArray[Any]:
         """Return the statistic of a block in a pass; the statistics of all blocks are added up in their order.
 
-        Parameters
-        ----------
-        number : int
-            Number of the pass, from 0.
-        block : TensorBlock
-            The entries.
-        setting : TensorSetting
-            What is the same for all blocks.
-        facts : mapping of str to float
-            What earlier passes have found out.
+        `facts` are what earlier passes have found out; passes are numbered from 0.
         """
         raise AssertionError(f"{self.name} has no survey {number}")
 

@@ -37,18 +37,12 @@ N_UPPER = 2 ** (31 - LOWER_BITS)
 
 @dataclass(frozen=True)
 class TaskVectorMethod(TensorMethod):
-    """A method that combines task vectors, the changes of a common start.
-
-    Parameters
-    ----------
-    scaling : float
-        lambda: the factor of the combined change. Default: 1.
-    """
+    """A method that combines task vectors, the changes of a common start."""
 
     needs_base: ClassVar[bool] = True
     needs: ClassVar[str] = "checkpoints trained from one start, and that start as the base"
 
-    scaling: float = 1.0
+    scaling: float = 1.0  # lambda: the factor of the combined change
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
@@ -132,7 +126,7 @@ class TIES(TaskVectorMethod):
     @property
     def surveys(self) -> int:
         """Two passes, a histogram of magnitudes each, find the thresholds; none where all entries are kept."""
-        return 0 if _is_all_kept(self.density) else 2
+        return 0 if all(value == 1.0 for value in _density_of_each(self.density, 1)) else 2
 
     def survey(self, number: int, block: TensorBlock, setting: TensorSetting, facts: Facts) -> NDArray[Any]:
         """Return a histogram of the magnitudes of each task vector.
@@ -247,10 +241,6 @@ def _are_densities(density: Any) -> bool:
     """Whether an option is a fraction above 0, or a list of such."""
     values = density if isinstance(density, list | tuple) and density else [density]
     return all(is_number(value) and 0 < value <= 1 for value in values)
-
-
-def _is_all_kept(density: float | Sequence[float]) -> bool:
-    return all(value == 1.0 for value in _density_of_each(density, 1))
 
 
 def _density_of_each(density: float | Sequence[float], count: int) -> list[float]:

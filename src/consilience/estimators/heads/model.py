@@ -11,7 +11,7 @@ from scipy.special import log_softmax
 from scipy.stats import t as student_t
 
 from consilience.checks import Array
-from consilience.core.paired import LEVEL
+from consilience.core.scores import LEVEL
 from consilience.errors import InputError, UnsupportedError
 from consilience.estimators.heads.feature_maps import FeatureMap, as_rows, frozen, parsed_record
 from consilience.files.labelled_arrays import read_labelled_arrays

@@ -16,10 +16,9 @@ import numpy as np
 from scipy.special import chdtrc, ndtri, stdtrit
 
 from consilience.checks import Array, is_number
-from consilience.core.paired import LEVEL
+from consilience.core.scores import LEVEL
 from consilience.core.verdict import Verdict
-from consilience.drawing.display import Displayed, names_in_line
-from consilience.drawing.frames import Tabular
+from consilience.drawing.display import Displayed, Tabular, names_in_line
 from consilience.drawing.plots import Chart, Plotted, draw_intervals
 from consilience.drawing.words import format_count, printable, shorten
 from consilience.errors import OptionError

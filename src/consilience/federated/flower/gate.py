@@ -37,14 +37,8 @@ _MAX_UNKNOWN_KEYS = 20
 class FleetGate:
     """Passes on the requests of sites, up to a quota for each key, and notes keys that are not registered.
 
-    Parameters
-    ----------
-    app : ASGI application
-        Flower's SuperLink.
-    quota : int
-        Bytes that one key may send in all.
-    spool : Path
-        The folder of the round: unknown keys are noted in it, as folders beside those of sites.
+    `app` is Flower's SuperLink; one key may send `quota` bytes in all. Unknown keys are noted in `spool`, the folder of
+    the round, as folders beside those of sites.
     """
 
     def __init__(self, app: Any, quota: int, spool: Path) -> None:

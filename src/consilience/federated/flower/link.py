@@ -63,14 +63,7 @@ _PUBLISHED = re.compile(
 class FlowerLink:
     """The server's end of the transport: asks sites through Flower's state, and stores their files.
 
-    Parameters
-    ----------
-    app : ASGI application
-        Flower's SuperLink.
-    spool : Path
-        The folder of the round.
-    max_file_bytes : int
-        Length that a file may have.
+    `app` is Flower's SuperLink, `spool` the folder of the round; a file may have `max_file_bytes`.
     """
 
     def __init__(self, app: Any, spool: Path, max_file_bytes: int) -> None:

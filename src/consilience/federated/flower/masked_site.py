@@ -20,7 +20,7 @@ from consilience.federated.flower.site import connect, refuse_unknown_server
 from consilience.federated.folder.masked_site import file_folder, masked_part, rows_folder, run_part
 from consilience.federated.folder.site import TIMEOUT, sendable_files
 from consilience.federated.masking.exchange import TookPart
-from consilience.federated.masking.request_sum import MaskedSiteRows
+from consilience.federated.masking.table import MaskedSiteRows
 from consilience.files.limits import Limits
 
 _LAST_SECONDS = 5.0
@@ -30,14 +30,7 @@ _LAST_SECONDS = 5.0
 class FlowerMailbox:
     """A site's end of a masked round over Flower.
 
-    Parameters
-    ----------
-    node : _SuperNode
-        The site's connection.
-    address : str
-        The server's.
-    deadline : float
-        Time (``time.monotonic()``) at which all must be done.
+    All must be done at `deadline` (``time.monotonic()``).
     """
 
     def __init__(self, node: Any, address: str, deadline: float) -> None:

@@ -34,31 +34,15 @@ _MAX_OBJECTS = 8
 
 @dataclass(frozen=True, eq=False)
 class DeflatedMessage:
-    """A message as Flower sends it.
+    """A message as Flower sends it."""
 
-    Parameters
-    ----------
-    message : Message
-        The message without its content.
-    tree : ObjectTree
-        The tree of its objects' identifiers.
-    objects : mapping of str to bytes
-        The objects, by identifier.
-    """
-
-    message: Any
-    tree: Any
-    objects: Mapping[str, bytes]
+    message: Any  # the message without its content
+    tree: Any  # the tree of its objects' identifiers
+    objects: Mapping[str, bytes]  # the objects, by identifier
 
 
 def quiet_flower() -> None:
-    """Keep Flower from reporting to anybody, and from its home folder; to be called before it is imported.
-
-    Raises
-    ------
-    UnsupportedError
-        When Flower is not installed.
-    """
+    """Keep Flower from reporting to anybody, and from its home folder; to be called before it is imported."""
     os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
     if "FLWR_HOME" not in os.environ:
         home = tempfile.mkdtemp(prefix="consilience-flower-")
@@ -112,10 +96,7 @@ def deflate(message: Any) -> DeflatedMessage:
 def object_names(tree: Any) -> list[str]:
     """Return the identifiers of a message's objects.
 
-    Raises
-    ------
-    ValueError
-        When there are more than messages of this library have.
+    Raises ValueError when there are more than messages of this library have.
     """
     from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 

@@ -144,27 +144,13 @@ def write_fused(address: str, model: ReceivedModel, target: Path) -> RoundReport
 
 @dataclass
 class ReceivedModel:
-    """The report and the fused model as they come from the server, piece by piece.
+    """The report and the fused model as they come from the server, piece by piece."""
 
-    Parameters
-    ----------
-    stream : file
-        Where the fused model goes.
-    report : bytearray
-        The report of the round.
-    fused_bytes : int
-        Length of the fused model, as the server states it.
-    is_done : bool
-        Whether all has come, or the site was refused.
-    refusal : str, optional
-        Why it was refused.
-    """
-
-    stream: BinaryIO | Any
-    report: bytearray = field(default_factory=bytearray)
-    fused_bytes: int = 0
-    is_done: bool = False
-    refusal: str | None = None
+    stream: BinaryIO | Any  # where the fused model goes
+    report: bytearray = field(default_factory=bytearray)  # the report of the round
+    fused_bytes: int = 0  # length of the fused model, as the server states it
+    is_done: bool = False  # whether all has come, or the site was refused
+    refusal: str | None = None  # why it was refused
 
     def refuse(self, reason: str) -> None:
         """Note that the site was refused."""
@@ -195,24 +181,13 @@ class ReceivedModel:
 
 @dataclass
 class _SiteAnswers:
-    """A site's answers to the server's questions, and what the server has sent.
+    """A site's answers to the server's questions, and what the server has sent."""
 
-    Parameters
-    ----------
-    offer : dict
-        Digests and lengths of the site's files, the attempt, and whether it waits for the fused model.
-    files_by_digest : dict of str to Path
-        Its files.
-    model : ReceivedModel
-        Where the report and the fused model go.
-    attempt : int
-        The attempt that the server has taken; 0 before.
-    """
-
+    # Digests and lengths of the site's files, the attempt, and whether it waits for the fused model.
     offer: dict[str, Any]
-    files_by_digest: dict[str, Path]
-    model: ReceivedModel
-    attempt: int = 0
+    files_by_digest: dict[str, Path]  # its files
+    model: ReceivedModel  # where the report and the fused model go
+    attempt: int = 0  # the attempt that the server has taken; 0 before
 
     def answer(self, question: dict[str, Any]) -> dict[str, Json]:
         """Return the answer to a question of the server; an empty receipt for one that is not known."""

@@ -38,31 +38,16 @@ MAX_REQUEST_BYTES = 2**28
 
 @dataclass(frozen=True)
 class Answered:
-    """A site's answer to one request, sent.
+    """A site's answer to one request, sent."""
 
-    Parameters
-    ----------
-    kind : str
-        Kind of the request.
-    number, rounds : int
-        Which request it is, from 1, and how many there are.
-    announcement : Announcement
-        The announcement, as the server sees it.
-    n_observations : int
-        Rows behind the sums.
-    withheld : int
-        Sums that were withheld, being of fewer rows than the least number.
-    again : bool
-        Whether the same had been sent before, so that nothing was done. Default: False.
-    """
-
-    kind: str
+    kind: str  # kind of the request
+    # Which request it is, from 1, and how many there are.
     number: int
     rounds: int
-    announcement: Announcement
-    n_observations: int
-    withheld: int
-    again: bool = False
+    announcement: Announcement  # the announcement, as the server sees it
+    n_observations: int  # rows behind the sums
+    withheld: int  # sums that were withheld, being of fewer rows than the least number
+    again: bool = False  # whether the same had been sent before, so that nothing was done
 
 
 def answer_folder(

@@ -44,25 +44,8 @@ def site_folder(site: str) -> str:
 class Inbox:
     """Contributions to one round, as they arrive.
 
-    Parameters
-    ----------
-    storage : Storage
-        The folder or bucket into which sites put them.
-    plan : RoundPlan
-        The expected sites, and the largest sizes.
-    number : int
-        Number of the round.
-    work : Path
-        The server's own folder. Copies of a server that was killed count.
-
-    Attributes
-    ----------
-    blocked : dict of str to str
-        Sites that are left out, with the reason.
-    problems : dict of Announcement to str
-        Announcements whose files are refused, with the reason.
-    trouble : str or None
-        A failure of the last poll that may pass.
+    `blocked` has sites that are left out, and `problems` announcements whose files are refused, each with the reason;
+    `trouble` is a failure of the last poll that may pass. Copies in `work` of a server that was killed count.
     """
 
     def __init__(self, storage: Storage, plan: RoundPlan, number: int, work: Path) -> None:
@@ -87,10 +70,7 @@ class Inbox:
     def poll(self, deadline: float) -> None:
         """Look for announcements and copy the files of the selected ones.
 
-        Parameters
-        ----------
-        deadline : float
-            Time (``time.monotonic()``) after which no copying goes on.
+        No copying goes on after `deadline` (``time.monotonic()``).
         """
         self.trouble = None
         with ThreadPoolExecutor(_N_POLLING_THREADS) as pool:

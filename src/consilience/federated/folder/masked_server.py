@@ -28,7 +28,6 @@ from consilience.core.fusion import Fusion
 from consilience.core.provenance import file_digest
 from consilience.errors import ConsilienceError, InputError, Problem
 from consilience.federated.contribution import Contribution, select_announcements
-from consilience.federated.events import Event
 from consilience.federated.folder.inbox import Inbox, remembering, seconds_left
 from consilience.federated.folder.storage import Storage, retry
 from consilience.federated.ledger import too_near
@@ -51,7 +50,7 @@ from consilience.federated.masking.server import MaskedServer
 from consilience.federated.masking.summands import Summand, SumResult
 from consilience.federated.masking.table import Masked, summand_of
 from consilience.federated.plan import RoundPlan
-from consilience.federated.report import OPEN, Record, RoundError, RoundReport
+from consilience.federated.report import OPEN, Event, Record, RoundError, RoundReport
 from consilience.federated.requests.base import RoundRequest, write_message
 from consilience.federated.requests.exchange import Round, finish, request
 from consilience.federated.requests.table import Then
@@ -78,39 +77,24 @@ class _Copies(Mapping[str, Message]):
 
 @dataclass(frozen=True, eq=False)
 class MaskedSums:
-    """The masked sums of one call of `serve_folder`.
+    """The masked sums of one call of `serve_folder`."""
 
-    Parameters
-    ----------
-    storage, plan, work, poll, say, interruption, ledger
-        As of the server.
-    masked : Masked
-        How the round is masked.
-    then : Then, optional
-        The requests whose answers are summed, starting from the expected file; None to sum files like it.
-    end : callable
-        Writes the report and the model of a round for the server and for sites; returns the report.
-    report_path : Path
-        Where the report of an open sum goes.
-    digest : str
-        SHA-256 of all that was fixed before, for reports.
-    left : dict of str to list of str
-        What was wrong with sites in the steps of the open sum.
-    """
-
+    # As of the server.
     storage: Storage
     plan: RoundPlan
     work: Path
-    masked: Masked
+    masked: Masked  # how the round is masked
+    # The requests whose answers are summed, starting from the expected file; None to sum files like it.
     then: Then | None
     poll: float
     say: Callable[[str], None]
     interruption: threading.Event
     ledger: Path | None
+    # Writes the report and the model of a round for the server and for sites; returns the report.
     end: Callable[[RoundReport, Path | None], RoundReport]
-    report_path: Path
-    digest: str
-    left: dict[str, list[str]] = field(default_factory=dict)
+    report_path: Path  # where the report of an open sum goes
+    digest: str  # SHA-256 of all that was fixed before, for reports
+    left: dict[str, list[str]] = field(default_factory=dict)  # what was wrong with sites in the steps of the open sum
 
     @cached_property
     def expected(self) -> SafetensorsFile:
@@ -191,10 +175,7 @@ class MaskedSums:
     ) -> tuple[SumResult, RoundReport]:
         """Run the five steps of a sum, and write what it comes to.
 
-        Raises
-        ------
-        RoundError
-            When fewer sites than the threshold were left at a step, or the sum makes no model.
+        Raises RoundError when fewer sites than the threshold were left at a step, or the sum makes no model.
         """
         folder = self._folder(number)
         summand = self._summand(file, self.plan.quorum or default_threshold(len(self.plan.sites)))
@@ -221,18 +202,10 @@ class MaskedSums:
             report = self._report(number, plan, steps, summand, result)
             write_bytes(folder / "sum.bin", fixed_point.to_bytes(words))
         except ConsilienceError as error:
-            failed = replace(
-                report,
-                took_part=(),
-                method=None,
-                problems=tuple(error.problems),
-                fused=None,
-                left_out=(*report.left_out, *(Record(site, reasons=("nothing was summed",)) for site in report.sites)),
-            )
             # Another try has another plan: no site is to begin with this one.
             retry(lambda: self.storage.remove(f"server/{number}/masked.json"))
             forget_failed(self.work, number)
-            raise RoundError(failed) from error
+            raise RoundError(_failed(report, error)) from error
         fused = folder / "fused.safetensors"
         is_last = True
         if self.then is None or done is None:
@@ -412,6 +385,13 @@ class MaskedSums:
         return [
             f"{site}: {reason}" for site, reasons in sorted(self.left.items()) if site in summed for reason in reasons
         ]
+
+
+def _failed(report: RoundReport, error: ConsilienceError) -> RoundReport:
+    """Return the report of a sum that came to nothing."""
+    left_out = (*report.left_out, *(Record(site, reasons=("nothing was summed",)) for site in report.sites))
+    problems = tuple(error.problems)
+    return replace(report, took_part=(), method=None, problems=problems, fused=None, left_out=left_out)
 
 
 def plan_record(plan: MaskedPlan) -> dict[str, Json]:

@@ -14,25 +14,17 @@ from consilience.federated.folder.site import TIMEOUT, put_announced, refuse_sit
 from consilience.federated.folder.storage import RefusedError, Storage, storage_of
 from consilience.federated.masking.exchange import Mailbox, MaskedPart, TookPart
 from consilience.federated.masking.keys import read_public_keys, read_signing_key
-from consilience.federated.masking.request_sum import MaskedSiteRows
+from consilience.federated.masking.table import MaskedSiteRows
 from consilience.files.atomic import refuse_unwritable
 from consilience.files.limits import Limits
 
 
 @dataclass(frozen=True)
 class FolderMailbox:
-    """A site's end of a folder or bucket.
+    """A site's end of a folder or bucket."""
 
-    Parameters
-    ----------
-    storage : Storage
-        The place.
-    site : str
-        The site.
-    """
-
-    storage: Storage
-    site: str
+    storage: Storage  # the place
+    site: str  # the site
 
     @property
     def where(self) -> str:

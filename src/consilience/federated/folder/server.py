@@ -29,7 +29,6 @@ from consilience.errors import ConsilienceError, InputError, OptionError, Proble
 from consilience.federated.check import check_alone
 from consilience.federated.contribution import Announcement, AnnouncementSelection, Contribution, select_announcements
 from consilience.federated.convergence import change_between
-from consilience.federated.events import Event
 from consilience.federated.folder.inbox import Inbox, remembering, seconds_left, site_folder
 from consilience.federated.folder.masked_server import MaskedSums, remove_copies
 from consilience.federated.folder.request_server import RequestServer
@@ -40,7 +39,7 @@ from consilience.federated.masking.keys import read_public_keys
 from consilience.federated.masking.plan import MaskedPlan
 from consilience.federated.masking.table import Masked
 from consilience.federated.plan import DEADLINE, RoundPlan, is_positive
-from consilience.federated.report import OPEN, Record, RoundError, RoundReport
+from consilience.federated.report import OPEN, Event, Record, RoundError, RoundReport
 from consilience.federated.requests.exchange import request
 from consilience.federated.requests.table import Then
 from consilience.federated.round import RoundResult, refuse_options, run_round
@@ -123,7 +122,7 @@ def serve_folder(
     poll : float
         Seconds between looks into the place. Default: 1.
     say : callable, optional
-        Called with each line of the log, an `events.Event`: a text with its kind, round and site. Default: no log.
+        Called with each line of the log, a `report.Event`: a text with its kind, round and site. Default: no log.
     **options
         As for ``consilience.fuse``.
 
@@ -148,17 +147,8 @@ def serve_folder(
     See `docs/federated.md`.
     """
     requests = Then.given(then)  # first, so that nobody waits for a misspelt name
-    plan = RoundPlan(
-        tuple(sites),
-        method,
-        options,
-        rng,
-        weights,
-        quorum,
-        deadline,
-        limits or Limits(),
-        None if expect is None else Path(expect),
-    )
+    bounds, expected = limits or Limits(), None if expect is None else Path(expect)
+    plan = RoundPlan(tuple(sites), method, options, rng, weights, quorum, deadline, bounds, expected)
     _refuse_numbers(rounds, poll, tolerance)
     if masked is not None:
         plan = _masked_plan(plan, masked, rounds)
@@ -203,12 +193,8 @@ def work_folder_of(output: Path, work: str | Path | None) -> Path:
 def _masked_plan(plan: RoundPlan, masked: Masked, rounds: int) -> RoundPlan:
     """Return the plan of a masked round, or raise for what a server that sees the sum alone cannot do.
 
-    Raises
-    ------
-    OptionError
-        For `robust` and other options, a method, several rounds, and without an expected file.
-    InputError
-        For sites without a key.
+    Raises OptionError for `robust` and other options, a method, several rounds, and without an expected file. Raises
+    InputError for sites without a key.
     """
     if plan.options.get("robust") not in (None, False):
         text = "compares what single sites send, and under masks the server sees the sum alone"

@@ -39,24 +39,12 @@ _MAX_ATTEMPT = 999_999
 
 @dataclass(frozen=True)
 class Sent:
-    """A site's contribution, sent.
+    """A site's contribution, sent."""
 
-    Parameters
-    ----------
-    announcement : Announcement
-        The announcement, as the server sees it.
-    again : bool
-        Whether the same had been sent before, so that nothing was done. Default: False.
-    warnings : tuple of str
-        What the site should know of its own file. Default: nothing.
-    report : RoundReport, optional
-        The report of the round, where the site waited for it. Default: None.
-    """
-
-    announcement: Announcement
-    again: bool = False
-    warnings: tuple[str, ...] = ()
-    report: RoundReport | None = None
+    announcement: Announcement  # the announcement, as the server sees it
+    again: bool = False  # whether the same had been sent before, so that nothing was done
+    warnings: tuple[str, ...] = ()  # what the site should know of its own file
+    report: RoundReport | None = None  # the report of the round, where the site waited for it
 
 
 def send_folder(
@@ -280,21 +268,9 @@ def sendable_files(
 ) -> Iterator[tuple[list[SafetensorsFile], tuple[Problem, ...]]]:
     """Yield the files that a site sends, and what it should know of them; they must be such that a server takes them.
 
-    Parameters
-    ----------
-    file, fisher : path
-        The model's file, and that of its Fisher information or its description where there is one.
-    limits : Limits
-        Largest sizes that the server takes.
-    min_count : float
-        Components with fewer observations are withheld: a file without them, which is gone afterwards, is sent.
-    allow_differencing : bool
-        As for `send_folder`.
-
-    Raises
-    ------
-    InputError
-        With everything that is wrong with the files, and where nothing would be left of the model.
+    `fisher` is the file of Fisher information, or of the model's description. Components with fewer observations than
+    `min_count` are withheld: a file without them, which is gone afterwards, is sent. Raises InputError with everything
+    that is wrong with the files, and where nothing would be left of the model.
     """
     files = [SafetensorsFile(Path(part)) for part in (file, fisher) if part is not None]
     if problems := [problem for part in files for problem in exceeded_limits(part, limits)]:
@@ -315,10 +291,7 @@ def sendable_files(
 def server_limits(storage: Storage, site: str) -> Limits:
     """Return the server's limits; the defaults where it has not been started yet.
 
-    Raises
-    ------
-    InputError
-        For a site that is not expected, and for a masked round: what is sent here is not.
+    Raises InputError for a site that is not expected, and for a masked round: what is sent here is not.
     """
     try:
         text = retry(lambda: storage.read("server/plan.json", MAX_REPORT_BYTES))

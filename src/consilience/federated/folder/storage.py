@@ -53,18 +53,8 @@ class Storage(Protocol):
     def fetch(self, name: str, digest: str, target: Path, max_bytes: int, deadline: float = math.inf) -> None:
         """Copy a file to `target`, whole or not at all.
 
-        Parameters
-        ----------
-        name : str
-            Name of the file.
-        digest : str
-            The SHA-256 that it must have.
-        target : Path
-            Where the copy goes.
-        max_bytes : int
-            Length that it may have.
-        deadline : float
-            Time (``time.monotonic()``) after which copying stops with an OSError. Default: none.
+        It must have the SHA-256 `digest` and at most `max_bytes`. Copying stops with an OSError after `deadline`
+        (``time.monotonic()``).
         """
 
     def read(self, name: str, max_bytes: int) -> bytes:
@@ -205,15 +195,8 @@ class RemoteStorage:
 def storage_of(place: str | Path) -> Storage:
     """Return the folder or bucket of a path or URL.
 
-    Parameters
-    ----------
-    place : path or URL
-        A path, ``file://...``, or a URL that fsspec knows.
-
-    Raises
-    ------
-    InputError, OptionError
-        For a URL that fsspec does not know, or without fsspec.
+    It is a path, ``file://...``, or a URL that fsspec knows. Raises InputError or OptionError for a URL that fsspec
+    does not know, or without fsspec.
     """
     text = str(place)
     if "://" not in text:
@@ -271,11 +254,8 @@ def _umask() -> int:
 def retry(action: Callable[[], Result]) -> Result:
     """Return what `action` gives, tried again with growing pauses on failures that may pass.
 
-    Parameters
-    ----------
-    action : callable
-        Raises FileNotFoundError, PermissionError or NotADirectoryError for what is final, other OSErrors for what may
-        pass.
+    It raises FileNotFoundError, PermissionError or NotADirectoryError for what is final, other OSErrors for what may
+    pass.
     """
     for trial in range(_MAX_RETRIES):
         try:

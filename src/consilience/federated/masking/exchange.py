@@ -68,71 +68,35 @@ class Mailbox(Protocol):
 
 @dataclass(frozen=True)
 class TookPart:
-    """A site's part in masked sums that are over.
+    """A site's part in masked sums that are over."""
 
-    Parameters
-    ----------
-    site : str
-        Name of the site.
-    report : RoundReport
-        The report of the last sum.
-    sums : int
-        How many there were.
-    bytes : int
-        Length of all messages that were sent.
-    warnings : tuple of str
-        What the site was told before it sent anything.
-    """
-
-    site: str
-    report: RoundReport
-    sums: int
-    bytes: int
-    warnings: tuple[str, ...] = field(default=())
+    site: str  # name of the site
+    report: RoundReport  # the report of the last sum
+    sums: int  # how many there were
+    bytes: int  # length of all messages that were sent
+    warnings: tuple[str, ...] = field(default=())  # what the site was told before it sent anything
 
 
 @dataclass(eq=False)
 class MaskedPart:
-    """A site in the masked sums of one round.
+    """A site in the masked sums of one round."""
 
-    Parameters
-    ----------
-    mailbox : Mailbox
-        The transport.
-    site : str or None
-        Name of this site; None for the one whose signing key the plan has.
-    signing_key : Ed25519PrivateKey
-        Its long-term key.
-    source : object
-        What its numbers are made of: its files, or its rows.
-    work : Path
-        Its own folder.
-    timeout : float
-        Seconds to wait for what the server publishes next.
-    signing_keys : mapping of str to bytes, optional
-        Public keys of all sites, known from elsewhere. Default: those in the plan, which the server could have made up.
-    say : callable
-        Called with each line for people.
-    """
-
-    mailbox: Mailbox
-    site: str | None
-    signing_key: Ed25519PrivateKey
-    source: Any
-    work: Path
-    timeout: float
+    mailbox: Mailbox  # the transport
+    site: str | None  # name of this site; None for the one whose signing key the plan has
+    signing_key: Ed25519PrivateKey  # its long-term key
+    source: Any  # what its numbers are made of: its files, or its rows
+    work: Path  # its own folder
+    timeout: float  # seconds to wait for what the server publishes next
+    # Public keys of all sites, known from elsewhere. Default: those in the plan, which the server could have made up.
     signing_keys: Mapping[str, bytes] | None
-    say: Say
+    say: Say  # called with each line for people
     limits: Limits = field(default_factory=Limits)
 
     def run(self, receive: Path | None = None) -> TookPart:
         """Take part in all sums of the round, and write the model to `receive`.
 
-        Raises
-        ------
-        InputError
-            For a plan that this site does not agree to, a server that departs from the protocol, a sum that failed, and
-            where nothing came in time.
+        Raises InputError for a plan that this site does not agree to, a server that departs from the protocol, a sum
+        that failed, and where nothing came in time.
         """
         number, sent, warnings, is_told = 1, 0, list[str](), False
         while True:
@@ -179,12 +143,9 @@ class MaskedPart:
         if self.signing_keys is not None:
             wrong = [site for site, key in plan.keys.items() if self.signing_keys.get(site) != key]
             if wrong:
-                raise InputError(
-                    label,
-                    f"has another signing key of {', '.join(wrong)} than this site knows, or this site knows none",
-                    "ask that site for its public key by another way than this server",
-                    "E-ROUND",
-                )
+                text = f"has another signing key of {', '.join(wrong)} than this site knows, or this site knows none"
+                remedy = "ask that site for its public key by another way than this server"
+                raise InputError(label, text, remedy, "E-ROUND")
         return plan
 
     def _refuse_open_round(self) -> None:

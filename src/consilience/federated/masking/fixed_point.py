@@ -37,19 +37,8 @@ def largest(n_sites: int, fractional_bits: int = FRACTIONAL_BITS) -> float:
 def encode(values: Array, n_sites: int, fractional_bits: int = FRACTIONAL_BITS) -> Words:
     """Return numbers as fixed-point words (L, 2), rounded half to even.
 
-    Parameters
-    ----------
-    values : ndarray of shape (L,)
-        Numbers, float64.
-    n_sites : int
-        How many such vectors are summed at most.
-    fractional_bits : int
-        F. Default: 60.
-
-    Raises
-    ------
-    InputError
-        For a number that is not finite, or so large that the sum might not be right.
+    At most `n_sites` such vectors are summed; `fractional_bits` is F. Raises InputError for a number that is not
+    finite, or so large that the sum might not be right.
 
     Examples
     --------
@@ -83,10 +72,7 @@ def encode(values: Array, n_sites: int, fractional_bits: int = FRACTIONAL_BITS) 
 def from_integers(integers: Iterable[int], n_sites: int) -> Words:
     """Return integers z, as they are, as words (L, 2).
 
-    Raises
-    ------
-    InputError
-        For one so large that the sum of `n_sites` might not be right.
+    Raises InputError for one so large that the sum of `n_sites` might not be right.
     """
     limit = (_HALF_RANGE >> 1) // n_sites
     parts = []

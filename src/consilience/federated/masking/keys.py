@@ -28,13 +28,7 @@ _CONTEXT = b"consilience masked sum 1"
 
 
 def require_cryptography() -> None:
-    """Raise where the library is missing.
-
-    Raises
-    ------
-    UnsupportedError
-        Naming the extra.
-    """
+    """Raise where the library is missing."""
     try:
         import cryptography  # noqa: F401
     except ImportError as error:
@@ -128,10 +122,7 @@ def signing_public(private: Ed25519PrivateKey) -> bytes:
 def read_signing_key(path: str | Path) -> Ed25519PrivateKey:
     """Return a site's signing key, an OpenSSH or PEM file of Ed25519 without password.
 
-    Raises
-    ------
-    InputError
-        For anything else.
+    Raises InputError for anything else.
     """
     require_cryptography()
     from cryptography.exceptions import UnsupportedAlgorithm
@@ -158,10 +149,7 @@ _MAKE_KEY = 'make one with ssh-keygen -t ed25519 -N "" -f NAME'
 def read_public_keys(folder: str | Path) -> dict[str, bytes]:
     """Return the public signing keys ``NAME.pub`` in a folder, by site.
 
-    Raises
-    ------
-    InputError
-        For what is no such key, and for one that two sites have.
+    Raises InputError for what is no such key, and for one that two sites have.
     """
     require_cryptography()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -175,19 +163,8 @@ def read_public_keys(folder: str | Path) -> dict[str, bytes]:
 def site_keys(folder: Path, key_type: type, other: tuple[str, str]) -> dict[str, tuple[Path, Any]]:
     """Return the OpenSSH public keys ``NAME.pub`` in a folder, by site, each with its file.
 
-    Parameters
-    ----------
-    folder : Path
-        The folder.
-    key_type : type
-        Of the keys.
-    other : tuple of str
-        What is said of a key of another type, and the remedy.
-
-    Raises
-    ------
-    InputError
-        For what is no such key, and for one that two sites have.
+    `other` is what is said of a key of another type than `key_type`, and the remedy. Raises InputError for what is no
+    such key, and for one that two sites have.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key

@@ -60,27 +60,14 @@ class MessageHeader(StrictModel):
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """A message of a site, or what the server agreed on after a step.
+    """A message of a site, or what the server agreed on after a step."""
 
-    Parameters
-    ----------
-    round_id : bytes
-        Digest of the plan.
-    step : int
-        1 to 5.
-    sites : tuple of str
-        The site that sends it; of the server's, whom it is about, in the order of the rows of its arrays.
-    arrays : mapping of str to ndarray
-        Bytes (uint8), or words (uint64).
-    signature : bytes
-        The site's, over all of this; none under the server's.
-    """
-
-    round_id: bytes
-    step: int
+    round_id: bytes  # digest of the plan
+    step: int  # 1 to 5
+    # The site that sends it; of the server's, whom it is about, in the order of the rows of its arrays.
     sites: tuple[str, ...]
-    arrays: Mapping[str, AnyArray]
-    signature: bytes = b""
+    arrays: Mapping[str, AnyArray]  # bytes (uint8), or words (uint64)
+    signature: bytes = b""  # the site's, over all of this; none under the server's
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arrays", FrozenDict(dict(sorted(self.arrays.items()))))
@@ -117,10 +104,7 @@ def payload_of(arrays: Mapping[str, AnyArray]) -> bytes:
 def read_message(where: Path | SafetensorsFile) -> Message:
     """Return the message in a file; whether it fits into a round is not checked yet.
 
-    Raises
-    ------
-    FileFormatError
-        For anything but the file of such a message.
+    Raises FileFormatError for anything but the file of such a message.
     """
     file = as_file(where)
     header, tensors = read_header(file)
@@ -136,10 +120,7 @@ def read_message(where: Path | SafetensorsFile) -> Message:
 def read_header(file: SafetensorsFile) -> tuple[MessageHeader, TensorHeader]:
     """Return the document of a message, and what its header says of tensors, which are not read.
 
-    Raises
-    ------
-    FileFormatError
-        For anything but the file of such a message.
+    Raises FileFormatError for anything but the file of such a message.
     """
     return read_document(file, FORMAT, MessageHeader, FORMAT_VERSION, "a message of a masked sum", remedy=REMEDY)
 

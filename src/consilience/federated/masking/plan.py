@@ -44,30 +44,15 @@ def default_threshold(n_sites: int) -> int:
 class MaskedPlan:
     """Everything that is fixed before a masked sum; its digest is bound into every message.
 
-    Parameters
-    ----------
-    keys : mapping of str to bytes
-        The public signing key of every site, by name.
-    length : int
-        Number L of numbers that are summed.
-    threshold : int, optional
-        T: so many sites open the sum, and fewer learn nothing. Default: more than two thirds of the sites.
-    fractional_bits : int
-        F of the fixed-point numbers. Default: 60.
-    content : mapping
-        JSON values: what is summed.
-
-    Raises
-    ------
-    OptionError
-        For a threshold of half of the sites or less: the server could open two different sums.
+    Raises OptionError for a threshold of half of the sites or less: the server could open two different sums.
     """
 
-    keys: Mapping[str, bytes]
-    length: int
+    keys: Mapping[str, bytes]  # the public signing key of every site, by name
+    length: int  # number L of numbers that are summed
+    # T: so many sites open the sum, and fewer learn nothing. Default: more than two thirds of the sites.
     threshold: int = 0
-    fractional_bits: int = FRACTIONAL_BITS
-    content: Mapping[str, Any] = field(default_factory=dict)
+    fractional_bits: int = FRACTIONAL_BITS  # F of the fixed-point numbers
+    content: Mapping[str, Any] = field(default_factory=dict)  # JSON values: what is summed
 
     def __post_init__(self) -> None:
         if invalid := [site for site in self.keys if not is_name(site)]:
@@ -118,10 +103,7 @@ class MaskedPlan:
     def from_json(cls, document: Any, label: str) -> Self:
         """Return the plan of a document that comes from a server, checked.
 
-        Raises
-        ------
-        InputError
-            For anything else.
+        Raises InputError for anything else.
         """
         try:
             header = _PlanHeader.model_validate(document)

@@ -47,17 +47,8 @@ Messages = Mapping[str, Message]
 class MaskedServer:
     """The server's side of one masked sum.
 
-    Parameters
-    ----------
-    plan : MaskedPlan
-        The plan.
-
-    Attributes
-    ----------
-    agreed_keys, agreed_sum, agreed_confirmations : Message or None
-        What was agreed on after steps 1, 3 and 4.
-    agreed_shares : dict of str to Message
-        For each site, the shares for it.
+    `agreed_keys`, `agreed_sum` and `agreed_confirmations` are what was agreed on after steps 1, 3 and 4;
+    `agreed_shares` has for each site the shares for it. All steps raise InputError with fewer sites than the threshold.
     """
 
     def __init__(self, plan: MaskedPlan) -> None:
@@ -115,13 +106,7 @@ class MaskedServer:
         return transcript_of(self.agreed_keys, self.expected(MASK), self.agreed_sum.sites)
 
     def agree_on_keys(self, messages: Messages) -> Message:
-        """Return the keys of all sites, as they signed them.
-
-        Raises
-        ------
-        InputError
-            With fewer than the threshold.
-        """
+        """Return the keys of all sites, as they signed them."""
         sites = self._enough(ADVERTISE, messages)
         arrays = {
             "keys": np.stack([messages[site].arrays["keys"] for site in sites]),
@@ -131,13 +116,7 @@ class MaskedServer:
         return self.agreed_keys
 
     def agree_on_shares(self, messages: Messages) -> Mapping[str, Message]:
-        """Return for each site whose shares came those that are for it.
-
-        Raises
-        ------
-        InputError
-            With fewer than the threshold.
-        """
+        """Return for each site whose shares came those that are for it."""
         sites, row_of = self._enough(DEAL, messages), {site: row for row, site in enumerate(self.expected(DEAL))}
         boxes = {site: messages[site].arrays["boxes"] for site in sites}
         self._digests = {site: messages[site].arrays["digests"] for site in sites}
@@ -150,24 +129,12 @@ class MaskedServer:
         return self.agreed_shares
 
     def agree_on_sum(self, messages: Messages) -> Message:
-        """Return whose numbers are summed.
-
-        Raises
-        ------
-        InputError
-            With fewer than the threshold.
-        """
+        """Return whose numbers are summed."""
         self.agreed_sum = Message(self.round_id, MASK, self._enough(MASK, messages), {})
         return self.agreed_sum
 
     def agree_on_confirmations(self, messages: Messages) -> Message:
-        """Return the signatures of the sites that have confirmed whose numbers are summed.
-
-        Raises
-        ------
-        InputError
-            With fewer than the threshold.
-        """
+        """Return the signatures of the sites that have confirmed whose numbers are summed."""
         sites = self._enough(CONFIRM, messages)
         signatures = as_bytes([messages[site].signature for site in sites], keys.SIGNATURE_BYTES)
         self.agreed_confirmations = Message(self.round_id, CONFIRM, sites, {"signatures": signatures})
@@ -176,16 +143,8 @@ class MaskedServer:
     def open(self, masked: Messages, openings: Messages) -> tuple[Words, list[Problem]]:
         """Return the sum (L, 2), and which sites opened wrong shares.
 
-        Parameters
-        ----------
-        masked, openings : mapping of str to Message
-            The messages of steps 3 and 5, by site.
-
-        Raises
-        ------
-        InputError
-            With fewer right shares than the threshold of any secret, and for a site whose shares give another secret
-            than it had committed to.
+        The messages are of steps 3 and 5, by site. Raises InputError with fewer right shares than the threshold of any
+        secret, and for a site whose shares give another secret than it had committed to.
         """
         self._enough(REVEAL, openings)
         if self.agreed_keys is None or self.agreed_sum is None:

@@ -51,21 +51,8 @@ class MaskedSite:
 
     Every method is a function of the secret and of what the server agreed on: called again, it gives the same message.
 
-    Parameters
-    ----------
-    plan : MaskedPlan
-        The plan.
-    name : str
-        This site.
-    signing_key : Ed25519PrivateKey
-        Its long-term key, whose public half the plan has.
-    secret : SiteSecret
-        Its secret of this sum. Whoever keeps it saves it after each method, before the message leaves.
-
-    Raises
-    ------
-    InputError
-        Where the plan has another key of this site, or does not expect it.
+    `secret` is that of this sum; whoever keeps it saves it after each method, before the message leaves. Raises
+    InputError where the plan has another key of this site, or does not expect it.
     """
 
     def __init__(self, plan: MaskedPlan, name: str, signing_key: Ed25519PrivateKey, secret: SiteSecret) -> None:
@@ -86,10 +73,7 @@ class MaskedSite:
     def deal(self, agreed_keys: Message) -> Message:
         """Return the shares of the seed and of the masking key, sealed for each of the sites whose keys came.
 
-        Raises
-        ------
-        InputError
-            For keys that are not signed by their sites, and fewer than the threshold.
+        Raises InputError for keys that are not signed by their sites, and fewer than the threshold.
         """
         public = self._public_keys(agreed_keys)
         plains = self._shares_for(tuple(public))
@@ -113,24 +97,15 @@ class MaskedSite:
     def mask(self, agreed_keys: Message, agreed_shares: Message, words: Words) -> Message:
         """Return the site's numbers under masks.
 
-        Parameters
-        ----------
-        agreed_keys, agreed_shares : Message
-            What the server agreed on after steps 1 and 2.
-        words : ndarray of shape (L, 2)
-            The site's numbers in fixed point.
-
-        Raises
-        ------
-        InputError
-            Where masks under the same secret had left for other sites or other numbers.
+        `words` (L, 2) are the site's numbers in fixed point. Raises InputError where masks under the same secret had
+        left for other sites or other numbers.
         """
         public, dealers = self._public_keys(agreed_keys), self._dealers(agreed_keys, agreed_shares)
         if words.shape != (self.plan.length, 2):
             raise InputError(self.name, f"has {len(words)} numbers, expected {self.plan.length}", code="E-SHAPE")
         numbers = sha256(fixed_point.to_bytes(words)).digest()
         self.secret.bind("masked", sha256(agreed_keys.payload + _names(dealers) + numbers).digest())
-        masked = fixed_point.add(words, keys.mask(self._own_seed(), len(words)))
+        masked = fixed_point.add(words, keys.mask(own_seed(self.round_id, self.secret.seed), len(words)))
         for site in dealers:
             if site != self.name:
                 seed = pair_seed(self.round_id, self.secret.masking_key, public[site][1])
@@ -141,10 +116,8 @@ class MaskedSite:
     def confirm(self, agreed_keys: Message, agreed_shares: Message, agreed_sum: Message) -> Message:
         """Return that this site has seen whose numbers are summed.
 
-        Raises
-        ------
-        InputError
-            Where it is not among them, where they are fewer than the threshold, and where it has confirmed others.
+        Raises InputError where it is not among them, where they are fewer than the threshold, and where it has
+        confirmed others.
         """
         transcript = self._transcript(agreed_keys, agreed_shares, agreed_sum)
         self.secret.bind("confirmed", transcript)
@@ -155,10 +128,8 @@ class MaskedSite:
     ) -> Message:
         """Return shares: of the seeds of sites whose numbers are summed, and of the keys of those that left.
 
-        Raises
-        ------
-        InputError
-            Where fewer sites than the threshold have confirmed the same, and where this site has confirmed others.
+        Raises InputError where fewer sites than the threshold have confirmed the same, and where this site has
+        confirmed others.
         """
         transcript = self._transcript(agreed_keys, agreed_shares, agreed_sum)
         self._check_confirmations(transcript, agreed_sum, agreed_confirmations)
@@ -174,9 +145,6 @@ class MaskedSite:
         return self._signed(
             REVEAL, {"kinds": np.array(kinds, np.uint8), "shares": as_bytes(shares, shamir.ELEMENT_BYTES)}
         )
-
-    def _own_seed(self) -> bytes:
-        return own_seed(self.round_id, self.secret.seed)
 
     def _signed(self, step: int, arrays: Mapping[str, AnyArray]) -> Message:
         text = keys.signed_text(self.round_id, step, self.name, payload_of(arrays))

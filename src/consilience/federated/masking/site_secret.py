@@ -20,21 +20,11 @@ from consilience.federated.masking.shamir import ELEMENT_BYTES, element
 
 @dataclass(eq=False)
 class SiteSecret:
-    """A site's secret of one masked sum, with the digests of what it was used for.
+    """A site's secret of one masked sum, with the digests of what it was used for."""
 
-    Parameters
-    ----------
-    secret : bytes
-        32 random bytes.
-    masked : bytes
-        Digest of the sites and numbers under whose masks this site's numbers left; empty before.
-    confirmed : bytes
-        Digest of what the site has confirmed, and opens; empty before.
-    """
-
-    secret: bytes
-    masked: bytes = b""
-    confirmed: bytes = b""
+    secret: bytes  # 32 random bytes
+    masked: bytes = b""  # digest of the sites and numbers under whose masks this site's numbers left; empty before
+    confirmed: bytes = b""  # digest of what the site has confirmed, and opens; empty before
 
     @classmethod
     def random(cls) -> Self:
@@ -69,21 +59,15 @@ class SiteSecret:
     def bind(self, use: str, digest: bytes) -> None:
         """Note what the secret is used for, and refuse any other use.
 
-        Raises
-        ------
-        InputError
-            Where it was used for something else: masks that are used twice tell the difference of what they hide, and
-            both shares of one site tell its numbers.
+        Raises InputError where it was used for something else: masks that are used twice tell the difference of what
+        they hide, and both shares of one site tell its numbers.
         """
         before = getattr(self, use)
         if before and before != digest:
             asked = "mask numbers for other sites" if use == "masked" else "open the sum of other sites"
-            raise InputError(
-                "the server",
-                f"asks to {asked} than before, which would tell what a site sent",
-                "take no further part in this round, and ask who runs the server",
-                "E-ROUND",
-            )
+            text = f"asks to {asked} than before, which would tell what a site sent"
+            remedy = "take no further part in this round, and ask who runs the server"
+            raise InputError("the server", text, remedy, "E-ROUND")
         setattr(self, use, digest)
 
     def to_json(self) -> str:
@@ -94,10 +78,7 @@ class SiteSecret:
     def from_json(cls, text: str, label: str) -> Self:
         """Return the secret of a text.
 
-        Raises
-        ------
-        InputError
-            For anything else.
+        Raises InputError for anything else.
         """
         try:
             document = json.loads(text)

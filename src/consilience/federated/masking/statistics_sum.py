@@ -26,8 +26,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.checks import Array, Json
+from consilience.core.details import Status
 from consilience.core.provenance import make_provenance, result_record
-from consilience.core.status import Status
 from consilience.errors import InputError, UnsupportedError
 from consilience.estimators.average import placed_counts
 from consilience.estimators.details import EstimatorDetails
@@ -63,24 +63,12 @@ def exact_integers(values: Array) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class _MomentsLayout:
-    """Where a record of moments is in the vector, and about which centre and in which units.
+    """Where a record of moments is in the vector, and about which centre and in which units."""
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Lengths of its leading axes.
-    is_diagonal : bool
-        Whether only sums of squares are known.
-    centre : ndarray of shape (p,)
-        c.
-    exponents : ndarray of int of shape (p,)
-        Of u, to the base two.
-    """
-
-    shape: tuple[int, ...]
-    is_diagonal: bool
-    centre: Array
-    exponents: np.ndarray[Any, Any]
+    shape: tuple[int, ...]  # lengths of its leading axes
+    is_diagonal: bool  # whether only sums of squares are known
+    centre: Array  # (p,), c
+    exponents: np.ndarray[Any, Any]  # (p,), of u, to the base two
 
     @classmethod
     def of(cls, record: CentredMoments) -> _MomentsLayout:
@@ -168,16 +156,9 @@ class _MomentsLayout:
 class StatisticsSum(Summand):
     """Sums of estimators, whose fused estimator is the one that ``fit`` gives on the rows of all sites.
 
-    Parameters
-    ----------
-    file : SafetensorsFile
-        The expected file: statistics of the same estimator with all classes, such as of a site, of public rows or of
-        made-up ones. Of its numbers only centres and units are used.
-
-    Raises
-    ------
-    UnsupportedError
-        For statistics with greatest values, which are no sums.
+    `file` is the expected one: statistics of the same estimator with all classes, such as of a site, of public rows or
+    of made-up ones. Of its numbers only centres and units are used. Raises UnsupportedError for statistics with
+    greatest values, which are no sums.
     """
 
     name: ClassVar[str] = "statistics"
@@ -239,12 +220,9 @@ class StatisticsSum(Summand):
         statistics = read_statistics(file)[0].without_fourth_moments()
         told = set(statistics.approximations) - set(expected.approximations)
         if told:
-            raise InputError(
-                file,
-                f"is no exact sum, which masked numbers cannot say: {sorted(told)[0]}",
-                "describe the model where its data are, or let the server expect such a file",
-                "E-ROUND",
-            )
+            text = f"is no exact sum, which masked numbers cannot say: {sorted(told)[0]}"
+            remedy = "describe the model where its data are, or let the server expect such a file"
+            raise InputError(file, text, remedy, "E-ROUND")
         for what in ("moments", "counts", "maxima"):
             if set(getattr(statistics, what)) != set(getattr(expected, what)):
                 found, wanted = (", ".join(sorted(getattr(one, what))) or "none" for one in (statistics, expected))

@@ -20,18 +20,10 @@ from consilience.federated.masking.plan import MaskedPlan
 
 @dataclass(frozen=True, eq=False)
 class SumResult:
-    """What a sum comes to.
+    """What a sum comes to."""
 
-    Parameters
-    ----------
-    model : object
-        The fusion, the network or the mixture.
-    details : mapping
-        JSON values for the report and the provenance.
-    """
-
-    model: Any
-    details: Mapping[str, Json] = field(default_factory=dict)
+    model: Any  # the fusion, the network or the mixture
+    details: Mapping[str, Json] = field(default_factory=dict)  # JSON values for the report and the provenance
 
 
 class Summand(ABC):
@@ -52,7 +44,6 @@ class Summand(ABC):
 
     def warnings(self, plan: MaskedPlan) -> list[str]:
         """Return what a site should know before it sends anything, a sentence each."""
-        del plan
         return []
 
     @abstractmethod

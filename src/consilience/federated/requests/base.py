@@ -53,21 +53,11 @@ def _frozen(arrays: Mapping[str, AnyArray]) -> Mapping[str, Array]:
 
 @dataclass(frozen=True, eq=False)
 class Content:
-    """What a kind says in a message, beside what all messages have.
+    """What a kind says in a message, beside what all messages have."""
 
-    Parameters
-    ----------
-    fields : mapping
-        JSON values.
-    arrays : mapping of str to ndarray
-        Numbers, float64.
-    private : object, optional
-        What the server needs to reduce answers, and no message has. Default: nothing.
-    """
-
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    arrays: Mapping[str, Array] = field(default_factory=dict)
-    private: Any = None
+    fields: Mapping[str, Any] = field(default_factory=dict)  # JSON values
+    arrays: Mapping[str, Array] = field(default_factory=dict)  # numbers, float64
+    private: Any = None  # what the server needs to reduce answers, and no message has
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", FrozenDict(dict(self.fields)))
@@ -101,28 +91,14 @@ class _Message(ABC):
 
 @dataclass(frozen=True, eq=False)
 class RoundRequest(_Message):
-    """A typed request of the server to all sites; every answer to it names its digest.
-
-    Parameters
-    ----------
-    kind : str
-        Name of the kind, such as "em".
-    number : int
-        Which request of this exchange it is, from 1.
-    rounds : int
-        How many there are.
-    content : Content
-        The state that is published.
-    features : Features
-        What the columns of the sites' data mean.
-    """
+    """A typed request of the server to all sites; every answer to it names its digest."""
 
     format: ClassVar[str] = REQUEST_FORMAT
-    kind: str
-    number: int
-    rounds: int
-    content: Content
-    features: Features = field(default_factory=Features)
+    kind: str  # name of the kind, such as "em"
+    number: int  # which request of this exchange it is, from 1
+    rounds: int  # how many there are
+    content: Content  # the state that is published
+    features: Features = field(default_factory=Features)  # what the columns of the sites' data mean
 
     @property
     def document(self) -> dict[str, Any]:
@@ -133,29 +109,16 @@ class RoundRequest(_Message):
 
 @dataclass(frozen=True, eq=False)
 class Answer(_Message):
-    """What a site answers to a request: sums over its rows, and no row.
-
-    Parameters
-    ----------
-    kind, number : str, int
-        As in the request.
-    request : str
-        SHA-256 of the request that it answers.
-    n_observations : int
-        Rows behind the sums.
-    min_count : float
-        Observations behind a sum that leaves this site, at least.
-    content : Content
-        The sums.
-    """
+    """What a site answers to a request: sums over its rows, and no row."""
 
     format: ClassVar[str] = ANSWER_FORMAT
+    # As in the request.
     kind: str
     number: int
-    request: str
-    n_observations: int
-    min_count: float
-    content: Content
+    request: str  # SHA-256 of the request that it answers
+    n_observations: int  # rows behind the sums
+    min_count: float  # observations behind a sum that leaves this site, at least
+    content: Content  # the sums
 
     @property
     def document(self) -> dict[str, Any]:
@@ -171,18 +134,10 @@ class Answer(_Message):
 
 @dataclass(frozen=True, eq=False)
 class StandingAnswer:
-    """The answer of a site that counts, with the request that it answered, which may be an earlier one.
+    """The answer of a site that counts, with the request that it answered, which may be an earlier one."""
 
-    Parameters
-    ----------
-    request : Request
-        The request.
-    answer : Answer
-        The answer to it.
-    """
-
-    request: RoundRequest
-    answer: Answer
+    request: RoundRequest  # the request
+    answer: Answer  # the answer to it
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,21 +220,14 @@ class RequestKind(ABC):
     def start(self, fusion: Fusion | Any) -> Content:
         """Return the state that the first request publishes.
 
-        Raises
-        ------
-        UnsupportedError
-            For a fused model that this kind has no request for, naming what it has one for.
+        Raises UnsupportedError for a fused model that this kind has no request for, naming what it has one for.
         """
 
     def site_module(self, fusion: Any, site: str) -> Any:
         """Return the module of a site where all are in one memory. Default: the fused one.
 
-        Raises
-        ------
-        InputError
-            Where it is not there.
+        Raises InputError where it is not there.
         """
-        del site
         return fusion.model
 
     def request_problems(self, request: RoundRequest) -> list[Problem]:
@@ -296,21 +244,9 @@ class RequestKind(ABC):
     def answer(self, request: RoundRequest, data: Any, *, min_count: float, module: Any = None) -> tuple[int, Content]:
         """Return the number of rows behind a site's sums, and the sums.
 
-        Parameters
-        ----------
-        request : Request
-            The request, without problems.
-        data : array_like, DataFrame, str or Path
-            The rows of the site.
-        min_count : float
-            A sum over fewer observations does not leave the site.
-        module : object, optional
-            What `module` names, for kinds that need one.
-
-        Raises
-        ------
-        InputError
-            For data that do not fit the request, and for fewer rows than `min_count`.
+        The request has no problems; a sum over fewer observations than `min_count` does not leave the site; `module` is
+        for kinds that need one. Raises InputError for data that do not fit the request, and for fewer rows than
+        `min_count`.
         """
 
     def answer_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
@@ -342,7 +278,6 @@ class RequestKind(ABC):
 
         A unit is the exponent of a power of two, in which fixed-point numbers count.
         """
-        del request
         return None
 
     @abstractmethod
@@ -351,26 +286,15 @@ class RequestKind(ABC):
     ) -> Reduction:
         """Return the next state.
 
-        Parameters
-        ----------
-        request : Request
-            The published request.
-        answers : mapping of str to StandingAnswer
-            New answers by site, without problems: to this request, or late ones to an earlier one.
-        standing : mapping of str to StandingAnswer
-            The answers that counted in the round before, by site.
+        `answers` are new and without problems: to this request, or late ones to an earlier one. `standing` are those
+        that counted in the round before.
         """
 
     @abstractmethod
     def finish(self, fusion: Any, content: Content) -> Any:
         """Return the fused model with a reduced state in the place of its own.
 
-        Parameters
-        ----------
-        fusion : Fusion or Posterior
-            What the first request was made from.
-        content : Content
-            The state that the last answers were reduced to.
+        `fusion` is what the first request was made from, `content` the state that the last answers were reduced to.
         """
 
 
@@ -408,23 +332,14 @@ Header = TypeVar("Header", RequestHeader, AnswerHeader)
 
 
 def write_message(path: Path, message: RoundRequest | Answer) -> None:
-    """Write a request or an answer, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        When the path cannot be written.
-    """
+    """Write a request or an answer, whole or not at all."""
     write_bytes(path, message.data)
 
 
 def read_request(where: Path | SafetensorsFile) -> RoundRequest:
     """Return the request in a file; its content is not checked yet.
 
-    Raises
-    ------
-    FileFormatError
-        For anything but the file of a request, or one of a later version.
+    Raises FileFormatError for anything but the file of a request, or one of a later version.
     """
     file = as_file(where)
     header, content = _read(file, RequestHeader, REQUEST_FORMAT, "`consilience serve --then` publishes it")
@@ -435,10 +350,7 @@ def read_request(where: Path | SafetensorsFile) -> RoundRequest:
 def read_answer(where: Path | SafetensorsFile) -> Answer:
     """Return the answer in a file; its content is not checked yet.
 
-    Raises
-    ------
-    FileFormatError
-        For anything but the file of an answer, or one of a later version.
+    Raises FileFormatError for anything but the file of an answer, or one of a later version.
     """
     file = as_file(where)
     header, content = _read(file, AnswerHeader, ANSWER_FORMAT, "`consilience answer` writes it")
@@ -448,10 +360,7 @@ def read_answer(where: Path | SafetensorsFile) -> Answer:
 def read_header(file: SafetensorsFile) -> tuple[RequestHeader | AnswerHeader, TensorHeader]:
     """Return the document of a message, and what its header says of tensors, which are not read.
 
-    Raises
-    ------
-    FileFormatError
-        For anything but the file of a request or an answer.
+    Raises FileFormatError for anything but the file of a request or an answer.
     """
     if file.format == ANSWER_FORMAT:
         return _validated(file, AnswerHeader, ANSWER_FORMAT, REMEDY)

@@ -50,8 +50,8 @@ from consilience.federated.requests.network_state import (
 from consilience.files.schemas import StrictModel
 from consilience.networks.network import same_values
 from consilience.networks.symmetry.axes import Axis
-from consilience.networks.symmetry.scaling import balancing_scales, shared_groups
 from consilience.networks.symmetry.transport import Transport, move_axis
+from consilience.networks.symmetry.unit_rows import balancing_scales, shared_groups
 
 
 class ChainRequestFields(LayerRequestFields):
@@ -63,23 +63,12 @@ class ChainRequestFields(LayerRequestFields):
 
 @dataclass(frozen=True, eq=False)
 class UnitOrder:
-    """How the units of a site became those of the fused network.
+    """How the units of a site became those of the fused network."""
 
-    Parameters
-    ----------
-    axes : mapping of str to Axis
-        By layer, the axis of its outputs.
-    transports : mapping of str to Transport
-        By group.
-    units : mapping of str to int
-        Units of every group before.
-    scales : mapping of str to ndarray
-        What units were multiplied by (k,) before they were matched, by group; none for groups that kept their scale.
-    """
-
-    axes: Mapping[str, Axis]
-    transports: Mapping[str, Transport]
-    units: Mapping[str, int]
+    axes: Mapping[str, Axis]  # by layer, the axis of its outputs
+    transports: Mapping[str, Transport]  # by group
+    units: Mapping[str, int]  # units of every group before
+    # What units were multiplied by (k,) before they were matched, by group; none for groups that kept their scale.
     scales: Mapping[str, Array]
 
     def move(self, values: Array, path: str) -> Array:
@@ -200,10 +189,8 @@ def arrays_digest(arrays: Mapping[str, AnyArray]) -> str:
 def _joint_moments(fused: Any, own: Any, layers: list[str], batches: list[Any]) -> dict[str, tuple[Array, Array]]:
     """Return by layer mean (d + k,) and covariance of what it reads in `fused` beside what `own` answers there.
 
-    Raises
-    ------
-    InputError
-        For layers that are not called once in every pass, or are no linear layers or convolutions of one group.
+    Raises InputError for layers that are not called once in every pass, or are no linear layers or convolutions of one
+    group.
     """
     import torch
 
@@ -217,7 +204,6 @@ def _joint_moments(fused: Any, own: Any, layers: list[str], batches: list[Any]) 
 
     def keep(path: str, part: Any, arguments: Any, output: Any) -> None:
         """Keep what the own layer answers, as rows (samples * positions, k)."""
-        del arguments
         channels_last = (
             output
             if len(output_positions(part, output)) == output.ndim - 1 and part.weight.ndim == 2

@@ -58,27 +58,13 @@ class DensityRequestFields(StrictModel):
 
 @dataclass(frozen=True, eq=False)
 class ServerState:
-    """What the server keeps from request to request.
+    """What the server keeps from request to request."""
 
-    Parameters
-    ----------
-    stack : Subposteriors
-        Draws of all sites.
-    proposal : Proposal
-        Where the published points come from.
-    rounds : tuple of Points
-        Requests that are over.
-    seed : int
-        Of points.
-    n_draws : int
-        Number of fused draws.
-    """
-
-    stack: Subposteriors
-    proposal: Proposal
-    rounds: tuple[Points, ...]
-    seed: int
-    n_draws: int
+    stack: Subposteriors  # draws of all sites
+    proposal: Proposal  # where the published points come from
+    rounds: tuple[Points, ...]  # requests that are over
+    seed: int  # of points
+    n_draws: int  # number of fused draws
 
     @property
     def weighted(self) -> WeightedPoints:
@@ -176,7 +162,6 @@ class LogDensities(RequestKind):
 
     def sum_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
         """Return nothing, as any finite numbers may be log densities; see `RequestKind.sum_problems`."""
-        del request, answer
         return []
 
     def reduce(
@@ -256,10 +241,7 @@ def _variables_of(request: RoundRequest) -> dict[str, Array]:
 def _log_densities(function: Callable[..., Any], values: Mapping[str, Array], rows: Any, count: int) -> Array:
     """Return what a site's function answers (n,), -inf outside of its support and where parameters are not finite.
 
-    Raises
-    ------
-    InputError
-        For a function that fails, or answers something else.
+    Raises InputError for a function that fails, or answers something else.
     """
     densities: Array
     is_finite = np.all([np.isfinite(one).reshape(count, -1).all(axis=1) for one in values.values()], axis=0)
@@ -279,11 +261,9 @@ def _log_densities(function: Callable[..., Any], values: Mapping[str, Array], ro
     if densities.shape == (count, 1):
         densities = densities[:, 0]
     if densities.shape != (count,):
+        remedy = "return one number for each point, summed over rows, prior included as it was sampled"
         raise InputError(
-            "module",
-            f"gave log densities of shape {densities.shape} for {count} points",
-            "return one number for each point, summed over rows, prior included as it was sampled",
-            "E-SHAPE",
+            "module", f"gave log densities of shape {densities.shape} for {count} points", remedy, "E-SHAPE"
         )
     if np.any(densities == np.inf):
         raise InputError("module", "gave a log density of +inf, which no law has", code="E-ROUND")

@@ -207,12 +207,8 @@ class ExpectationMaximization(RequestKind):
 def _start_state(posterior: Any) -> MixtureState:
     """Return the state of a mixture's posterior.
 
-    Raises
-    ------
-    UnsupportedError
-        For anything but a mixture of Gaussians with weights, saying what it is.
-    InputError
-        For a variational one without the prior of its components.
+    Raises UnsupportedError for anything but a mixture of Gaussians with weights, saying what it is. Raises InputError
+    for a variational one without the prior of its components.
     """
     if not isinstance(posterior, Posterior):
         statistics = getattr(posterior, "statistics", None)  # of an EstimatorFusion, which is no name for users

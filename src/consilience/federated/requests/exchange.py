@@ -29,18 +29,10 @@ from consilience.files.safetensors_file import SafetensorsFile
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """One request with what came of it.
+    """One request with what came of it."""
 
-    Parameters
-    ----------
-    request : Request
-        The request.
-    reduction : Reduction
-        What the answers came to.
-    """
-
-    request: RoundRequest
-    reduction: Reduction
+    request: RoundRequest  # the request
+    reduction: Reduction  # what the answers came to
 
     @property
     def next_request(self) -> RoundRequest | None:
@@ -118,10 +110,7 @@ def request(kind: str, fusion: Any, *, rounds: int = 1, allow_differencing: bool
 def check_request(message: RoundRequest, label: object = "") -> RoundRequest:
     """Return a request whose kind finds nothing wrong with it.
 
-    Raises
-    ------
-    OptionError, InputError
-        For an unknown kind, and for what is wrong with the content.
+    Raises OptionError or InputError for an unknown kind, and for what is wrong with the content.
     """
     kind = request_kind(message.kind)
     if message.number > message.rounds:

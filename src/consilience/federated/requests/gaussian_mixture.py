@@ -65,33 +65,16 @@ _LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
 @dataclass(frozen=True, eq=False)
 class MixtureState:
-    """A Gaussian mixture between two steps: what a request publishes.
+    """A Gaussian mixture between two steps: what a request publishes."""
 
-    Parameters
-    ----------
-    covariance_type : {"full", "tied", "diag", "spherical"}
-        Shape of the covariances, as scikit-learn calls them.
-    estimate : {"variational", "likelihood"}
-        What the parameters are an estimate of; see the module.
-    weight_prior : {"dirichlet_process", "dirichlet_distribution", "none"}
-        Prior of the weights; "none" for the likelihood.
-    concentration : float
-        Its concentration; 0 for the likelihood.
-    components : ConjugateParameters
-        Posteriors of the K components; a tied covariance is the mean of their copies.
-    counts : ndarray of shape (K,)
-        Observations behind each component.
-    prior : ConjugateParameters
-        The one prior, as one component; for the likelihood kappa is 0 and the spread is Psi.
-    """
-
-    covariance_type: str
-    estimate: str
+    covariance_type: str  # {"full", "tied", "diag", "spherical"}, shape of the covariances, as scikit-learn calls them
+    estimate: str  # {"variational", "likelihood"}, what the parameters are an estimate of; see the module
+    # {"dirichlet_process", "dirichlet_distribution", "none"}: Prior of the weights; "none" for the likelihood.
     weight_prior: str
-    concentration: float
-    components: ConjugateParameters
-    counts: Array
-    prior: ConjugateParameters
+    concentration: float  # its concentration; 0 for the likelihood
+    components: ConjugateParameters  # posteriors of the K components; a tied covariance is the mean of their copies
+    counts: Array  # (K,), observations behind each component
+    prior: ConjugateParameters  # the one prior, as one component; for the likelihood kappa is 0 and the spread is Psi
 
     @property
     def n_components(self) -> int:
@@ -121,24 +104,12 @@ class MixtureState:
 
 @dataclass(frozen=True, eq=False)
 class MixtureSums:
-    """What leaves a site: sums over rows, weighted by responsibilities; see the module.
+    """What leaves a site: sums over rows, weighted by responsibilities; see the module."""
 
-    Parameters
-    ----------
-    counts : ndarray of shape (K,)
-        N_k.
-    first : ndarray of shape (K, D)
-        s_k.
-    second : ndarray of shape (K, D, D), (K, D) or (K,)
-        S_k, its diagonal, or the mean of its diagonal, by covariance type.
-    entropy : float
-        H, in nats.
-    """
-
-    counts: Array
-    first: Array
-    second: Array
-    entropy: float
+    counts: Array  # (K,), n_k
+    first: Array  # (K, D), s_k
+    second: Array  # (K, D, D), (K, D) or (K,), s_k, its diagonal, or the mean of its diagonal, by covariance type
+    entropy: float  # H, in nats
 
     def __add__(self, other: MixtureSums) -> MixtureSums:
         """Return the sums of the rows of both, about the same centres."""
@@ -168,24 +139,13 @@ def outer(left: Array, right: Array, ndim: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class MixtureExpectations:
-    """What an E-step needs of a state: E[log N(x | theta_k)] = (offset_k - |R_k (x - m_k)|^2) / 2, and E[log pi_k].
+    """What an E-step needs of a state: E[log N(x | theta_k)] = (offset_k - |R_k (x - m_k)|^2) / 2, and E[log pi_k]."""
 
-    Parameters
-    ----------
-    log_weights : ndarray of shape (K,)
-        E[log pi_k]; minus infinity for a component that no site has.
-    mean : ndarray of shape (K, D)
-        m_k.
-    root : ndarray of shape (K, D, D), (K, D) or (K,)
-        R_k, with R^T R = E[Lambda_k]; triangular, diagonal, or a multiple of the identity.
-    offset : ndarray of shape (K,)
-        E[log|Lambda_k|] - D log 2 pi - D / kappa_k.
-    """
-
-    log_weights: Array
-    mean: Array
+    log_weights: Array  # (K,), E[log pi_k]; minus infinity for a component that no site has
+    mean: Array  # (K, D), m_k
+    # (K, D, D), (K, D) or (K,): R_k, with R^T R = E[Lambda_k]; triangular, diagonal, or a multiple of the identity.
     root: Array
-    offset: Array
+    offset: Array  # (K,), E[log|Lambda_k|] - D log 2 pi - D / kappa_k
 
     def log_joint(self, rows: Array) -> Array:
         """Return E[log pi_k] + E[log N(x_i | theta_k)] of rows (n, D): (n, K)."""
@@ -199,10 +159,7 @@ class MixtureExpectations:
     def free_energy(self, sums: MixtureSums) -> float:
         """Return a site's part of F: sum_k N_k E[log pi_k] + sum_ik r_ik E[log N(x_i | theta_k)] + H.
 
-        Parameters
-        ----------
-        sums : MixtureSums
-            The site's sums about `mean`.
+        The site's sums are about `mean`.
         """
         present = sums.counts > 0.0  # 0 log 0 = 0
         weights = sums.counts[present] @ self.log_weights[present]
@@ -219,10 +176,7 @@ class MixtureExpectations:
 def expectations(state: MixtureState) -> MixtureExpectations:
     """Return what the E-step needs of a state.
 
-    Raises
-    ------
-    InputError
-        Where a covariance is not positive definite.
+    Raises InputError where a covariance is not positive definite.
     """
     mean, kappa = state.components.mean, state.components.kappa
     dim, n_components = state.dim, state.n_components
@@ -349,17 +303,10 @@ def divergence_from_prior(state: MixtureState) -> float:
 
 @dataclass(frozen=True, eq=False)
 class EStep:
-    """A site's E-step.
+    """A site's E-step."""
 
-    Parameters
-    ----------
-    sums : MixtureSums
-        Sums about the means of the published components.
-    withheld : ndarray of int
-        Components that some of the site's rows are nearest to, but fewer than `min_count`: their sums are zero.
-    """
-
-    sums: MixtureSums
+    sums: MixtureSums  # sums about the means of the published components
+    # Components that some of the site's rows are nearest to, but fewer than `min_count`: their sums are zero.
     withheld: Labels
 
 
@@ -371,14 +318,7 @@ def e_step(state: MixtureState, start: MixtureState, rows: Array, min_count: flo
     What it takes of the rows, no other component takes. With the same components withheld in every round this is the
     E-step of a mixture some of whose components are known, and F rises as it does for others.
 
-    Parameters
-    ----------
-    state, start : MixtureState
-        The published state, and the one of the first request.
-    rows : ndarray of shape (n, D)
-        Rows of the site.
-    min_count : float
-        Least sum of responsibilities of a component that leaves the site.
+    `start` is the state of the first request, `rows` are (n, D).
     """
     current, first = expectations(state), expectations(start)
     withheld = ~np.isfinite(current.log_weights)  # nobody has these

@@ -87,7 +87,6 @@ class LayerGrams(LayerRefits):
 
         def outputs(site: str, path: str, sent: Mapping[str, Array], gram: Array) -> Array:
             """Return E[W_j a a^T]."""
-            del sent
             return affine_rows(networks[site], path) @ gram
 
         return reduce_layers(request, answers, standing, networks, outputs, self.asked_layers(request))

@@ -235,10 +235,8 @@ def _joined(answers: list[Mapping[str, Array]]) -> FeatureMoments:
 def _last_features(network: Any, head: str, data: Any, n_classes: int) -> tuple[Array, Any]:
     """Return what the head reads of each row (n, h), and the class of each.
 
-    Raises
-    ------
-    InputError
-        For data without labels or with others than classes, and a network whose logits another layer makes.
+    Raises InputError for data without labels or with others than classes, and a network whose logits another layer
+    makes.
     """
     from consilience.networks.classes.heads import find_head
     from consilience.networks.descriptions.observations import batches_of_data

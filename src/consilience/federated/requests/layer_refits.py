@@ -132,10 +132,8 @@ class LayerRefits(RequestKind):
 def layers_that_fit(fusion: Any, request: str, supports: str) -> list[str]:
     """Return the layers of a fused network, in order, whose weights have the shape of every site's.
 
-    Raises
-    ------
-    UnsupportedError
-        Where there are none, and where no units are matched: layers of sites are then not those of the fused network.
+    Raises UnsupportedError where there are none, and where no units are matched: layers of sites are then not those of
+    the fused network.
     """
     if not fusion.matching and fusion.network.symmetry.by_name:
         remedy = "fuse by a method that matches them, such as `method='consensus'`"
@@ -159,10 +157,7 @@ def layers_that_fit(fusion: Any, request: str, supports: str) -> list[str]:
 def input_batches(data: Any, network: Any, min_count: float) -> tuple[list[Any], int]:
     """Return the inputs of a site's rows in batches, and how many rows there are.
 
-    Raises
-    ------
-    InputError
-        For too few rows for their moments to leave the site.
+    Raises InputError for too few rows for their moments to leave the site.
     """
     from consilience.networks.descriptions.observations import batches_of_data
 
@@ -213,16 +208,8 @@ def reduce_layers(
 
     The objective is what the refits gain so far: the fall of sum_j p_j E|W a - t_j|^2 over layers.
 
-    Parameters
-    ----------
-    request, answers, standing
-        As for `RequestKind.reduce`.
-    known : mapping
-        What the server knows of every site whose network was fused, by name; kept for the next request.
-    targets : callable
-        What layers should answer.
-    layers : sequence of str
-        Layers that all requests together refit, in order.
+    `known` is what the server knows of every site whose network was fused, kept for the next request; `targets` says
+    what layers should answer; `layers` are those that all requests together refit, in order.
     """
     chosen, carried = stand(request, answers, standing)
     if strangers := sorted(set(chosen) - set(known)):
@@ -246,16 +233,8 @@ def reduce_layers(
 def refit_layer(arrays: dict[str, Array], path: str, grams: list[Array], crosses: list[Array], shares: Array) -> float:
     """Refit a layer in place; return by how much the squared error of its outputs falls, summed over outputs.
 
-    Parameters
-    ----------
-    arrays : dict
-        The network.
-    path : str
-        The layer.
-    grams, crosses : list of ndarray
-        A_j (d + 1, d + 1) and E[t_j a^T] (k, d + 1) of every site.
-    shares : ndarray of shape (J,)
-        Shares of all rows.
+    `grams` and `crosses` are A_j (d + 1, d + 1) and E[t_j a^T] (k, d + 1) of every site, `shares` (J,) its share of all
+    rows.
     """
     weight_name, bias_name = (PREFIX + name for name in array_names(path))
     has_bias = bias_name in arrays

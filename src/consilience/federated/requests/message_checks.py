@@ -62,8 +62,10 @@ def count_problems(counts: Array, answer: Answer) -> list[Problem]:
     if counts.sum() != answer.n_observations:
         text = f"its counts sum to {counts.sum():.10g}, and it states {answer.n_observations} rows"
         return [Problem("answer", text)]
-    if np.any((counts > 0.0) & (counts < answer.min_count)):
-        return [Problem("answer", f"has a count below {answer.min_count:g}, and the site withholds such")]
+    few = np.flatnonzero((counts > 0.0) & (counts < answer.min_count))
+    if few.size:
+        text = f"class {few[0]} has {counts[few[0]]:g} rows, and the site withholds fewer than {answer.min_count:g}"
+        return [Problem("answer", text)]
     return []
 
 
@@ -102,10 +104,7 @@ def stand(
 def in_order(chosen: Mapping[str, Known]) -> dict[str, Known]:
     """Return what sites sent in the order of their names, so that bytes do not depend on arrival.
 
-    Raises
-    ------
-    InputError
-        Where no site has answered.
+    Raises InputError where no site has answered.
     """
     if not chosen:
         raise InputError("", "no site has answered, so there is nothing to reduce", code="E-NEEDED")

@@ -20,10 +20,7 @@ _LARGEST = 1e38
 def network_arrays(fusion: Any, request: str) -> dict[str, Array]:
     """Return the arrays of a fused network as a message has them.
 
-    Raises
-    ------
-    UnsupportedError
-        For anything but the fusion of networks into one.
+    Raises UnsupportedError for anything but the fusion of networks into one.
     """
     network = getattr(fusion, "network", None)
     if network is None or not hasattr(network, "symmetry"):
@@ -61,12 +58,8 @@ def network_problems(arrays: Mapping[str, Array]) -> list[Problem]:
 def module_of_state(module: Any, arrays: Mapping[str, Array]) -> Any:
     """Return a copy of a site's module with the arrays of a request, in evaluation mode.
 
-    Raises
-    ------
-    OptionError
-        For what is no module, and makes none.
-    InputError
-        Where the arrays are those of another network.
+    Raises OptionError for what is no module, and makes none. Raises InputError where the arrays are those of another
+    network.
     """
     import torch
 
@@ -94,10 +87,7 @@ def module_of_state(module: Any, arrays: Mapping[str, Array]) -> Any:
 def own_template(module: Any) -> Any:
     """Return a copy of a site's module, or of what makes one, with the weights that it has as parameters.
 
-    Raises
-    ------
-    OptionError
-        For what is no module, and makes none.
+    Raises OptionError for what is no module, and makes none.
     """
     from consilience.networks.parametrised_layers import copy_of_module, plain_module
     from consilience.networks.torch_modules import make_template

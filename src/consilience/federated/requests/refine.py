@@ -210,7 +210,8 @@ class Refinement(RequestKind):
     def finish(self, fusion: Any, content: Content) -> Any:
         """Return the fusion with the refined model; see `RequestKind.finish`."""
         is_fusion = isinstance(fusion, EstimatorFusion)
-        state = _state_with(content, fusion.statistics if is_fusion else fusion)
+        model = fusion.statistics if is_fusion else fusion
+        state = _state_from(_with_counts(model, content), content)
         statistics, error, is_taken = finished(state)
         if not is_fusion:
             return statistics
@@ -289,11 +290,6 @@ def _with_counts(statistics: Statistics, content: Content) -> Statistics:
 def _state_of(request: RoundRequest) -> RefinementState:
     """Return the state in a request."""
     return _state_from(_statistics_of(request), request.content)
-
-
-def _state_with(content: Content, statistics: Statistics) -> RefinementState:
-    """Return the state in a content whose model is that of some statistics."""
-    return _state_from(_with_counts(statistics, content), content)
 
 
 def _state_from(statistics: Statistics, content: Content) -> RefinementState:

@@ -33,17 +33,7 @@ REQUEST_KINDS: tuple[RequestKind, ...] = (
 def request_kind(name: str, option: str = "request") -> RequestKind:
     """Return the kind of a name.
 
-    Parameters
-    ----------
-    name : str
-        The name.
-    option : str, optional
-        What it was given as, for messages. Default: "request".
-
-    Raises
-    ------
-    OptionError
-        Listing all kinds, for a name that none has.
+    `option` is what it was given as, for messages. Raises OptionError, listing all kinds, for a name that none has.
     """
     for kind in REQUEST_KINDS:
         if kind.name == name:

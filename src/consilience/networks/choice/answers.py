@@ -26,10 +26,7 @@ def beside(inputs: Tensor, module: nn.Module) -> Tensor:
 def outputs_of(module: nn.Module, inputs: Tensor) -> Array:
     """Return what a network answers on inputs (n, ...), in evaluation mode: an array (n, k).
 
-    Raises
-    ------
-    UnsupportedError
-        For networks that return anything but one row for each input.
+    Raises UnsupportedError for networks that return anything but one row for each input.
     """
     with evaluation_without_gradients(module):
         batches = [_row_outputs(call_module(module, batch), len(batch)) for batch in torch.split(inputs, BATCH_SIZE)]

@@ -33,62 +33,33 @@ class Effort(IntEnum):
 
 @dataclass(frozen=True)
 class CandidateOptions:
-    """Which candidates are made beside averages, and how long it may take.
+    """Which candidates are made beside averages, and how long it may take."""
 
-    Parameters
-    ----------
-    refit : bool
-        Whether layers are refitted. Default: False.
-    steps : int
-        Steps of Adam in a distillation; 0 for none. Default: 0.
-    max_seconds : float, optional
-        After so many seconds no further candidate is begun. Default: no bound.
-    """
-
-    refit: bool = False
-    steps: int = 0
+    refit: bool = False  # whether layers are refitted
+    steps: int = 0  # steps of Adam in a distillation; 0 for none
+    # After so many seconds no further candidate is begun. Default: no bound.
     max_seconds: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """One network that the default fusion may return.
+    """One network that the default fusion may return."""
 
-    Parameters
-    ----------
-    name : str
-        Its name in the verdict, such as "refit" or "site:lund".
-    effort : Effort
-        What it used.
-    module : Module or None
-        The network, in evaluation mode; None where the networks came without a module.
-    base : NetworkFusion
-        The fusion by averaging that it was made from; of a site, the one that it was compared with.
-    made : str
-        How it was made of `base`; empty where it is the average itself.
-    sites : tuple of int
-        The numbers of the sites whose own networks it is: one, or several beside each other. Default: of none.
-    is_eligible : bool
-        Whether it may be returned: a site's own network may not where another width is asked for, and no network of
-        another width than is asked for.
-    learned_drawn : bool
-        Whether its batch normalisation learned its statistics from drawn inputs.
-    is_halfway : bool
-        Whether it is the mean of sites' own networks, one or several beside each other, and of what these became by
-        distillation.
-    widths : mapping of str to int, optional
-        Units of its groups, where these are more than were asked for. Default: None, it has the widths asked for.
-    """
-
-    name: str
-    effort: Effort
-    module: Any
-    base: NetworkFusion
-    made: str = ""
+    name: str  # its name in the verdict, such as "refit" or "site:lund"
+    effort: Effort  # what it used
+    module: Any  # the network, in evaluation mode; None where the networks came without a module
+    base: NetworkFusion  # the fusion by averaging that it was made from; of a site, the one that it was compared with
+    made: str = ""  # how it was made of `base`; empty where it is the average itself
+    # The numbers of the sites whose own networks it is: one, or several beside each other. Default: of none.
     sites: tuple[int, ...] = ()
+    # Whether it may be returned: a site's own network may not where another width is asked for, and no network of
+    # another width than is asked for.
     is_eligible: bool = True
-    learned_drawn: bool = False
+    learned_drawn: bool = False  # whether its batch normalisation learned its statistics from drawn inputs
+    # Whether it is the mean of sites' own networks, one or several beside each other, and of what these became by
+    # distillation.
     is_halfway: bool = False
+    # Units of its groups, where these are more than were asked for. Default: None, it has the widths asked for.
     widths: Mapping[str, int] | None = None
 
     @property

@@ -94,53 +94,28 @@ other half had been run once with an eighth, under which nothing was harmed ther
 
 @dataclass(frozen=True, eq=False)
 class CandidateScores:
-    """Losses of K candidates on n held-out inputs.
+    """Losses of K candidates on n held-out inputs."""
 
-    Parameters
-    ----------
-    losses, ties : array of shape (K, n)
-        Losses, and losses that break ties, of every candidate on every input.
-    efforts : sequence of int
-        Effort of each candidate.
-    is_site : sequence of bool
-        Whether it is a site's own network.
-    stands_for_sites : sequence of bool, optional
-        Whether what was fitted needs its margin over it, as over a site's own network. Default: `is_site`.
-    margins : sequence of float, optional
-        By candidate, the share of a site's loss by which it must be better than it. Default: 0.
-    gaps : sequence of float, optional
-        By site's own network, by how much more it errs on inputs drawn as its site describes them than on its own: what
-        drawn inputs cannot tell. Default: 0.
-    is_alike : bool
-        Whether sites have their classes alike. Default: not.
-    mean_gap : float
-        The mean of the sites' gaps over all observations: what drawn inputs of all cannot tell. Default: 0.
-    is_fitted : sequence of bool, optional
-        Whether a candidate was fitted to drawn inputs; only these need their margin for harm to be excluded. Default:
-        none was.
-    ensemble : array of shape (n,), optional
-        Losses of the ensemble of all sites.
-    is_waivable : sequence of bool, optional
-        Whether the ensemble may waive a candidate's margin. Default: it may.
-    sizes : sequence of float, optional
-        By site's own network, what it counts: of sites that cannot be told apart that of the most is taken.
-    is_eligible : sequence of bool, optional
-        Whether it may be chosen; others are compared only. Default: all may.
-    """
-
+    # `losses`, `ties`: (K, n), losses, and losses that break ties, of every candidate on every input.
     losses: Array
     ties: Array
-    efforts: Sequence[int]
-    is_site: Sequence[bool]
+    efforts: Sequence[int]  # effort of each candidate
+    is_site: Sequence[bool]  # whether it is a site's own network
+    # By candidate, the share of a site's loss by which it must be better than it; None for 0.
     margins: Sequence[float] | None = None
-    is_eligible: Sequence[bool] | None = None
+    is_eligible: Sequence[bool] | None = None  # whether it may be chosen; None for all
+    # By site's own network, by how much more it errs on inputs drawn as its site describes them than on its own:
+    # what drawn inputs cannot tell. None for 0.
     gaps: Sequence[float] | None = None
+    # By site's own network, what it counts: of sites that cannot be told apart that of the most is taken.
     sizes: Sequence[float] | None = None
-    mean_gap: float = 0.0
+    mean_gap: float = 0.0  # the mean of the sites' gaps over all observations: what drawn inputs of all cannot tell
+    # Whether a candidate was fitted to drawn inputs; only these need their margin for harm to be excluded. None: none.
     is_fitted: Sequence[bool] | None = None
-    ensemble: Array | None = None
-    is_waivable: Sequence[bool] | None = None
-    is_alike: bool = False
+    ensemble: Array | None = None  # (n,), losses of the ensemble of all sites
+    is_waivable: Sequence[bool] | None = None  # whether the ensemble may waive a margin; None for all
+    is_alike: bool = False  # whether sites have their classes alike
+    # Whether what was fitted needs its margin over it, as over a site's own network. None for `is_site`.
     stands_for_sites: Sequence[bool] | None = None
 
     @property

@@ -24,8 +24,7 @@ from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.teacher import Teacher
 from consilience.networks.choice.verdict import Choice
 from consilience.networks.choice.workshop import Workshop
-from consilience.networks.classes.logits import OneOutput, TwoClasses
-from consilience.networks.classes.probabilities import as_probabilities
+from consilience.networks.classes.logits import OneOutput, TwoClasses, as_probabilities
 from consilience.networks.classes.shares import class_skew
 
 MAX_GAP_UNSAID = 0.05
@@ -34,33 +33,16 @@ MAX_GAP_UNSAID = 0.05
 
 @dataclass(eq=False)
 class CandidateComparison:
-    """Sites' own networks, and what subclasses or callers make of them, on the same inputs; one of them is chosen.
+    """Sites' own networks, and what subclasses or callers make of them, on the same inputs; one of them is chosen."""
 
-    Parameters
-    ----------
-    workshop : Workshop
-        The networks and their averages.
-    inputs : ChoiceInputs
-        Inputs to fit, to stop and to compare on.
-    rng : numpy.random.Generator
-        Source of the draws of refits and distillations.
-    started : float
-        ``time.monotonic()`` at the start of the fusion.
-    options : CandidateOptions
-        Which candidates subclasses make beside averages, and until when. Default: none.
-    notes : list of str
-        What was left out, and why; grows while candidates are made.
-    is_cut_short : bool
-        Whether something was left out since time was up.
-    """
-
-    workshop: Workshop
-    inputs: ChoiceInputs
-    rng: np.random.Generator
-    started: float
+    workshop: Workshop  # the networks and their averages
+    inputs: ChoiceInputs  # inputs to fit, to stop and to compare on
+    rng: np.random.Generator  # source of the draws of refits and distillations
+    started: float  # ``time.monotonic()`` at the start of the fusion
+    # Which candidates subclasses make beside averages, and until when.
     options: CandidateOptions = field(default_factory=CandidateOptions)
-    notes: list[str] = field(default_factory=list)
-    is_cut_short: bool = False
+    notes: list[str] = field(default_factory=list)  # what was left out, and why; grows while candidates are made
+    is_cut_short: bool = False  # whether something was left out since time was up
 
     @cached_property
     def on_fit(self) -> Array:
@@ -92,10 +74,7 @@ class CandidateComparison:
     def one_output(self) -> OneOutput | None:
         """What networks of one output for two classes return; None for all others.
 
-        Raises
-        ------
-        UnsupportedError
-            Where it is neither the log odds of a linear layer nor a probability.
+        Raises UnsupportedError where it is neither the log odds of a linear layer nor a probability.
         """
         classes = self.workshop.sites.classes
         if classes is None or len(classes) != 2:

@@ -25,7 +25,7 @@ from typing import ClassVar
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.networks.classes.probabilities import SMALLEST_PROBABILITY, as_probabilities
+from consilience.networks.classes.logits import SMALLEST_PROBABILITY, as_probabilities
 
 _LARGEST = 1e12
 """A squared gap counts as at most this, also where an answer is infinite. Chosen by hand."""

@@ -59,22 +59,7 @@ def fuse_by_default(
 ) -> NetworkFusion:
     """Return the fusion of networks whose network was chosen among candidates, without provenance.
 
-    Parameters
-    ----------
-    models : NetworksWithSymmetry
-        The J networks, in the order of the call.
-    sites : Sites
-        What they say, in the same order.
-    arguments : NetworkArguments
-        Of the call.
-    information : sequence of FisherInformation, optional
-        Of every network.
-    method : Auto
-        How units are matched, and the bounds on work.
-    rng : numpy.random.Generator
-        Source of all random choices.
-    progress : callable
-        Called with (steps done, steps in all).
+    Networks and sites are in the order of the call; `method` says how units are matched, and bounds the work.
     """
     started = time.monotonic()
     matching_rng, input_rng, candidate_rng = rng.spawn(3)
@@ -104,22 +89,8 @@ def fuse_by_choice(
 ) -> NetworkFusion:
     """Return the fusion of a workshop by a choice on drawn inputs, or without one where nobody says what these are.
 
-    Parameters
-    ----------
-    workshop : Workshop
-        The networks, and what candidates are made of.
-    matching : NetworkMethod
-        The method to name where candidates cannot be compared.
-    n_inputs : int
-        Inputs that candidates are fitted on.
-    compare : callable
-        Makes candidates and compares them on inputs.
-    rng : numpy.random.Generator
-        Draws the inputs.
-    max_seconds : float, optional
-        Of the call. Default: no bound.
-    distils : bool, optional
-        Whether networks are distilled on the inputs. Default: not.
+    `compare` makes candidates on inputs and compares them, `n_inputs` of which they are fitted on; where it cannot,
+    `matching` is the method to name. `distils` says whether networks are distilled on the inputs.
     """
     sites, arguments = workshop.sites, workshop.arguments
     if workshop.models.template is None:

@@ -20,18 +20,10 @@ of 1 % at most. Chosen by hand."""
 
 @dataclass(frozen=True)
 class ExcessErrors:
-    """By how much more often networks err on inputs drawn as their site describes them than on its own.
+    """By how much more often networks err on inputs drawn as their site describes them than on its own."""
 
-    Parameters
-    ----------
-    of_sites : list of float
-        By site, 0 at least; 0 where it does not say its own error, or no classes.
-    mean : float
-        Over the observations of the sites that say it.
-    """
-
-    of_sites: list[float]
-    mean: float
+    of_sites: list[float]  # by site, 0 at least; 0 where it does not say its own error, or no classes
+    mean: float  # over the observations of the sites that say it
 
 
 def excess_errors(
@@ -42,16 +34,8 @@ def excess_errors(
 ) -> ExcessErrors:
     """Return by how much more often the sites' networks err on drawn inputs.
 
-    Parameters
-    ----------
-    descriptions : sequence of Description or None
-        What every site says.
-    answers_of : callable
-        Called with the number of a site and inputs (n, ...); returns what its network answers (n, C).
-    beside_module : Module
-        On whose device, and in whose precision, inputs are.
-    rng : numpy.random.Generator
-        Draws the inputs.
+    `answers_of` takes the number of a site and inputs (n, ...), on the device and in the precision of `beside_module`,
+    and returns what its network answers (n, C).
     """
     excesses, observations = [0.0] * len(descriptions), [0.0] * len(descriptions)
     for site, (said, stream) in enumerate(zip(descriptions, rng.spawn(len(descriptions)), strict=True)):

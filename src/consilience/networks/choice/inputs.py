@@ -106,41 +106,26 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class ChoiceInputs:
-    """Inputs to fit candidates on, to stop their distillation by, and to compare them on.
+    """Inputs to fit candidates on, to stop their distillation by, and to compare them on."""
 
-    Parameters
-    ----------
-    fit, early, held : Rows
-        The three sets.
-    images : tuple of Rows, optional
-        Beside drawn inputs, images matched to batch normalisation, for distillations to train on and to stop by in
-        their place.
-    source : {"given", "drawn", "matched"}
-        Whether the caller gave them, they are drawn from descriptions, or images matched to batch normalisation.
-    stand_for_all : bool
-        Whether every site's inputs are drawn as it describes them, every class among them.
-    notes : tuple of str
-        What is missing, in words.
-    margin, fitted_margin : float
-        Share of a site's own loss on labelled inputs, or on matched images, by which a candidate must be better than
-        it, and one that was fitted to such inputs.
-    is_alike : bool
-        Whether they are labelled, and sites have their classes alike.
-    draws_teach : {"nothing", "too", "alone"}
-        Whether batch normalisation learns its statistics from drawn inputs in no distillation, in further ones, or in
-        all (`MAX_EXCESS_OF_STATISTICS`).
-    """
-
+    # `fit`, `early`, `held`: the three sets.
     fit: Rows
     early: Rows
     held: Rows
+    # Beside drawn inputs, images matched to batch normalisation, for distillations to train on and to stop by in
+    # their place.
     images: tuple[Rows, Rows] | None = None
+    # Whether the caller gave them, they are drawn from descriptions, or images matched to batch normalisation.
     source: Source = "drawn"
-    stand_for_all: bool = True
-    notes: tuple[str, ...] = ()
+    stand_for_all: bool = True  # whether every site's inputs are drawn as it describes them, every class among them
+    notes: tuple[str, ...] = ()  # what is missing, in words
+    # `margin`, `fitted_margin`: share of a site's own loss on labelled inputs, or on matched images, by which a
+    # candidate must be better than it, and one that was fitted to such inputs.
     margin: float = MARGIN
     fitted_margin: float = MARGIN
-    is_alike: bool = False
+    is_alike: bool = False  # whether they are labelled, and sites have their classes alike
+    # Whether batch normalisation learns its statistics from drawn inputs in no distillation, in further ones, or
+    # in all (`MAX_EXCESS_OF_STATISTICS`).
     draws_teach: DrawsTeach = "nothing"
 
     @property
@@ -189,27 +174,10 @@ def choice_inputs(
 ) -> ChoiceInputs | None:
     """Return inputs for a choice, or None where nobody says what inputs are like.
 
-    Parameters
-    ----------
-    sites : Sites
-        What the sites say, in the order of the modules.
-    modules : sequence of Module
-        The sites' networks.
-    given : Tensor or iterable of batches, optional
-        Unlabelled inputs of the caller.
-    example : Tensor or tuple, optional
-        An input that the networks take, for the shape of matched inputs.
-    n_inputs : int
-        Inputs to fit candidates on.
-    rng : numpy.random.Generator
-        Source of all draws.
-    progress : callable
-        Called with (steps done, steps in all) while images are matched.
-    max_seconds : float, optional
-        Of the call; images take `IMAGE_SHARE` of it at most. Default: no bound.
-    distils : bool, optional
-        Whether networks are distilled on them, so that images are matched beside draws from which batch normalisation
-        may not learn. Default: not.
+    Modules are in the order of the sites. `given` are unlabelled inputs of the caller, `example` is an input for the
+    shape of matched ones, `n_inputs` how many candidates are fitted on. Images are matched in `IMAGE_SHARE` of
+    `max_seconds` at most; where networks are distilled (`distils`), also beside draws from which batch normalisation
+    may not learn.
     """
     draw_rng, image_rng, shift_rng, excess_rng = rng.spawn(4)
     if given is not None:
@@ -349,12 +317,8 @@ def _match(
 def _split(given: Any, module: nn.Module, rng: np.random.Generator) -> ChoiceInputs:
     """Return given inputs in three parts.
 
-    Raises
-    ------
-    InputError
-        For inputs that are not finite, or that the networks do not take.
-    UnsupportedError
-        For inputs that are not tensors, or fewer than there are parts.
+    Raises InputError for inputs that are not finite, or that the networks do not take, and UnsupportedError for what is
+    no tensor, or fewer inputs than parts.
     """
     if isinstance(given, tuple) and len(given) == 2 and np.ndim(given[1]) < np.ndim(given[0]):
         given = given[0]  # (X, y)

@@ -58,27 +58,17 @@ NamedContext = Callable[[str], AbstractContextManager[None]]
 
 @dataclass(frozen=True, eq=False)
 class KroneckerMerges:
-    """The merges of one fusion by Kronecker factors, in the units of its base.
+    """The merges of one fusion by Kronecker factors, in the units of its base."""
 
-    Parameters
-    ----------
-    workshop : Workshop
-        The networks and their base.
-    information : sequence of FisherInformation
-        Kronecker factors of every network with a vote, in canonical order.
-    """
-
-    workshop: Workshop
-    information: Sequence[FisherInformation]
+    workshop: Workshop  # the networks and their base
+    information: Sequence[FisherInformation]  # Kronecker factors of every network with a vote, in canonical order
 
     @classmethod
     def of(cls, workshop: Workshop) -> KroneckerMerges | None:
         """Return the merges of a fusion; None where not every site says its layers' factors, or widths differ.
 
-        Raises
-        ------
-        UnsupportedError
-            For factors that are not of the same parameters at all sites, such as where one froze a bias.
+        Raises UnsupportedError for factors that are not of the same parameters at all sites, such as where one froze a
+        bias.
         """
         if not workshop.has_equal_widths or workshop.models.template is None:
             return None
@@ -89,10 +79,8 @@ class KroneckerMerges:
         first = _what_is_informed(workshop, information[0])
         for of_site in information[1:]:
             if _what_is_informed(workshop, of_site) != first:
-                raise UnsupportedError(
-                    f"{of_site.name} says Kronecker factors of other parameters than {information[0].name}; train the "
-                    "same ones at all sites"
-                )
+                text = f"{of_site.name} says Kronecker factors of other parameters than {information[0].name}"
+                raise UnsupportedError(f"{text}; train the same ones at all sites")
         # Factors move with units one to one, and with no others.
         transports = [transport for i in voting for transport in workshop.base.transports[i].values()]
         if any(one.is_soft or not np.array_equal(np.sort(one.labels), np.arange(one.width)) for one in transports):
@@ -195,16 +183,8 @@ def kronecker_candidates(
 ) -> Iterator[Candidate]:
     """Yield the base merged by the sites' Kronecker factors, at several dampings, one at a time.
 
-    Parameters
-    ----------
-    workshop : Workshop
-        The networks.
-    classifies : bool
-        Whether outputs are those of classes.
-    is_too_late : callable
-        Tells whether a candidate of some name is to be left out for want of time, and notes it.
-    or_noted : callable
-        Context in which a candidate of some name is made, or left out with a note on why.
+    `classifies` says whether outputs are those of classes; `is_too_late` whether time is up for a candidate, which it
+    notes; in the context `or_noted` a candidate is made, or left out with a note on why.
     """
     merges = None
     with or_noted("kfac"):
@@ -301,12 +281,10 @@ def fuse_with_chosen_damping(
 
 def _not_compared(fusion: NetworkFusion, reason: str) -> NetworkFusion:
     """Return the merge at the default damping, with a verdict on why no others were compared with it."""
-    verdict = Verdict(
-        code="no_inputs",
-        text=f"{reason}, so dampings were not compared; taken: {DEFAULT_DAMPING:g}, the best fixed one over 26 "
-        "federated settings. Whether it is no worse than the best site is not known.",
-        remedy=DESCRIBE,
-    )
+    taken = f"{DEFAULT_DAMPING:g}, the best fixed one over 26 federated settings"
+    unknown = "Whether it is no worse than the best site is not known."
+    text = f"{reason}, so dampings were not compared; taken: {taken}. {unknown}"
+    verdict = Verdict(code="no_inputs", text=text, remedy=DESCRIBE)
     return _judged(fusion, verdict, DEFAULT_DAMPING)
 
 

@@ -21,8 +21,7 @@ from consilience.networks.choice.inputs import Rows
 from consilience.networks.choice.kronecker import MAX_KRONECKER, kronecker_candidates
 from consilience.networks.choice.workshop import Workshop
 from consilience.networks.classes.heads import class_heads, refit_head
-from consilience.networks.classes.logits import TwoClasses
-from consilience.networks.classes.probabilities import as_probabilities
+from consilience.networks.classes.logits import TwoClasses, as_probabilities
 from consilience.networks.classes.shares import class_shares, class_skew
 from consilience.networks.distillation import Distilled, distill, has_batch_norm, part_way
 from consilience.networks.fusion import NetworkFusion
@@ -254,21 +253,10 @@ class NetworkComparison(CandidateComparison):
 
         Half of a target is the drawn class where there is one. Batch normalisation that kept its statistics is anchored
         afterwards. A site's own network goes half of the way: over 24 ensembles of alike sites that moved accuracy by
-        -1.0 to 0.9 points, the whole way by -1.3 to 2.0 (experiments/synthetic_inputs/halfway.py).
-
-        Parameters
-        ----------
-        start : Candidate
-            The network at the start.
-        rng : numpy.random.Generator
-            Draws batches.
-        is_anchored : bool, optional
-            Whether the base has the models' layers, so that batch normalisation can have theirs. Default: True.
-        on_draws : bool, optional
-            Whether batch normalisation learns its statistics from drawn inputs, beside which there are better ones.
-            Default: not.
-        **options
-            Of `consilience.networks.distillation.distill`.
+        -1.0 to 0.9 points, the whole way by -1.3 to 2.0 (experiments/synthetic_inputs/halfway.py). Only where the base
+        has the models' layers is it anchored (`is_anchored`). `on_draws` says whether batch normalisation learns its
+        statistics from drawn inputs, beside which there are better ones; `options` are those of
+        `consilience.networks.distillation.distill`.
         """
         is_normed = has_batch_norm(start.module)
         (fit, early), of_sites = self._rows_to_distil_on(is_normed and not on_draws)

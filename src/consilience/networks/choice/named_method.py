@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from consilience.core.details import Status
 from consilience.core.progress import silent
-from consilience.core.status import Status
 from consilience.errors import InputError, UnsupportedError
 from consilience.networks.choice.candidate import Candidate, Effort
 from consilience.networks.choice.sites import Sites
@@ -39,17 +39,8 @@ def with_verdict(
 ) -> NetworkFusion:
     """Return a fusion with its verdict by errors on labelled drawn inputs, where every site describes its classes.
 
-    Parameters
-    ----------
-    fusion : NetworkFusion
-        The result of the method. One with averaged statistics of batch normalisation is still to be repaired, and
-        nothing is said of it.
-    models, sites, arguments
-        Of the call, as for ``default.fuse_by_default``.
-    method : NetworkMethod
-        The method that was named; a robust one trusts no description.
-    rng : numpy.random.Generator
-        Draws the inputs.
+    A fusion with averaged statistics of batch normalisation is still to be repaired, and nothing is said of it; nor of
+    a robust method, which trusts no description.
     """
     if models.template is None or sites.described is None or method.is_robust or fusion.has_averaged_statistics:
         return fusion

@@ -16,29 +16,17 @@ from consilience.networks.descriptions.description import Description
 
 @dataclass(frozen=True, eq=False)
 class Sites:
-    """The J sites of a fusion, in canonical order.
+    """The J sites of a fusion, in canonical order."""
 
-    Parameters
-    ----------
-    names : tuple of str
-        Names of the sites.
-    weights : array of shape (J,)
-        Weight of each, summing to one.
-    descriptions : tuple of (Description or None)
-        What each says of its network.
-    are_weights_stated : bool
-        Whether the caller, or every site, said what a network counts; else they count alike.
-    n_observations : array of shape (J,), optional
-        Observations of every site; None where one is silent, or the caller gave other weights.
-    estimated_classes : array of shape (J, C), optional
-        Distribution of the classes at every site, as far as the networks tell it, for sites that do not say counts.
-    """
-
-    names: tuple[str, ...]
-    weights: Array
-    descriptions: tuple[Description | None, ...]
+    names: tuple[str, ...]  # names of the sites
+    weights: Array  # (J,), weight of each, summing to one
+    descriptions: tuple[Description | None, ...]  # what each says of its network
+    # Whether the caller, or every site, said what a network counts; else they count alike.
     are_weights_stated: bool = True
+    # (J,), observations of every site; None where one is silent, or the caller gave other weights.
     n_observations: Array | None = None
+    # (J, C), distribution of the classes at every site, as far as the networks tell it, for sites that do not say
+    # counts.
     estimated_classes: Array | None = None
 
     @cached_property
@@ -120,19 +108,8 @@ def weigh_sites(
 ) -> tuple[Array, bool, Array | None]:
     """Return weights (J,) that sum to 1, whether anybody stated them, and the observations (J,) where these weigh.
 
-    Parameters
-    ----------
-    names : sequence of str
-        The sites' names.
-    weights, n_observations : optional
-        What the caller of ``fuse`` says; weights come first.
-    said : sequence of (float or None)
-        Observations of each site as it says itself; they weigh where the caller says nothing and no site is silent.
-
-    Raises
-    ------
-    OptionError
-        For anything but a number for each site.
+    What the caller of ``fuse`` says weighs, `weights` first; else the observations as sites say them (`said`), where no
+    site is silent. Raises OptionError for anything but a number for each site.
     """
     numbers = stated_numbers(n_observations, names)
     stated = None

@@ -26,7 +26,7 @@ from torch import Tensor
 from consilience.checks import Array
 from consilience.networks.choice.sites import Sites
 from consilience.networks.classes.logit_adjustment import log_class_counts
-from consilience.networks.classes.probabilities import SMALLEST_PROBABILITY, as_probabilities
+from consilience.networks.classes.logits import SMALLEST_PROBABILITY, as_probabilities
 from consilience.networks.classes.shares import class_shares
 from consilience.networks.classes.stationary import MIXING, stationary_posterior
 from consilience.networks.descriptions.description import Moments
@@ -42,17 +42,10 @@ class Teacher:
     they are; without either it is the mean of the sites' probabilities by their weights. Of networks that do not
     classify it is the mean of their outputs, each weighted by how likely the input is at its site where sites describe
     the moments of their inputs.
-
-    Parameters
-    ----------
-    sites : Sites
-        In the order in which outputs are given.
-    classifies : bool
-        Whether outputs are logits or probabilities of classes.
     """
 
-    sites: Sites
-    classifies: bool
+    sites: Sites  # in the order in which outputs are given
+    classifies: bool  # whether outputs are logits or probabilities of classes
 
     def answers(self, outputs: Array, inputs: Tensor | None = None) -> Array:
         """Return the class probabilities (n, C), or mean outputs (n, k), for the outputs (J, n, k) of all sites.
@@ -103,21 +96,14 @@ def stationary_answers(
 ) -> Array:
     """Return the stationary ensemble (n, C) of the sites' probabilities (J, n, C), with counts of classes (J, C).
 
-    Parameters
-    ----------
-    are_removed : sequence of bool
-        Whether a site's probabilities lack the frequencies of its classes, which are then put back.
-    weights : array of shape (J,), optional
-        The sites' shares in classes that nobody holds. Default: those in all counts.
+    Where a site's probabilities lack the frequencies of its classes (`are_removed`), these are put back. `weights` (J,)
+    are the sites' shares in classes that nobody holds, by default those in all counts.
     """
     logarithms = np.log(np.maximum(probabilities, SMALLEST_PROBABILITY))
     logarithms += np.where(are_removed, 1.0, 0.0)[:, None, None] * log_class_counts(counts)[:, None]
-    stationary: Array = stationary_posterior(
-        torch.log_softmax(torch.as_tensor(logarithms), dim=2).exp(),
-        torch.as_tensor(class_shares(counts, weights)),
-        torch.as_tensor(counts.sum(axis=0) / counts.sum()),
-        MIXING,
-    ).numpy()
+    answers = torch.log_softmax(torch.as_tensor(logarithms), dim=2).exp()
+    shares, prior = torch.as_tensor(class_shares(counts, weights)), torch.as_tensor(counts.sum(axis=0) / counts.sum())
+    stationary: Array = stationary_posterior(answers, shares, prior, MIXING).numpy()
     return stationary
 
 
@@ -132,19 +118,7 @@ COORDINATES_PER_DEGREE = 20
 def site_posterior(moments: Sequence[Moments], weights: Array, inputs: Array) -> Array:
     """Return p(j | x) (J, n) of each site for inputs (n, d), given the moments of the sites' inputs.
 
-    Parameters
-    ----------
-    moments : sequence of description.Moments
-        Of the J sites' inputs.
-    weights : array of shape (J,)
-        Prior weights of the sites; of weight 0, probability 0.
-    inputs : array of shape (n, d)
-        The inputs.
-
-    Returns
-    -------
-    array of shape (J, n)
-        Columns sum to 1.
+    `weights` (J,) are the prior; a site of weight 0 has probability 0. Columns sum to 1.
 
     Examples
     --------

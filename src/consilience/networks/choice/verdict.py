@@ -33,52 +33,25 @@ DESCRIBE_MORE = (
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """What the default fusion chose among which candidates.
+    """What the default fusion chose among which candidates."""
 
-    Parameters
-    ----------
-    candidates : tuple of Candidate
-        All of them; one where nothing could be compared.
-    chosen : int
-        The number of the one that was taken.
-    criterion : Criterion, optional
-        By what they were compared; None where they were not.
-    scores : Scores, optional
-        Their losses.
-    teacher_score : float, optional
-        Mean loss of the sites' ensemble.
-    gap : float, optional
-        Share of held-out inputs on which the chosen network and the ensemble disagree.
-    reason, remedy : str
-        Why nothing was compared, and what to do; empty where it was.
-    notes : tuple of str
-        What was left out, and why.
-    can_exclude_harm : bool
-        Whether the held-out inputs stand for those of all sites, with their classes.
-    is_cut_short : bool
-        Whether candidates were left out since time was up.
-    one_output : {"logits", "probabilities"}, optional
-        What networks of one output for two classes return; None for all others.
-    estimated_classes : mapping of str to sequence of float, optional
-        By site, the distribution of its classes, where that was estimated.
-    is_named : bool
-        Whether the caller named the method of the one that was taken, so that nothing was chosen.
-    """
-
-    candidates: tuple[Candidate, ...]
-    chosen: int
-    criterion: Criterion | None = None
-    scores: CandidateScores | None = None
-    teacher_score: float | None = None
-    gap: float | None = None
+    candidates: tuple[Candidate, ...]  # all of them; one where nothing could be compared
+    chosen: int  # the number of the one that was taken
+    criterion: Criterion | None = None  # by what they were compared; None where they were not
+    scores: CandidateScores | None = None  # their losses
+    teacher_score: float | None = None  # mean loss of the sites' ensemble
+    gap: float | None = None  # share of held-out inputs on which the chosen network and the ensemble disagree
+    # `reason`, `remedy`: why nothing was compared, and what to do; empty where it was.
     reason: str = ""
     remedy: str = ""
-    notes: tuple[str, ...] = ()
-    can_exclude_harm: bool = True
-    is_cut_short: bool = False
+    notes: tuple[str, ...] = ()  # what was left out, and why
+    can_exclude_harm: bool = True  # whether the held-out inputs stand for those of all sites, with their classes
+    is_cut_short: bool = False  # whether candidates were left out since time was up
+    # What networks of one output for two classes return; None for all others.
     one_output: Literal["logits", "probabilities"] | None = None
+    # By site, the distribution of its classes, where that was estimated.
     estimated_classes: Mapping[str, Sequence[float]] | None = None
-    is_named: bool = False
+    is_named: bool = False  # whether the caller named the method of the one that was taken, so that nothing was chosen
 
     @property
     def taken(self) -> Candidate:
@@ -138,14 +111,9 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
     """Return the verdict on a choice: a sentence on what was taken, what it rests on, and the remedy."""
     notes = _notes(choice, sites)
     if choice.scores is None or choice.criterion is None:
-        return Verdict(
-            code="no_inputs",
-            text=" ".join(
-                [f"{choice.reason}, so no candidate was compared; taken: {choice.taken.name}.", _UNKNOWN, *notes]
-            ),
-            harmless=None,
-            remedy=choice.remedy or None,
-        )
+        text = f"{choice.reason}, so no candidate was compared; taken: {choice.taken.name}."
+        said = " ".join([text, _UNKNOWN, *notes])
+        return Verdict(code="no_inputs", text=said, harmless=None, remedy=choice.remedy or None)
     is_labelled = choice.criterion.is_labelled
     percent = choice.criterion.number_format
     harmless = _harmless(choice, choice.scores) if is_labelled and choice.can_exclude_harm else None

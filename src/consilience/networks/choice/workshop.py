@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.checks import AnyArray, Array
+from consilience.core.details import Status
 from consilience.core.progress import Progress
-from consilience.core.status import Status
 from consilience.errors import UnsupportedError
 from consilience.networks.choice.candidate import Candidate, Effort
 from consilience.networks.choice.choose import MAX_SKEW_OF_ALIKE
@@ -188,19 +188,10 @@ class Workshop:
     def side_by_side_candidate(self, order: Sequence[int], inputs: Tensor) -> Candidate | None:
         """Return the networks of some sites beside each other; None where there is no room for two.
 
-        The weights of all sites stay those of the call, also of those that have no place.
-
-        Parameters
-        ----------
-        order : sequence of int
-            Sites, by their numbers in the canonical order: who is to have room first.
-        inputs : Tensor
-            Inputs, on which the network has to answer the mean of the sites'.
-
-        Raises
-        ------
-        UnsupportedError
-            Where it does not: something in the networks is no unit's and yet differs, or mixes units of a fixed place.
+        The weights of all sites stay those of the call, also of those that have no place. `order` says which sites, by
+        their canonical numbers, have room first. Raises UnsupportedError where the network does not answer the mean of
+        the sites' on the inputs: something in the networks is no unit's and yet differs, or mixes units of a fixed
+        place.
         """
         if not self.is_wider:
             return None
@@ -218,11 +209,8 @@ class Workshop:
         names = " and ".join(self.ordered.names[site] for site in chosen)
         self._check_mean(fusion, chosen, weights[placed], inputs)
         pairs = zip(fusion.inputs, self.sites.weights.tolist(), strict=True)
-        fusion = replace(
-            fusion,
-            inputs=tuple(replace(of_site, weight=weight) for of_site, weight in pairs),
-            repaired=f"the networks of {names} beside each other",
-        )
+        weighed = tuple(replace(of_site, weight=weight) for of_site, weight in pairs)
+        fusion = replace(fusion, inputs=weighed, repaired=f"the networks of {names} beside each other")
         return Candidate("side_by_side", Effort.AVERAGE, fusion.model, fusion, sites=tuple(chosen))
 
     def _check_mean(self, fusion: NetworkFusion, sites: Sequence[int], weights: Array, inputs: Tensor) -> None:
@@ -360,12 +348,7 @@ LARGE = 10**6
 def have_common_start(networks: Sequence[Network], rng: np.random.Generator) -> bool:
     """Return whether networks of one symmetry look as if they were trained from one start.
 
-    Parameters
-    ----------
-    networks : sequence of Network
-        Of the same widths; one alone has a common start.
-    rng : numpy.random.Generator
-        Draws the random orders of units.
+    They are of the same widths; one alone has a common start.
     """
     if len(networks) < 2 or not networks[0].symmetry.groups:
         return True

@@ -164,12 +164,7 @@ def class_heads(networks: Sequence[Mapping[str, AnyArray]], head: str, shares: A
 
 
 def refit_head(
-    module: _Module,
-    inputs: Any,
-    targets: Tensor,
-    ridge: float = HEAD_RIDGE,
-    *,
-    is_softmax: bool = True,
+    module: _Module, inputs: Any, targets: Tensor, ridge: float = HEAD_RIDGE, *, is_softmax: bool = True
 ) -> _Module:
     """Return a copy of a network whose head is the ridge regression of target logits on its own last features.
 

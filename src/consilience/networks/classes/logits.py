@@ -1,17 +1,35 @@
-"""Logits of whatever a classifier returns: logits as they are, probabilities as their logarithms.
+"""Logits and class probabilities of whatever a classifier returns.
 
-A network of one output tells two classes apart by z or p = 1 / (1 + exp(-z)), the log odds or the probability of the
-second class; its logits are (0, z).
+Logits are taken as they are, probabilities as their logarithms. A network of one output tells two classes apart by z or
+p = 1 / (1 + exp(-z)), the log odds or the probability of the second class; its logits are (0, z).
 """
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from consilience.networks.classes.probabilities import IS_A_DISTRIBUTION, SMALLEST_PROBABILITY
+from consilience.checks import Array
+
+IS_A_DISTRIBUTION = 1e-4
+"""Rows that are not negative and sum to one within this are probabilities already, in single precision. Chosen by
+hand."""
+SMALLEST_PROBABILITY = 1e-12
+"""Probabilities count as at least this in logarithms, which are then finite. Chosen by hand."""
+
+
+def as_probabilities(outputs: Array) -> Array:
+    """Return outputs (n, C) as class probabilities: the softmax, or as they are where they are a distribution."""
+    sums = outputs.sum(axis=1)
+    if (outputs >= 0).all() and np.allclose(sums, 1.0, atol=IS_A_DISTRIBUTION):
+        normalised: Array = outputs / sums[:, None]
+        return normalised
+    shifted = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+    probabilities: Array = shifted / shifted.sum(axis=1, keepdims=True)
+    return probabilities
 
 
 def as_logits(outputs: Tensor) -> Tensor:

@@ -76,12 +76,8 @@ def stationary_posterior(probabilities: Tensor, shares: Tensor, prior: Tensor, m
     tensor([[0.6667, 0.3333]], dtype=torch.float64)
     """
     sites = site_posterior(probabilities, shares, prior, mixing)  # (n, J)
-    return torch.cat(
-        [
-            torch.einsum("nj,jnc->nc", sites[rows], probabilities[:, rows].double())
-            for rows in _chunks(probabilities.shape)
-        ]
-    )
+    chunks = _chunks(probabilities.shape)
+    return torch.cat([torch.einsum("nj,jnc->nc", sites[rows], probabilities[:, rows].double()) for rows in chunks])
 
 
 def site_posterior(probabilities: Tensor, shares: Tensor, prior: Tensor, mixing: float | None = None) -> Tensor:

@@ -35,28 +35,11 @@ LOG_ODDS_OF_NEW = 10.0
 def unite_classes(networks: Sequence[DescribedNetwork], example: Any) -> list[DescribedNetwork]:
     """Return networks with heads of the union of their classes, in natural order of the names.
 
-    Parameters
-    ----------
-    networks : sequence of DescribedNetwork
-        Modules, each with a description that names its classes.
-    example : Tensor or tuple
-        An input that they take.
-
-    Raises
-    ------
-    InputError
-        Naming networks that are no modules, do not name their classes, or do not end in a linear layer with a bias.
+    `example` is an input that they take. Raises InputError, naming networks that are no modules, do not name their
+    classes, or do not end in a linear layer with a bias.
     """
-    problems = [
-        Problem(
-            network.label,
-            "is no module, so its head cannot be given other classes",
-            "give `module=`, or its module",
-            "E-TYPE",
-        )
-        for network in networks
-        if network.module is None
-    ]
+    text, remedy = "is no module, so its head cannot be given other classes", "give `module=`, or its module"
+    problems = [Problem(network.label, text, remedy, "E-TYPE") for network in networks if network.module is None]
     problems += [
         Problem(network.label, "does not name its classes", "describe it with `classes=`, a list of names")
         for network in networks
@@ -87,13 +70,9 @@ def _with_classes(network: DescribedNetwork, union: tuple[str, ...], example: An
     assert description is not None  # noqa: S101  (checked by the caller)
     places = np.array([union.index(name) for name in description.classes or ()])
     module, head = _widened(network, places, len(union), example)
-    return replace(
-        network,
-        module=module,
-        arrays=arrays_of_module(module),
-        symmetry=None,  # traced anew, for a head of another size
-        description=_renumbered(description, places, union, head),
-    )
+    renumbered = _renumbered(description, places, union, head)
+    # Its symmetry is traced anew, for a head of another size.
+    return replace(network, module=module, arrays=arrays_of_module(module), symmetry=None, description=renumbered)
 
 
 def _widened(network: DescribedNetwork, places: Any, n_classes: int, example: Any) -> tuple[nn.Module, str]:

@@ -16,8 +16,8 @@ import numpy as np
 from consilience.checks import AnyArray, Array
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.arrays import storable_arrays
+from consilience.files.document import DESCRIPTION
 from consilience.files.format import Format, TensorSpec
-from consilience.files.our_formats import DESCRIPTION
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
 from consilience.files.schemas import Chunked, StrictModel
 from consilience.networks.descriptions.description import ChannelStatistics, Description, Moments, TokenCounts

@@ -18,8 +18,8 @@ from consilience.core.inspection import Row
 from consilience.core.min_count import MIN_COUNT
 from consilience.errors import InputError
 from consilience.files.arrays import storable_arrays
+from consilience.files.document import FISHER
 from consilience.files.format import Format, TensorSpec
-from consilience.files.our_formats import FISHER
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
 from consilience.files.schemas import Chunked, StrictModel
 from consilience.networks.fisher.information import FisherInformation, Likelihood

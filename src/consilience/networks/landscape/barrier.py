@@ -25,8 +25,7 @@ from torch import nn
 
 from consilience.checks import Array, is_count
 from consilience.core.frozen import FrozenDict
-from consilience.drawing.display import Displayed
-from consilience.drawing.frames import Tabular
+from consilience.drawing.display import Displayed, Tabular
 from consilience.drawing.plots import Chart, Plotted, draw_curve
 from consilience.drawing.words import format_count
 from consilience.errors import InputError, OptionError

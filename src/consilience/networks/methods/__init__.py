@@ -44,24 +44,3 @@ def needs_no_symmetry(method: object) -> bool:
 
 make_network_method = MethodTable(NETWORK_METHODS, NetworkMethod, "networks").make
 """Returns the method of a name with options, a method as it is, the recommended one for None; see `MethodTable`."""
-
-__all__ = [
-    "KFAC",
-    "NETWORK_METHODS",
-    "Auto",
-    "Consensus",
-    "Distill",
-    "FedFisher",
-    "FedLPA",
-    "FedMA",
-    "FisherMerging",
-    "GromovFusion",
-    "NetworkAverage",
-    "NetworkEnsembleMethod",
-    "OTFusion",
-    "ReBasin",
-    "SelfSupervisedFisher",
-    "WassersteinFusion",
-    "make_network_method",
-    "needs_no_symmetry",
-]

@@ -60,19 +60,10 @@ class Auto(Consensus):
         """Yield what the options must be."""
         yield from super().requirements()
         is_bound = self.max_seconds is None or (is_number(self.max_seconds) and self.max_seconds > 0)
-        yield from (
-            (
-                "steps",
-                self.steps is None or self.steps == 0 or is_count(self.steps),
-                "a whole number that is not negative, or None",
-            ),
-            (
-                "n_inputs",
-                is_count(self.n_inputs) and self.n_inputs >= MIN_INPUTS,
-                f"an integer of {MIN_INPUTS} or more",
-            ),
-            ("max_seconds", is_bound, "a positive number or None"),
-        )
+        are_steps = self.steps is None or self.steps == 0 or is_count(self.steps)
+        yield "steps", are_steps, "a whole number that is not negative, or None"
+        yield "n_inputs", is_count(self.n_inputs) and self.n_inputs >= MIN_INPUTS, f"an integer of {MIN_INPUTS} or more"
+        yield "max_seconds", is_bound, "a positive number or None"
 
     @property
     def road(self) -> Road:

@@ -20,7 +20,7 @@ from consilience.core.progress import Progress
 from consilience.errors import Problem
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.networks.methods.weight_matching.match import match_weights
-from consilience.networks.symmetry.scaling import balance_scales, shared_groups
+from consilience.networks.symmetry.unit_rows import balance_scales, shared_groups
 
 MIN_RELATIVE_DECREASE = 1e-3
 """A pass over all models that lowers the objective by no more than this fraction is the last. Judged on a validation
@@ -74,10 +74,8 @@ class Consensus(NetworkMethod):
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
         yield from super().requirements()
-        yield from (
-            ("restarts", is_count(self.restarts), "a positive integer"),
-            ("max_iterations", is_count(self.max_iterations), "a positive integer"),
-        )
+        yield "restarts", is_count(self.restarts), "a positive integer"
+        yield "max_iterations", is_count(self.max_iterations), "a positive integer"
 
     @property
     def refits(self) -> bool:

@@ -94,15 +94,9 @@ class Distill(Consensus):
             value = getattr(self, name)
             is_positive = is_number(value) and value > 0
             yield (name, value is None or is_positive, "a positive number or None")
-        yield from (
-            ("steps", self.steps is None or is_count(self.steps), "a positive integer or None"),
-            ("batch_size", is_count(self.batch_size), "a positive integer"),
-            (
-                "n_inputs",
-                is_count(self.n_inputs) and self.n_inputs >= MIN_INPUTS,
-                f"an integer of {MIN_INPUTS} or more",
-            ),
-        )
+        yield "steps", self.steps is None or is_count(self.steps), "a positive integer or None"
+        yield "batch_size", is_count(self.batch_size), "a positive integer"
+        yield "n_inputs", is_count(self.n_inputs) and self.n_inputs >= MIN_INPUTS, f"an integer of {MIN_INPUTS} or more"
 
     def for_start(self, *, is_fused: bool) -> Distill:
         """Return the method with the steps and the rate of a start that is no average of the models.

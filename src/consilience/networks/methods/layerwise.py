@@ -24,9 +24,9 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from consilience.checks import AnyArray, Array
+from consilience.core.details import Status
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
-from consilience.core.status import Status
 from consilience.networks.details import GroupDetails, NetworkDetails
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.networks.methods.weight_matching.state import RUNNING_STATISTICS
@@ -241,11 +241,10 @@ def _move_other_axes(
 
 def _identity_matching(ensemble: NetworkEnsemble, names: Sequence[str]) -> LayerMatching:
     """Return identity transports, for units without any row when their turn comes."""
+    units = ensemble.target_units
+    networks = ensemble.networks
     return LayerMatching(
-        tuple(
-            {name: Injection(np.arange(network.units[name]), ensemble.target_units[name]) for name in names}
-            for network in ensemble.networks
-        )
+        tuple({name: Injection(np.arange(of.units[name]), units[name]) for name in names} for of in networks)
     )
 
 

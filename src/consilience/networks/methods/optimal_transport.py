@@ -9,6 +9,9 @@ Singh, Jaggi, "Model fusion via optimal transport", NeurIPS 2020, in the notatio
 
 Exact plans between equal widths are permutations. Departures from the published code: the output layer is never
 transported, biases are one more incoming weight, and all layers that write to a residual stream share one plan.
+
+Where widths differ, units to compare with are sampled from those of all models as in k-means++ (Arthur, Vassilvitskii
+2007): each with a probability proportional to its squared distance from the nearest unit that was chosen before.
 """
 
 from __future__ import annotations
@@ -21,12 +24,11 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from consilience.checks import AnyArray, Array, is_number
+from consilience.checks import AnyArray, Array, Labels, is_number
 from consilience.core.methods import Requirement
 from consilience.matching.assignment import assign_block, assign_nested
 from consilience.matching.transport import entropic_plan, exact_plan
 from consilience.networks.method import NetworkEnsemble
-from consilience.networks.methods.barycenter_support import Start, initial_support
 from consilience.networks.methods.layerwise import LayerMatching, LayerwiseMethod, UnitRows
 from consilience.networks.network import Network, to_numpy
 from consilience.networks.symmetry.transport import Injection, Spread, Transport
@@ -34,6 +36,7 @@ from consilience.networks.symmetry.unit_rows import row_squares
 
 Cost = Literal["weights", "activations"]
 Metric = Literal["squared", "euclidean"]
+Start = Literal["reference", "units", "random"]
 
 
 @dataclass(frozen=True)
@@ -61,11 +64,9 @@ class TransportMethod(LayerwiseMethod):
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
         yield from super().requirements()
-        yield from (
-            ("cost", self.cost in ("weights", "activations"), "'weights' or 'activations'"),
-            ("epsilon", is_number(self.epsilon), "a number that is not negative"),
-            ("start", self.start in ("reference", "units", "random"), "'reference', 'units' or 'random'"),
-        )
+        yield "cost", self.cost in ("weights", "activations"), "'weights' or 'activations'"
+        yield "epsilon", is_number(self.epsilon), "a number that is not negative"
+        yield "start", self.start in ("reference", "units", "random"), "'reference', 'units' or 'random'"
 
     @property
     def wants_activations(self) -> bool:
@@ -79,12 +80,8 @@ class TransportMethod(LayerwiseMethod):
     def plans(self, costs: Mapping[str, Array], epsilon: float) -> dict[str, Transport]:
         """Return the transports of one model's group (first) and of the groups inside it, by least cost.
 
-        Parameters
-        ----------
-        costs : mapping of str to ndarray of shape (K, k_j)
-            By group, costs of moving a unit of the model (column) to a unit of the fused network (row).
-        epsilon : float
-            Weight of the entropy, relative to the largest cost; 0 solves exactly.
+        `costs` (K, k_j), by group, are those of moving a unit of the model (column) to a unit of the fused network
+        (row); `epsilon` is the weight of the entropy relative to the largest cost, and 0 solves exactly.
         """
         group, *inside = costs
         if inside:  # attention heads: their units are never split, so plans are assignments
@@ -106,17 +103,7 @@ def squared_costs(support: AnyArray, rows: UnitRows, model: int, support_squares
     """Return the mean squared distances (K, k_j) of support rows from the rows of one model's units.
 
     Formula (7) as one matrix product: |x|^2 + |y|^2 - 2 <x, y>, with |y|^2 the mean square under the coupling before.
-
-    Parameters
-    ----------
-    support : array of shape (K, F)
-        Rows of the fused layer.
-    rows : UnitRows
-        Rows of all models' units.
-    model : int
-        Index of the model.
-    support_squares : array of shape (K,), optional
-        `row_squares` of the support, where they are known. Default: computed.
+    `support` (K, F) has the rows of the fused layer; `support_squares` (K,) are its `row_squares`, where known.
     """
     xp = array_namespace(support)
     # In as few passes over (K, k_j) as there may be: for layers of a few hundred units memory takes the time.
@@ -204,3 +191,71 @@ def _normalize_rows(rows: UnitRows) -> UnitRows:
         length = xp.sqrt(xp.sum(model_points**2, axis=1, keepdims=True))  # (k, 1)
         points.append(model_points / xp.where(length > 0, length, xp.ones_like(length)))
     return UnitRows(rows.width, tuple(points), tuple(map(row_squares, points)))
+
+
+DUPLICATE_ROUNDING = 1e-10
+"""Squared distances below this fraction of the longest row's square are rounding: such units are duplicates. Chosen by
+hand; nobody has measured other values."""
+
+
+def initial_support(
+    start: Start, bundle: Mapping[str, UnitRows], reference: int, rng: np.random.Generator, has_signs: bool = False
+) -> tuple[dict[str, AnyArray], bool]:
+    """Return rows (K, F) to start from for every group, and whether they are the reference model's in their order.
+
+    They are the reference model's units; these and further units of all models, sampled far from those before, where
+    more are needed ("units", which "reference" becomes where widths differ); or random rows. Where units may change
+    sign, a unit and its mirror image are duplicates.
+    """
+    if start == "random":
+        return {name: _as_array_of(rows, _random_rows(rows, rng)) for name, rows in bundle.items()}, False
+    if all(len(rows.points[reference]) == rows.width for rows in bundle.values()):
+        return {name: rows.points[reference] for name, rows in bundle.items()}, True
+    return {
+        name: _as_array_of(rows, _sample_units(rows, reference, rng, has_signs)) for name, rows in bundle.items()
+    }, False
+
+
+def _as_array_of(rows: UnitRows, values: Array) -> AnyArray:
+    """Return values as an array of the library, precision and device of the unit rows."""
+    like = rows.points[0]
+    return array_namespace(like).asarray(values, dtype=like.dtype, device=like.device)
+
+
+def _random_rows(rows: UnitRows, rng: np.random.Generator) -> Array:
+    """Return Gaussian rows (K, F) of mean 0, every entry with its standard deviation over all models' units."""
+    deviation = np.concatenate([to_numpy(points) for points in rows.points]).std(axis=0)  # (F,)
+    return rng.normal(size=(rows.width, len(deviation))) * deviation
+
+
+def _sample_units(rows: UnitRows, reference: int, rng: np.random.Generator, has_signs: bool) -> Array:
+    """Return rows (K, F) of the models' units: the reference's first, then sampled far from those before."""
+    points = [to_numpy(model_points) for model_points in rows.points]
+    odd = np.flatnonzero(rows.odd) if has_signs else None
+    pool = np.concatenate([points[reference], *points])  # the reference's units come first, at numbers 0 to k - 1
+    n_reference = len(points[reference])
+    if rows.width >= n_reference:
+        chosen: list[int] = list(range(n_reference))
+        nearest = _squared_distances(pool, pool[:n_reference], odd).min(axis=1)  # (pool,)
+    else:  # fewer units than the reference has: all of them are drawn from it
+        chosen = [int(rng.integers(n_reference))]
+        pool = pool[:n_reference]
+        nearest = _squared_distances(pool, pool[chosen], odd).min(axis=1)
+    duplicate_distance = DUPLICATE_ROUNDING * float((pool**2).sum(axis=1).max(initial=0.0))
+    while len(chosen) < rows.width:
+        if nearest.max(initial=0.0) > duplicate_distance:
+            draw = int(rng.choice(len(pool), p=nearest / nearest.sum()))
+        else:  # every distinct unit is there: repeat the reference's in turn, so that all are split alike
+            draw = len(chosen) % min(n_reference, len(pool))
+        chosen.append(draw)
+        nearest = np.minimum(nearest, _squared_distances(pool, pool[draw : draw + 1], odd)[:, 0])
+    return pool[np.array(chosen)]
+
+
+def _squared_distances(points: Array, others: Array, odd: Labels | None) -> Array:
+    """Return squared distances (n, m); with `odd` entries that may change sign together, of the nearer sign."""
+    squares = (points**2).sum(axis=1)[:, None] + (others**2).sum(axis=1) - 2.0 * points @ others.T
+    if odd is not None:
+        products = points[:, odd] @ others[:, odd].T
+        squares += 2.0 * (products - np.abs(products))  # <x, y> becomes |<x, y>| over the odd entries
+    return np.maximum(squares, 0.0)

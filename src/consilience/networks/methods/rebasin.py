@@ -64,11 +64,9 @@ class ReBasin(NetworkMethod):
         """Yield what the options must be."""
         yield from super().requirements()
         costs = ("weights", "activations", "correlation")
-        yield from (
-            ("cost", self.cost in costs, "'weights', 'activations' or 'correlation'"),
-            ("restarts", is_count(self.restarts), "a positive integer"),
-            ("max_iterations", is_count(self.max_iterations), "a positive integer"),
-        )
+        yield "cost", self.cost in costs, "'weights', 'activations' or 'correlation'"
+        yield "restarts", is_count(self.restarts), "a positive integer"
+        yield "max_iterations", is_count(self.max_iterations), "a positive integer"
 
     @property
     def wants_activations(self) -> bool:

@@ -29,9 +29,13 @@ from consilience.core.methods import Requirement
 from consilience.core.progress import Progress, silent
 from consilience.networks.details import GroupDetails
 from consilience.networks.method import Alignment, NetworkEnsemble
-from consilience.networks.methods.barycenter_support import initial_support
 from consilience.networks.methods.layerwise import LayerMatching, UnitRows
-from consilience.networks.methods.optimal_transport import TransportMethod, squared_costs, transport_rows
+from consilience.networks.methods.optimal_transport import (
+    TransportMethod,
+    initial_support,
+    squared_costs,
+    transport_rows,
+)
 from consilience.networks.symmetry.transport import Injection, Transport
 
 MIN_RELATIVE_DECREASE = 1e-6
@@ -81,10 +85,8 @@ class WassersteinFusion(TransportMethod):
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
         yield from super().requirements()
-        yield from (
-            ("restarts", is_count(self.restarts), "a positive integer"),
-            ("max_iterations", is_count(self.max_iterations), "a positive integer"),
-        )
+        yield "restarts", is_count(self.restarts), "a positive integer"
+        yield "max_iterations", is_count(self.max_iterations), "a positive integer"
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return the alignment of least B over `restarts` passes."""
@@ -161,11 +163,8 @@ def renumber_permutations(
 
     Groups in which the reference's transport is no permutation keep their numbering.
     """
-    inverses = {
-        name: inverse
-        for name, transport in transports[reference].items()
-        if isinstance(inverse := transport.inverse, Injection)
-    }
+    found = ((name, transport.inverse) for name, transport in transports[reference].items())
+    inverses = {name: inverse for name, inverse in found if isinstance(inverse, Injection)}
     return tuple(
         {
             name: transport.then(inverses[name]) if name in inverses else transport

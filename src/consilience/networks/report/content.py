@@ -15,12 +15,12 @@ from consilience.core.findings import Findings, VerdictSummary, findings_of, ver
 from consilience.drawing.words import natural_key, short_names
 from consilience.files.document import validate_document
 from consilience.networks.files import NetworkFile
-from consilience.networks.match_quality import GroupQuality, match_quality
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods import NETWORK_METHODS
 from consilience.networks.network import Network, identity_transports, total_size
 from consilience.networks.report.couplings import Coupling, couplings_of
 from consilience.networks.report.quality import GroupSummary, LayerSummary, layers_of
+from consilience.networks.summary import GroupQuality, match_quality
 from consilience.networks.symmetry.symmetry import Symmetry
 
 if TYPE_CHECKING:
@@ -37,68 +37,32 @@ _MAX_HISTORY_STEPS = 2_000
 
 @dataclass(frozen=True)
 class InputNetworkSummary:
-    """One of the networks that went in, in numbers.
+    """One of the networks that went in, in numbers."""
 
-    Parameters
-    ----------
-    name, full_name : str
-        What it is called here, and in full.
-    units : int
-        Number of its units that can move.
-    parameters : int or None
-        Number of its entries; None where its arrays are not known.
-    weight : float
-        Its weight in the average.
-    sha256 : str or None
-        Digest of its file, if it was one.
-    fisher : FisherRecord or None, optional
-        The Fisher information that it came with, if the method weighed by it.
-    """
-
+    # `name`, `full_name`: what it is called here, and in full.
     name: str
     full_name: str
-    units: int
-    parameters: int | None
-    weight: float
-    sha256: str | None
-    fisher: FisherRecord | None = None
+    units: int  # number of its units that can move
+    parameters: int | None  # number of its entries; None where its arrays are not known
+    weight: float  # its weight in the average
+    sha256: str | None  # digest of its file, if it was one
+    fisher: FisherRecord | None = None  # the Fisher information that it came with, if the method weighed by it
 
 
 @dataclass(frozen=True)
 class NetworkFindings:
-    """Findings of a fusion of networks: proof of the symmetry, fitted layers, repair, starts, facts by group.
+    """Findings of a fusion of networks: proof of the symmetry, fitted layers, repair, starts, facts by group."""
 
-    Parameters
-    ----------
-    is_proved : bool or None
-        Whether the symmetry is proved; None for networks that need none, side by side or with units as they are.
-    trials : int or None
-        Random changes of every group in that proof.
-    deviation : float or None
-        The largest relative difference of outputs that these made.
-    notes : tuple of str
-        What the tracer could not look through, so that its units never move.
-    refit : str or None
-        Outcome of fitting layers anew; None where nobody asked for it.
-    repaired : str or None
-        How statistics were repaired; None if they were not.
-    needs_repair : bool
-        Whether the network has statistics that averaging left wrong.
-    starts : tuple of float
-        Objective of every start.
-    group_facts : tuple of (group, ((name, value), ...))
-        Facts of one value each, by group.
-    """
-
+    # Whether the symmetry is proved; None for networks that need none, side by side or with units as they are.
     is_proved: bool | None
-    trials: int | None
-    deviation: float | None
-    notes: tuple[str, ...]
-    refit: str | None
-    repaired: str | None
-    needs_repair: bool
-    starts: tuple[float, ...]
-    group_facts: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
+    trials: int | None  # random changes of every group in that proof
+    deviation: float | None  # the largest relative difference of outputs that these made
+    notes: tuple[str, ...]  # what the tracer could not look through, so that its units never move
+    refit: str | None  # outcome of fitting layers anew; None where nobody asked for it
+    repaired: str | None  # how statistics were repaired; None if they were not
+    needs_repair: bool  # whether the network has statistics that averaging left wrong
+    starts: tuple[float, ...]  # objective of every start
+    group_facts: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]  # facts of one value each, by group
 
     @property
     def refit_refused(self) -> bool:
@@ -113,41 +77,7 @@ class NetworkFindings:
 
 @dataclass(frozen=True)
 class NetworkContent:
-    """Everything the report shows of a fusion of networks; parts that are not known are empty.
-
-    Parameters
-    ----------
-    method : str
-        Name of the method.
-    options, versions : tuple of (name, value)
-        Options of the method, and versions of libraries, by name.
-    seed : int or None
-        Seed of the fusion; None where it was given a generator.
-    sites : tuple of InputNetworkSummary
-        The networks that went in.
-    groups : tuple of GroupSummary
-        Groups of units that move together.
-    parameters : int
-        Number of entries of the fused network.
-    findings : Findings
-        Status, objective and details of the method.
-    network_findings : NetworkFindings
-        Proof, fitted layers, repair, starts and facts by group.
-    verdict : VerdictSummary or None, optional
-        The verdict on a choice among candidates; None where there was none.
-    unrelated_distance : float or None, optional
-        Distance from their average, as a share of the mean square, of models that have nothing in common.
-    side_by_side : bool, optional
-        Whether the fused model is all models together.
-    is_from_file : bool, optional
-        Whether this was read from files, which do not hold the matching.
-    layers : tuple of LayerSummary, optional
-        Distances of the models by layer.
-    couplings : tuple of Coupling, optional
-        The matching of every group of every model.
-    barriers, planes, scores : mapping, optional
-        By name, what was given with the fusion.
-    """
+    """Everything the report shows of a fusion of networks; parts that are not known are empty."""
 
     noun: ClassVar[str] = "network"
     parameter_note: ClassVar[str] = ""
@@ -159,21 +89,24 @@ class NetworkContent:
         "a share of their mean square"
     )
 
-    method: str
+    method: str  # name of the method
+    # `options`, `versions`: options of the method, and versions of libraries, by name.
     options: tuple[tuple[str, Any], ...]
-    seed: int | None
+    seed: int | None  # seed of the fusion; None where it was given a generator
     versions: tuple[tuple[str, str], ...]
-    sites: tuple[InputNetworkSummary, ...]
-    groups: tuple[GroupSummary, ...]
-    parameters: int
-    findings: Findings
-    network_findings: NetworkFindings
-    verdict: VerdictSummary | None = None
+    sites: tuple[InputNetworkSummary, ...]  # the networks that went in
+    groups: tuple[GroupSummary, ...]  # groups of units that move together
+    parameters: int  # number of entries of the fused network
+    findings: Findings  # status, objective and details of the method
+    network_findings: NetworkFindings  # proof, fitted layers, repair, starts and facts by group
+    verdict: VerdictSummary | None = None  # the verdict on a choice among candidates; None where there was none
+    # Distance from their average, as a share of the mean square, of models that have nothing in common.
     unrelated_distance: float | None = None
-    side_by_side: bool = False
-    is_from_file: bool = False
-    layers: tuple[LayerSummary, ...] = ()
-    couplings: tuple[Coupling, ...] = ()
+    side_by_side: bool = False  # whether the fused model is all models together
+    is_from_file: bool = False  # whether this was read from files, which do not hold the matching
+    layers: tuple[LayerSummary, ...] = ()  # distances of the models by layer
+    couplings: tuple[Coupling, ...] = ()  # the matching of every group of every model
+    # `barriers`, `planes`, `scores`: by name, what was given with the fusion.
     barriers: Mapping[str, Barrier] = field(default_factory=dict)
     planes: Mapping[str, Plane] = field(default_factory=dict)
     scores: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -260,49 +193,26 @@ class _Provenance(BaseModel):
 def provenance_of(label: str, record: Mapping[str, Any]) -> _Provenance:
     """Return a provenance, validated: it may come from somebody else.
 
-    Raises
-    ------
-    FileFormatError
-        For a record that no fusion wrote.
+    Raises FileFormatError for a record that no fusion wrote.
     """
     return validate_document(label, _Provenance, record, "provenance", "give a file that a fusion was saved to")
 
 
 @dataclass(frozen=True, eq=False)
 class ShownNetworks:
-    """Fused networks as their page takes them, from a fusion or from files alike.
+    """Fused networks as their page takes them, from a fusion or from files alike."""
 
-    Parameters
-    ----------
-    label : str
-        Name of the fused network in messages.
-    arrays : mapping of str to array
-        Its arrays.
-    symmetry : Symmetry or None
-        Which of their axes move together; None for a plain checkpoint.
-    record : mapping
-        Its provenance with the verdict, any JSON object.
-    sites : sequence of Network, NetworkFile or None
-        The network of every input of the record, in its order; None where it is not known.
-    needs_repair : bool
-        Whether it has statistics that averaging left wrong.
-    keeps_models : bool, optional
-        Whether the fused model is all networks together. Default: False.
-    matched : NetworkFusion, optional
-        The fusion, whose matching no file holds. Default: None, as in files, or where nothing was matched.
-    is_from_file : bool, optional
-        Whether it was read from files. Default: False.
-    """
-
-    label: str
-    arrays: Mapping[str, AnyArray]
-    symmetry: Symmetry | None
-    record: Mapping[str, Any]
+    label: str  # name of the fused network in messages
+    arrays: Mapping[str, AnyArray]  # its arrays
+    symmetry: Symmetry | None  # which of their axes move together; None for a plain checkpoint
+    record: Mapping[str, Any]  # its provenance with the verdict, any JSON object
+    # The network of every input of the record, in its order; None where it is not known.
     sites: Sequence[Network | NetworkFile | None]
-    needs_repair: bool
-    keeps_models: bool = False
+    needs_repair: bool  # whether it has statistics that averaging left wrong
+    keeps_models: bool = False  # whether the fused model is all networks together
+    # The fusion, whose matching no file holds. Default: None, as in files, or where nothing was matched.
     matched: NetworkFusion | None = None
-    is_from_file: bool = False
+    is_from_file: bool = False  # whether it was read from files
 
     @property
     def fused_networks(self) -> tuple[list[Network], Array]:
@@ -319,17 +229,7 @@ def content_of(
 ) -> NetworkContent:
     """Return the content of the page of fused networks.
 
-    Parameters
-    ----------
-    shown : ShownNetworks
-        The fused network and those of its sites.
-    barriers, planes, scores : mapping, optional
-        By name, what was given with the fusion.
-
-    Raises
-    ------
-    FileFormatError
-        For a record that no fusion wrote.
+    Barriers, planes and scores are shown by name. Raises FileFormatError for a record that no fusion wrote.
     """
     provenance = provenance_of(shown.label, shown.record)
     places = sorted(
@@ -339,26 +239,20 @@ def content_of(
     inputs, sites = [provenance.inputs[place] for place in places], [shown.sites[place] for place in places]
     # Inputs stand in the natural order of their names, whatever that of the record.
     names, weights = short_names([record.name for record in inputs]), [record.weight for record in inputs]
-    symmetry, matched = shown.symmetry, shown.matched
     findings, network_findings = findings_of_networks(
-        provenance.result, symmetry, shown.needs_repair, shown.keeps_models
+        provenance.result, shown.symmetry, shown.needs_repair, shown.keeps_models
     )
     groups, layers = _groups_and_layers(shown, inputs, sites, weights)
+    couplings: tuple[Coupling, ...] = ()
+    if shown.matched is not None:
+        couplings = couplings_of(shown.matched.matching, short_names([one.name for one in shown.matched.inputs]))
     return NetworkContent(
         method=provenance.method,
         options=tuple(sorted(provenance.options.items())),
         seed=provenance.seed,
         versions=tuple(sorted(provenance.versions.items())),
         sites=tuple(
-            InputNetworkSummary(
-                name,
-                record.name,
-                _n_movable_units(record.units, symmetry),
-                None if network is None else total_size(network.arrays),
-                record.weight,
-                record.sha256,
-                record.fisher,
-            )
+            _summary(record, name, network, shown.symmetry)
             for record, name, network in zip(inputs, names, sites, strict=True)
         ),
         groups=groups,
@@ -370,13 +264,19 @@ def content_of(
         side_by_side=shown.keeps_models,
         is_from_file=shown.is_from_file,
         layers=layers,
-        couplings=()
-        if matched is None
-        else couplings_of(matched.matching, short_names([one.name for one in matched.inputs])),
+        couplings=couplings,
         barriers=barriers or {},
         planes=planes or {},
         scores=scores or {},
     )
+
+
+def _summary(
+    record: _InputRecord, name: str, network: Network | NetworkFile | None, symmetry: Symmetry | None
+) -> InputNetworkSummary:
+    n_units = _n_movable_units(record.units, symmetry)
+    n_parameters = None if network is None else total_size(network.arrays)
+    return InputNetworkSummary(name, record.name, n_units, n_parameters, record.weight, record.sha256, record.fisher)
 
 
 def _groups_and_layers(

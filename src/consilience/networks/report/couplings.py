@@ -47,33 +47,20 @@ _MAP_SIZE, _LEFT, _TOP, _BOTTOM = 190.0, 40.0, 8.0, 38.0
 
 @dataclass(frozen=True, eq=False)
 class Coupling:
-    """How the units of one group of one model became fused units.
+    """How the units of one group of one model became fused units."""
 
-    Parameters
-    ----------
-    group, model : str
-        Names of the group and of the model.
-    n_units, n_fused : int
-        Numbers of units of the model and of the fused network.
-    n_unmoved : int or None
-        How many of the model's units kept their number; None for a soft coupling.
-    shares : ndarray of shape (R, C) or None
-        Mean share of the fused units of each block of rows that came from each block of columns. None where all units
-        kept their numbers, and for maps beyond `MAX_MAPS`.
-    diagnostics : CouplingDiagnostics or None
-        How close a soft coupling is to a permutation; None for a hard matching.
-    n_sign_flips : int, optional
-        How many of the model's units changed sign. Default: 0.
-    """
-
+    # `group`, `model`: names of the group and of the model.
     group: str
     model: str
+    # `n_units`, `n_fused`: numbers of units of the model and of the fused network.
     n_units: int
     n_fused: int
-    n_unmoved: int | None
+    n_unmoved: int | None  # how many of the model's units kept their number; None for a soft coupling
+    # (R, C), mean share of the fused units of each block of rows that came from each block of columns. None where
+    # all units kept their numbers, and for maps beyond `MAX_MAPS`.
     shares: Array | None
-    diagnostics: CouplingDiagnostics | None
-    n_sign_flips: int = 0
+    diagnostics: CouplingDiagnostics | None  # how close a soft coupling is to a permutation; None for a hard matching
+    n_sign_flips: int = 0  # how many of the model's units changed sign
 
     @property
     def is_moved(self) -> bool:
@@ -99,15 +86,7 @@ class Coupling:
 
 
 def couplings_of(matching: Mapping[str, Matching], models: Sequence[str]) -> tuple[Coupling, ...]:
-    """Return the coupling of every group and model, in this order.
-
-    Parameters
-    ----------
-    matching : mapping of str to Matching
-        By group, which fused unit each unit of every model became.
-    models : sequence of str
-        What to call the models.
-    """
+    """Return the coupling of every group and model, in this order."""
     matchings = [
         _GroupMatching(group, model, group_matching, site)
         for group, group_matching in matching.items()
@@ -168,11 +147,10 @@ class _GroupMatching:
         n_unmoved = int((labels == np.arange(len(labels))).sum())
         if not self.is_soft:
             assigned = np.flatnonzero(labels >= 0)
-            shares = (
-                None
-                if side is None
-                else _block_means(labels[assigned], assigned, np.ones(len(assigned)), n_fused, len(labels), side)
-            )
+            shares = None
+            if side is not None:
+                ones = np.ones(len(assigned))
+                shares = _block_means(labels[assigned], assigned, ones, n_fused, len(labels), side)
             return Coupling(self.group, self.model, len(labels), n_fused, n_unmoved, shares, None, self.n_sign_flips)
         from consilience.networks.landscape.alignment import coupling_diagnostics  # here, since its package needs torch
 
@@ -211,26 +189,16 @@ def coupling_map(coupling: Coupling, shares: Array) -> Markup:
     n_longest = max(coupling.n_units, coupling.n_fused)
     map_width, map_height = (max(60.0, _MAP_SIZE * count / n_longest) for count in (coupling.n_units, coupling.n_fused))
     map_bottom = _TOP + map_height
+    last = str(coupling.n_units - 1) if coupling.n_unmoved is not None else ""
+    upright = f"translate({_LEFT - 20:.0f} {_TOP + map_height / 2:.0f}) rotate(-90)"
     parts = [
         cell_map(shades, _LEFT, _TOP, map_width, map_height),
         element("rect", x=_LEFT, y=_TOP, width=map_width, height=map_height, kind="border"),
         text(_LEFT - 6, _TOP + 11, "0", "tick", "end"),
         text(_LEFT - 6, map_bottom, str(coupling.n_fused - 1), "tick", "end"),
         text(_LEFT, map_bottom + 15, "0" if coupling.n_unmoved is not None else "", "tick"),
-        text(
-            _LEFT + map_width,
-            map_bottom + 15,
-            str(coupling.n_units - 1) if coupling.n_unmoved is not None else "",
-            "tick",
-            "end",
-        ),
-        element(
-            "text",
-            "fused unit",
-            transform=f"translate({_LEFT - 20:.0f} {_TOP + map_height / 2:.0f}) rotate(-90)",
-            kind="axis",
-            text_anchor="middle",
-        ),
+        text(_LEFT + map_width, map_bottom + 15, last, "tick", "end"),
+        element("text", "fused unit", transform=upright, kind="axis", text_anchor="middle"),
         text(_LEFT + 0.5 * map_width, map_bottom + 31, "unit of the model", "axis", "middle"),
     ]
     return drawing(parts, map_bottom + _BOTTOM, _description(coupling, shares), _LEFT + max(map_width, 120.0) + 6)

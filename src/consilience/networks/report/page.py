@@ -41,13 +41,7 @@ SECTIONS = (
 
 
 def write_network_content(path: Path, content: NetworkContent) -> None:
-    """Write the report to `path`, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        When the path cannot be written.
-    """
+    """Write the report to `path`, whole or not at all; raise InputError when the path cannot be written."""
     write_bytes(path, render_network(content).encode("utf-8"))
 
 
@@ -58,14 +52,7 @@ def render_network(
 ) -> str:
     """Return the report as HTML; the same content gives the same text.
 
-    Parameters
-    ----------
-    content : NetworkContent
-        What to show.
-    parts : sequence of callable, optional
-        The sections, each a function of the content. Default: those of networks.
-    styles : tuple of str, optional
-        File names of the style sheets.
+    `parts` are the sections, each a function of the content; `styles` the file names of the style sheets.
     """
     size = SIDE_BY_SIDE if content.side_by_side else f"one of {format_count(content.parameters, 'parameter')}"
     parameters = format_count(content.parameters, "parameter")
@@ -93,22 +80,9 @@ def checked_content_of(
 ) -> NetworkContent:
     """Return the content of the page, what is shown with it checked.
 
-    Parameters
-    ----------
-    shown : ShownNetworks
-        The fused networks.
-    barriers : mapping of str to Barrier, optional
-        By name, such as "as they are" and "aligned": drawn on common axes. Default: none.
-    planes : mapping of str to Plane, optional
-        By name. Default: none.
-    scores : mapping of str to mapping of str to float, optional
-        By model, in the order to show: its numbers by name, such as ``{"model 0": {"accuracy": 0.98}}``.
-        Default: none.
-
-    Raises
-    ------
-    InputError
-        For barriers, planes or scores that are something else.
+    Barriers by name, such as "as they are" and "aligned", are drawn on common axes; scores are numbers by name, by
+    model in the order to show, such as ``{"model 0": {"accuracy": 0.98}}``. Raises InputError for barriers, planes or
+    scores that are something else.
     """
     return content_of(shown, _comparisons(barriers, "barriers"), _comparisons(planes, "planes"), _scores(scores))
 
@@ -157,24 +131,10 @@ def shown_networks_of_files(
     """Return a fused network file, and those of its sites, as its page takes them.
 
     A fused file has the provenance, not the matching: distances after matching and couplings are known to the fusion
-    only.
-
-    Parameters
-    ----------
-    fused : Path or SafetensorsFile
-        The file that a fusion was saved to.
-    sites : sequence of Path or SafetensorsFile, optional
-        Files of networks that it was made from, in any order, not necessarily all; each is known by its SHA-256. With
-        all of them the page also shows how far apart they are as they stand. Default: none.
-    read : callable, optional
-        Function that reads one of these files. Default: `read_weights`.
-
-    Raises
-    ------
-    FileFormatError
-        For files that cannot be read, or a first one that no fusion wrote.
-    InputError
-        Listing the sites that the fused file was not made from.
+    only. Files of networks that it was made from come in any order, and not necessarily all; each is known by its
+    SHA-256. With all of them the page also shows how far apart they are as they stand. `read` reads one. Raises
+    FileFormatError for files that cannot be read, or a first one that no fusion wrote, and InputError, listing the
+    sites that the fused file was not made from.
     """
     fused = as_file(fused)
     file = read(fused)

@@ -42,18 +42,10 @@ _CELLS_ACROSS = 200
 
 @dataclass(frozen=True)
 class ContourLevels:
-    """Values at which the shade of one quantity changes, the same in all planes.
+    """Values at which the shade of one quantity changes, the same in all planes."""
 
-    Parameters
-    ----------
-    edges : tuple of float
-        The values, ascending; there is one shade more than these.
-    ratios : bool
-        Whether they are about equal ratios apart rather than equal differences.
-    """
-
-    edges: tuple[float, ...]
-    ratios: bool
+    edges: tuple[float, ...]  # the values, ascending; there is one shade more than these
+    ratios: bool  # whether they are about equal ratios apart rather than equal differences
 
 
 def levels_of(surfaces: Iterable[Array]) -> ContourLevels:
@@ -159,12 +151,8 @@ def _marker_shapes(plane: Plane, axes: Axes) -> list[Markup]:
         name = shorten(marker.name, 26)
         length = _CHARACTER_WIDTH * len(name)
         middle = min(max(px, axes.left + length / 2), axes.right - length / 2)
-        label_spots = (
-            ("start", px + 11, py + 4),
-            ("end", px - 11, py + 4),
-            ("middle", middle, py - 12),
-            ("middle", middle, py + 22),
-        )
+        beside = (("start", px + 11, py + 4), ("end", px - 11, py + 4))
+        label_spots = (*beside, ("middle", middle, py - 12), ("middle", middle, py + 22))
         boxes = [_box(anchor, a, b, length) for anchor, a, b in label_spots]
         costs = [
             sum(price * _overlap_area(box, other) for other, price in zip(occupied, prices, strict=True))
@@ -220,11 +208,9 @@ def _legend(levels: ContourLevels, shades: Sequence[int], axes: Axes, has_unknow
 def _description(plane: Plane, quantity: str) -> str:
     surface = plane.values[quantity]
     finite = surface[np.isfinite(surface)]
-    range_text = (
-        f"from {format_number(float(finite.min()))} to {format_number(float(finite.max()))}"
-        if finite.size
-        else "nowhere finite"
-    )
+    range_text = "nowhere finite"
+    if finite.size:
+        range_text = f"from {format_number(float(finite.min()))} to {format_number(float(finite.max()))}"
     descriptions = [_marker_description(marker, quantity) for marker in plane.markers[:12]]
     size = f"{len(plane.alphas)} × {len(plane.betas)} points"
     return f"{shorten(quantity, 40).capitalize()} on a plane of {size}: {range_text}. {'; '.join(descriptions)}."

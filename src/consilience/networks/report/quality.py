@@ -33,32 +33,17 @@ _STEP = 34.0
 
 @dataclass(frozen=True)
 class GroupSummary:
-    """Numbers and distances of one group of units that move together.
+    """Numbers and distances of one group of units that move together."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the group.
-    units : tuple of int
-        Number of units of each model, in their order.
-    fused : int
-        Number of units of the fused network.
-    shared : int or None, optional
-        How many of these more than one model has; None where that is not known.
-    after, before : float or None, optional
-        Distance of the models from their average with units matched and as they are, as a share of the mean square;
-        None where it is not known.
-    parent : str or None, optional
-        The group whose units its own lie in, as heads have.
-    """
-
-    name: str
-    units: tuple[int, ...]
-    fused: int
-    shared: int | None = None
+    name: str  # name of the group
+    units: tuple[int, ...]  # number of units of each model, in their order
+    fused: int  # number of units of the fused network
+    shared: int | None = None  # how many of these more than one model has; None where that is not known
+    # `after`, `before`: distance of the models from their average with units matched and as they are, as a share
+    # of the mean square; None where it is not known.
     after: float | None = None
     before: float | None = None
-    parent: str | None = None
+    parent: str | None = None  # the group whose units its own lie in, as heads have
 
     @property
     def unit_counts_text(self) -> str:
@@ -108,25 +93,14 @@ def _description(drawn: Sequence[GroupSummary]) -> str:
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """Size of one layer, and distances of the models in it.
+    """Size of one layer, and distances of the models in it."""
 
-    Parameters
-    ----------
-    name : str
-        Name of its arrays without their last part.
-    entries : int
-        Number of weights in the fused network.
-    after : float or None
-        Weighted mean squared distance of the aligned models from their average, as a share of their mean square;
-        None where the matching is not known.
-    before : float or None
-        The same without moving any unit; None where widths differ.
-    """
-
-    name: str
-    entries: int
+    name: str  # name of its arrays without their last part
+    entries: int  # number of weights in the fused network
+    # Weighted mean squared distance of the aligned models from their average, as a share of their mean square;
+    # None where the matching is not known.
     after: float | None
-    before: float | None
+    before: float | None  # the same without moving any unit; None where widths differ
 
 
 def layers_of(
@@ -140,15 +114,6 @@ def layers_of(
         sum_j a_j |T_j theta_j - theta|^2 / sum_j a_j |T_j theta_j|^2,        theta = sum_j a_j T_j theta_j,
 
     summed over the arrays of the layer; running statistics of normalisation are left out. A layer of zeros has 0.
-
-    Parameters
-    ----------
-    networks : sequence of Network, of length J
-        The models.
-    weights : ndarray of shape (J,)
-        Weight of each, of sum 1.
-    transports : sequence of mapping of str to Transport, of length J
-        By group, where the units of each model go.
     """
     same_widths = all(dict(network.units) == dict(networks[0].units) for network in networks)
     # By layer: entries, then squared distance and mean square of the aligned models, then the same unaligned.

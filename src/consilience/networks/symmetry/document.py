@@ -87,18 +87,9 @@ class SymmetryEntry(StrictModel):
 def symmetry_from_json(document: Any, where: str) -> Symmetry:
     """Return the symmetry that a JSON document describes.
 
-    Parameters
-    ----------
-    document : JSON value
-        The document, as `symmetry_to_json` writes it.
-    where : str
-        The file's name, for messages.
-
-    Raises
-    ------
-    FileFormatError
-        Naming the file and the entry: fields that are missing, unknown or of another type, sizes below 1, names of
-        groups or arrays that do not exist or stand twice, parents that have parents.
+    `where` is the file's name for messages. Raises FileFormatError, naming the file and the entry: fields that are
+    missing, unknown or of another type, sizes below 1, names of groups or arrays that do not exist or stand twice,
+    parents that have parents.
 
     Examples
     --------

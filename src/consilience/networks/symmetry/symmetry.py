@@ -257,10 +257,8 @@ def _axis_to_json(axis: Axis) -> dict[str, Json]:
 def symmetry_to_json(symmetry: Symmetry) -> dict[str, Any]:
     """Return a symmetry as JSON values; `symmetry_from_json` reads them."""
     return {
-        "groups": [
-            {**vars(group), "actions": list(group.actions)}  # JSON knows no tuples
-            for group in symmetry.all_groups
-        ],
+        # JSON knows no tuples.
+        "groups": [{**vars(group), "actions": list(group.actions)} for group in symmetry.all_groups],
         "arrays": {
             name: {"blocks": layout.blocks, "axes": [_axis_to_json(axis) for axis in layout.axes]}
             for name, layout in symmetry.layouts.items()

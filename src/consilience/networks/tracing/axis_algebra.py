@@ -186,10 +186,7 @@ class AxisAlgebra:
     def drop_ambiguous_nesting(self, contexts: Iterable[Sequence[AxisTerms]]) -> bool:
         """Drop the nesting of axis parts in tensors that do not show their outer parts; return whether any was dropped.
 
-        Parameters
-        ----------
-        contexts : iterable of sequences of AxisTerms
-            The axes of each tensor that was seen.
+        `contexts` are the axes of each tensor that was seen.
         """
         changed = False
         for axes in contexts:
@@ -283,14 +280,8 @@ class AxisAlgebra:
     def divide(self, factor: Factor, outer: int, meets: Factor | None = None) -> tuple[Factor, Factor]:
         """Return a factor as a product of an outer factor and an inner one.
 
-        Parameters
-        ----------
-        factor : int or AxisPart
-            The factor.
-        outer : int
-            Size of the outer factor; it divides that of the factor.
-        meets : int or AxisPart, optional
-            The factor that the outer one is about to be joined with.
+        `outer`, the size of the outer one, divides that of the factor; `meets` is what the outer one is about to be
+        joined with.
         """
         if isinstance(factor, int):
             return outer, factor // outer

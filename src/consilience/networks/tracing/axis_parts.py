@@ -34,38 +34,19 @@ class AxisPart:
     """Units that move together, as far as is known.
 
     Mutable, because what is learnt later changes what was built before.
-
-    Parameters
-    ----------
-    size : int
-        Number of units.
-    in_array : bool, optional
-        Whether an array of the network has these units; constants and broadcasts have parts of their own.
-        Default: False.
-    fixed : bool, optional
-        Whether the units never move. Default: False.
-    merged_into : AxisPart, optional
-        The part that represents this one since both were joined.
-    expansion : AxisTerms, optional
-        The axis that this part turned out to be.
-    host : AxisPart, optional
-        For a family: the part, fixed, that has a member for every unit.
-    members : tuple of AxisPart, optional
-        For a family: the part inside each unit of the host.
-    outer_parts : list of AxisPart, optional
-        Parts whose units contain these; more than one until it is settled which of them does.
-    inner_parts : list of AxisPart, optional
-        Parts whose units lie inside these, and families that have this part as their host.
     """
 
-    size: int
+    size: int  # number of units
+    # Whether an array of the network has these units; constants and broadcasts have parts of their own.
     in_array: bool = False
-    fixed: bool = False
-    merged_into: AxisPart | None = None
-    expansion: AxisTerms | None = None
-    host: AxisPart | None = None
-    members: tuple[AxisPart, ...] = ()
+    fixed: bool = False  # whether the units never move
+    merged_into: AxisPart | None = None  # the part that represents this one since both were joined
+    expansion: AxisTerms | None = None  # the axis that this part turned out to be
+    host: AxisPart | None = None  # for a family: the part, fixed, that has a member for every unit
+    members: tuple[AxisPart, ...] = ()  # for a family: the part inside each unit of the host
+    # Parts whose units contain these; more than one until it is settled which of them does.
     outer_parts: list[AxisPart] = field(default_factory=list)
+    # Parts whose units lie inside these, and families that have this part as their host.
     inner_parts: list[AxisPart] = field(default_factory=list)
 
     @property
@@ -253,16 +234,7 @@ def _n_repetitions(factors: Sequence[Factor]) -> int | None:
 def at_host_units(axis: AxisTerms, host: AxisPart, units: Sequence[int], new_host: AxisPart | None = None) -> AxisTerms:
     """Return an axis at some units of a host: members in place of its families.
 
-    Parameters
-    ----------
-    axis : AxisTerms
-        The axis.
-    host : AxisPart
-        The host of which some units are selected.
-    units : sequence of int
-        The selected units.
-    new_host : AxisPart, optional
-        Where several are selected: the host of the families that remain.
+    Where several units are selected, `new_host` is the host of the families that remain.
     """
     terms = []
     for term in resolve(axis):

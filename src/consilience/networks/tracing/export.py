@@ -121,12 +121,8 @@ def _quiet() -> Iterator[None]:
 def export(module: nn.Module, example: Example) -> torch.export.ExportedProgram:
     """Return the graph of ATen operations of a module in evaluation mode.
 
-    Raises
-    ------
-    InputError
-        If the module cannot be called with the example.
-    UnsupportedError
-        If what it computes depends on the numbers in its inputs, or on things outside of it.
+    Raises InputError if the module cannot be called with the example, and UnsupportedError if what it computes depends
+    on the numbers in its inputs, or on things outside of it.
     """
     if is_scripted(module):
         text = "give the module that it was scripted from; method 'average' without `example=` needs no tracing"
@@ -139,18 +135,12 @@ def export(module: nn.Module, example: Example) -> torch.export.ExportedProgram:
             try:  # whether the example is at fault, or the module
                 example.call(module)
             except Exception as call_error:
-                raise InputError(
-                    "example",
-                    f"{type(module).__name__} cannot be called with it ({_summary(call_error)})",
-                    "give a tensor, a tuple of arguments or a dict of keyword arguments",
-                ) from error
-            raise UnsupportedError(
-                "",
-                f"{type(module).__name__} cannot be exported ({_summary(error)})",
-                "write its forward without decisions that depend on the numbers in tensors, or give its symmetry as a "
-                "file",
-                "E-TRACE",
-            ) from error
+                text = f"{type(module).__name__} cannot be called with it ({_summary(call_error)})"
+                remedy = "give a tensor, a tuple of arguments or a dict of keyword arguments"
+                raise InputError("example", text, remedy) from error
+            text = f"{type(module).__name__} cannot be exported ({_summary(error)})"
+            remedy = "write its forward without decisions that depend on the numbers in tensors"
+            raise UnsupportedError("", text, f"{remedy}, or give its symmetry as a file", "E-TRACE") from error
 
 
 def _summary(error: BaseException) -> str:

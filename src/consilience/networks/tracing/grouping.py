@@ -124,14 +124,8 @@ def _is_inner_row(record: TraceRecord, name: str, part: AxisPart) -> bool:
 def group_units(record: TraceRecord, arrays: Mapping[str, tuple[AxisTerms, ...]], order: Sequence[str]) -> Grouping:
     """Return the groups of a network, named and in order, and the layouts of its arrays.
 
-    Parameters
-    ----------
-    record : TraceRecord
-        What is known of the axes after all operations.
-    arrays : mapping of str to tuple of AxisTerms
-        The axes of every array.
-    order : sequence of str
-        The arrays in the order of computation.
+    `record` has what is known after all operations, `arrays` the axes of every array, `order` their order of
+    computation.
     """
     restrict_to_segments(record, arrays)
     while _fix_single_places(record, arrays):

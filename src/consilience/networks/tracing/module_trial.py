@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from consilience.errors import UnsupportedError
-from consilience.networks.state_entries import is_extra_state
+from consilience.networks.entry_names import is_extra_state
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import evaluating, seeded_torch
 from consilience.networks.tracing.export import Example
@@ -48,31 +48,15 @@ their channel. Chosen by hand."""
 
 @dataclass(frozen=True)
 class ModuleTrial:
-    """A copy of a module, arrays and inputs on which changes are tried, and its outputs without any change.
+    """A copy of a module, arrays and inputs on which changes are tried, and its outputs without any change."""
 
-    Parameters
-    ----------
-    module : Module
-        The copy.
-    example : Example
-        Its inputs.
-    arrays : mapping of str to Tensor
-        Random arrays like those of the module.
-    outputs : sequence of Tensor
-        Outputs with these arrays.
-    tolerance : float
-        Relative deviation of outputs that rounding explains.
-    is_double : bool
-        Whether the copy runs in float64, casts to narrower types included. Default: False.
-    """
+    module: nn.Module  # the copy
+    example: Example  # its inputs
+    arrays: Mapping[str, Tensor]  # random arrays like those of the module
+    outputs: Sequence[Tensor]  # outputs with these arrays
+    tolerance: float  # relative deviation of outputs that rounding explains
 
-    module: nn.Module
-    example: Example
-    arrays: Mapping[str, Tensor]
-    outputs: Sequence[Tensor]
-    tolerance: float
-
-    is_double: bool = False
+    is_double: bool = False  # whether the copy runs in float64, casts to narrower types included
 
     def deviation(self, arrays: Mapping[str, Tensor]) -> float:
         """Return the largest difference of outputs with other arrays, relative to the largest entry of each output."""
@@ -105,13 +89,7 @@ class ModuleTrial:
 
 
 def make_trial(module: nn.Module, example: Example, symmetry: Symmetry, rng: np.random.Generator) -> ModuleTrial:
-    """Return a trial in the highest precision that the module runs in.
-
-    Raises
-    ------
-    UnsupportedError
-        If a copy of the module runs in none.
-    """
+    """Return a trial in the highest precision that the module runs in; UnsupportedError if it runs in none."""
     first_error: Exception | None = None
     for dtype, tolerance in OUTPUT_TOLERANCE.items():
         try:
@@ -126,11 +104,9 @@ def make_trial(module: nn.Module, example: Example, symmetry: Symmetry, rng: np.
             return ModuleTrial(copied, cast_example, arrays, outputs, tolerance, is_double)
         except Exception as error:  # whatever the module's own code raises in a precision that it was not written for
             first_error = first_error or error
-    raise UnsupportedError(
-        type(module).__name__,
-        f"a copy of it does not run in float64 or float32 ({first_error})",
-        "let its forward take the precision of its weights",
-    ) from first_error
+    text = f"a copy of it does not run in float64 or float32 ({first_error})"
+    remedy = "let its forward take the precision of its weights"
+    raise UnsupportedError(type(module).__name__, text, remedy) from first_error
 
 
 def _randomise_arrays(

@@ -53,14 +53,7 @@ other values."""
 def symmetry(module: nn.Module, example: Any, rng: np.random.Generator | int = 0) -> Symmetry:
     """Return the symmetry of a module, traced and proved.
 
-    Parameters
-    ----------
-    module : Module
-        Any module; it is left as it is.
-    example : Tensor, tuple or dict
-        Example input: a tensor, a tuple of arguments, or a dict of keyword arguments.
-    rng : Generator or int, optional
-        Draws the changes of the proof. Default: 0.
+    The example is a tensor, a tuple of arguments, or a dict of keyword arguments; `rng` draws the changes of the proof.
 
     Examples
     --------
@@ -75,23 +68,8 @@ def symmetry(module: nn.Module, example: Any, rng: np.random.Generator | int = 0
 def prove(module: nn.Module, symmetry: Symmetry, example: Any, rng: np.random.Generator | int = 0) -> Symmetry:
     """Return the symmetry with a proof, and with the actions on its groups that hold.
 
-    Parameters
-    ----------
-    module : Module
-        The module; it is left as it is.
-    symmetry : Symmetry
-        What is to be proved of it.
-    example : Tensor, tuple or dict
-        Example input: a tensor, a tuple of arguments, or a dict of keyword arguments.
-    rng : Generator or int, optional
-        Draws the changes. Default: 0.
-
-    Raises
-    ------
-    InputError
-        If the symmetry is of another network, or changes what it computes: naming the groups and their places.
-    UnsupportedError
-        If the module cannot be copied.
+    The module is left as it is. Raises InputError if the symmetry is of another network, or changes what it computes,
+    naming the groups and their places, and UnsupportedError if the module cannot be copied.
     """
     rng = np.random.default_rng(rng)
     units = symmetry.units(

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from consilience.networks.state_entries import is_extra_state
+from consilience.networks.entry_names import is_extra_state
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.tracing.axis_parts import AxisTerms, fixed_axis, free_axis
 from consilience.networks.tracing.export import as_example, export
@@ -50,17 +50,8 @@ _RULES: dict[str, OperatorRule] = {
 def trace(module: nn.Module, example: Any) -> Symmetry:
     """Return the symmetry of a module, unproved.
 
-    Parameters
-    ----------
-    module : Module
-        Any module; it is traced in evaluation mode and left as it was.
-    example : Tensor, tuple or dict
-        Example input: a tensor, a tuple of arguments, or a dict of keyword arguments.
-
-    Raises
-    ------
-    UnsupportedError
-        If the module cannot be exported, because what it computes depends on the numbers it is given.
+    It is traced in evaluation mode and left as it was; the example is a tensor, a tuple of arguments, or a dict of
+    keyword arguments. Raises UnsupportedError if what it computes depends on the numbers it is given.
 
     Examples
     --------

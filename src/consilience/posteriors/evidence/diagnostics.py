@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from consilience.checks import Array, Labels
-from consilience.core.status import Status
+from consilience.core.details import Status
 from consilience.families.chunks import map_rows
 from consilience.matching.groups import GroupSums, consecutive, group_sums
 from consilience.matching.site_by_site import match_confidence

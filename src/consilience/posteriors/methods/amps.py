@@ -22,9 +22,9 @@ import numpy as np
 from scipy.special import gammaln
 
 from consilience.checks import Array, Labels, is_count, is_number
+from consilience.core.details import Status
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
-from consilience.core.status import Status
 from consilience.errors import Problem
 from consilience.matching.agglomeration import ValuedObjective, improve_by_exchange
 from consilience.matching.assignment import NO_NEW_GROUPS, Openings

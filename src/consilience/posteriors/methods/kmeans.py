@@ -13,9 +13,9 @@ from typing import ClassVar
 import numpy as np
 
 from consilience.checks import Labels, is_count, is_number
+from consilience.core.details import Status
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
-from consilience.core.status import Status
 from consilience.families import Direction
 from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble

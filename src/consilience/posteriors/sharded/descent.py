@@ -30,8 +30,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.core.details import Status
 from consilience.core.progress import Progress
-from consilience.core.status import Status
 from consilience.families import Direction
 from consilience.families.base import Tangent
 from consilience.matching.assignment import assign_blocks

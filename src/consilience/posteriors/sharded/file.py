@@ -24,8 +24,7 @@ from safetensors import SafetensorError
 from consilience.checks import AnyArray
 from consilience.errors import FileFormatError, OptionError, Problem
 from consilience.files.arrays import write_arrays
-from consilience.files.document import parse_document
-from consilience.files.our_formats import PARQUET
+from consilience.files.document import PARQUET, parse_document
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.posteriors.columns import ComponentColumns, RaggedColumn
 from consilience.posteriors.sharded.header import (

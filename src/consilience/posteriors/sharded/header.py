@@ -18,9 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from consilience.checks import AnyArray, Array
 from consilience.core.features import Features
 from consilience.errors import FileFormatError
-from consilience.files.document import check_version, validate_document
+from consilience.files.document import SHARD, check_version, validate_document
 from consilience.files.format import document_text
-from consilience.files.our_formats import SHARD
 from consilience.files.safetensors_file import TensorHeader
 from consilience.files.schemas import FeaturesHeader
 from consilience.posteriors.columns import ComponentColumns, ShardSchema

@@ -10,7 +10,7 @@ from typing import Any
 from consilience.core.arguments import SHARD_KEYWORDS
 from consilience.core.kind import FileFormat, Prepared, Request
 from consilience.errors import UnsupportedError
-from consilience.files.our_formats import PARQUET, SHARD
+from consilience.files.document import PARQUET, SHARD
 from consilience.posteriors.kind import Posteriors
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.core.details import Status
 from consilience.core.progress import Progress, silent
-from consilience.core.status import Status
 from consilience.errors import InputError, OptionError
 from consilience.matching.beta_bernoulli import BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.site_by_site import match_confidence

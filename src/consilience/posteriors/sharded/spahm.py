@@ -26,8 +26,8 @@ from itertools import pairwise
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.core.details import Status
 from consilience.core.progress import Progress, silent
-from consilience.core.status import Status
 from consilience.engines import Engine, Placed
 from consilience.errors import InputError
 from consilience.matching.assignment import NO_NEW_GROUPS, Openings, assign_blocks

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from consilience.checks import Array, is_count, is_number
+from consilience.core.details import Status
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress, silent
-from consilience.core.status import Status
 from consilience.errors import Problem
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fisher.kronecker import KroneckerFactors, arrays_of_layer, matrix_of_layer
@@ -174,13 +174,9 @@ class KroneckerMethod(InformedMethod, ABC):
         problem = KroneckerProblem.of(sites.weights, arrays, sites.information)
         minimum = self.minimise(problem, progress)
         vector = np.concatenate([minimum.arrays[name].ravel() for name in sites.layout.shapes])
-        return MergedParameters(
-            convert_like(vector, sites.means[0]),
-            minimum.objective,
-            minimum.history,
-            Status.CONVERGED if minimum.is_converged else Status.UNSOLVED,
-            {"layers": list(problem.factors)},
-        )
+        status, details = Status.CONVERGED if minimum.is_converged else Status.UNSOLVED, list(problem.factors)
+        merged = convert_like(vector, sites.means[0])
+        return MergedParameters(merged, minimum.objective, minimum.history, status, {"layers": details})
 
 
 @dataclass(frozen=True)

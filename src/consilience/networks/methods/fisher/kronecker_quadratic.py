@@ -25,7 +25,7 @@ from functools import cached_property
 import numpy as np
 
 from consilience.checks import Array
-from consilience.networks.methods.fisher.conjugate_gradients import conjugate_gradients
+from consilience.networks.methods.fisher.precision import conjugate_gradients
 
 MIN_RIDGE = 1e-9
 """Ridge of the regression mean, relative to the mean square of inputs, for those that are constantly zero: as small as
@@ -83,12 +83,7 @@ class LayerQuadratic:
         return self.value_and_gradient(matrix)[0]
 
     def minimise(
-        self,
-        start: Array,
-        damping: float,
-        tolerance: float,
-        max_steps: int,
-        progress: Callable[[int, int], None],
+        self, start: Array, damping: float, tolerance: float, max_steps: int, progress: Callable[[int, int], None]
     ) -> LayerMinimum:
         """Return the minimiser of Q(W) + mu / 2 |W - W_0|^2 with W_0 the start (groups, o, d), m the damping."""
         mu = damping * self.scale

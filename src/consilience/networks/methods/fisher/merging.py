@@ -22,18 +22,20 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from consilience.checks import is_count, is_number
+from consilience.core.details import Status
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
-from consilience.core.status import Status
 from consilience.errors import Problem
 from consilience.networks.details import NetworkDetails
 from consilience.networks.fisher.information import FisherInformation
-from consilience.networks.methods.fisher.base import FisherMethod, Prior
-from consilience.networks.methods.fisher.conjugate_gradients import conjugate_gradients
-from consilience.networks.methods.fisher.diagonal_average import diagonal_average, least_precision
-from consilience.networks.methods.fisher.informed import MergedParameters
+from consilience.networks.methods.fisher.informed import FisherMethod, MergedParameters, Prior
 from consilience.networks.methods.fisher.parameter_vectors import AlignedSites
-from consilience.networks.methods.fisher.precision import PosteriorProduct
+from consilience.networks.methods.fisher.precision import (
+    PosteriorProduct,
+    conjugate_gradients,
+    diagonal_average,
+    least_precision,
+)
 
 Structure = Literal["isotropic", "diagonal", "low_rank", "full"]
 

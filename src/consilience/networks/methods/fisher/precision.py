@@ -10,21 +10,32 @@ least. Shrinkage rho takes (1 - rho) of it and keeps the diagonal,
     P = (1 - rho) G^T G + diag(r + rho diag(G^T G)) + alpha I:
 
 rho = 0 is the posterior as it is, rho = 1 its diagonal.
+
+The mode of the product of diagonal posteriors is an average entry by entry. With p_k the precisions of model k, times
+how often it counts, and e the precision of priors that the p_k count too often,
+
+    theta = sum_k p_k theta_k / (sum_k p_k - e)      (Matena and Raffel 2022; with priors (5) of Recasens et al. 2023);
+
+where nothing is left of the denominator no model knows anything, and theta is the plain weighted mean. Else it solves
+A x = b, with A known by its products only, by preconditioned conjugate gradients, whose every step lowers
+q(x) = x^T A x / 2 - b^T x, at a rate that depends on the spread of the eigenvalues of M^-1 A (Hestenes, Stiefel 1952).
+Where A shows a direction without positive curvature the iteration ends and says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 from math import prod
+from typing import Any
 
+import numpy as np
 from array_api_compat import array_namespace
 
-from consilience.checks import AnyArray
+from consilience.checks import AnyArray, Array
 from consilience.networks.fisher.information import FisherInformation
-from consilience.networks.methods.fisher.diagonal_average import diagonal_average
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,3 +194,101 @@ class PosteriorProduct:
 
     def _sites(self) -> zip[tuple[AnyArray, LowRankPrecision, float]]:
         return zip(self.means, self.precisions, self.counts, strict=True)
+
+
+MIN_TARGET_PRECISION = 1e-6
+"""Least precision of the favoured model, the floor of Matena and Raffel's published code."""
+
+CANCELLATION_ROUNDING = 1e-12
+"""A precision below this fraction of its terms is what rounding leaves where priors cancel. Chosen by hand."""
+
+
+def least_precision(share: float, floor: float, has_target: bool, is_target: bool) -> float:
+    """Return the least precision of every entry of a model, its floor.
+
+    The share is the weight of the model relative to the largest: the floor follows the weights alone, no norms of
+    diagonals. Where a model is favoured it alone has a floor, of at least `MIN_TARGET_PRECISION`.
+
+    Examples
+    --------
+    >>> least_precision(0.5, 1e-20, False, False), least_precision(0.5, 1e-20, True, True)
+    (5e-21, 5e-07)
+    """
+    if not has_target:
+        return share * floor
+    return share * max(floor, MIN_TARGET_PRECISION) if is_target else 0.0
+
+
+def diagonal_average(
+    means: Sequence[AnyArray], precisions: Iterable[AnyArray], weights: Sequence[float], excess: float = 0.0
+) -> AnyArray:
+    """Return the average (P,) of parameters weighted entry by entry; of equal models it is the model, to the last bit.
+
+    Precisions (P,) are needed one after the other; weights are those of the models in the plain mean.
+    """
+    first = means[0]
+    numerator: Any = 0.0
+    denominator: Any = -excess
+    for mean, precision in zip(means, precisions, strict=True):
+        # Differences from the first mean, so that equal parameters return to the last bit.
+        numerator, denominator = numerator + precision * (mean - first), denominator + precision
+    if excess:
+        numerator = numerator + excess * first
+    xp = array_namespace(first)
+    # The terms of the denominator sum to denominator + excess before the surplus priors are taken off.
+    is_informed = denominator > CANCELLATION_ROUNDING * (denominator + excess)
+    if bool(xp.all(is_informed)):
+        return first + numerator / denominator
+    offset = sum(weight * (mean - first) for mean, weight in zip(means, weights, strict=True)) / sum(weights)
+    divisor = xp.where(is_informed, denominator, xp.ones_like(denominator))
+    return first + xp.where(is_informed, numerator / divisor, offset)
+
+
+@dataclass(frozen=True, eq=False)
+class LinearSolution:
+    """Solution of linear equations by conjugate gradients."""
+
+    x: AnyArray  # (P,): the solution, or the last iterate
+    history: Array  # (n_steps,): q after each step
+    residual: float  # norm of b - A x relative to that of b, in the preconditioner's norm |r|^2 = r^T M^-1 r
+    converged: bool  # whether the residual is within the tolerance
+    definite: bool = True  # whether A showed no direction of negative or no curvature
+
+
+def conjugate_gradients(
+    times: Callable[[AnyArray], AnyArray],
+    b: AnyArray,
+    diagonal: AnyArray,
+    tolerance: float,
+    max_steps: int,
+    progress: Callable[[int, int], None],
+) -> LinearSolution:
+    """Return the solution of A x = b (P,), float64, from x = 0.
+
+    `times` is the product with A, `diagonal` the preconditioner M, positive. The tolerance is relative to the residual
+    of x = 0.
+    """
+    xp = array_namespace(b)
+    x, r = xp.zeros_like(b), b  # r = b - A x
+    z = r / diagonal  # M^-1 r
+    direction, norm = z, float(r @ z)
+    initial_norm = norm
+    history: list[float] = []
+    if not initial_norm:
+        return LinearSolution(x, np.zeros(0), 0.0, True)
+    for step in range(max_steps):
+        product = times(direction)
+        curvature = float(direction @ product)
+        if not curvature > 0:  # also where it is NaN
+            return LinearSolution(x, np.array(history), (norm / initial_norm) ** 0.5, False, definite=False)
+        length = norm / curvature
+        x = x + length * direction
+        r = r - length * product
+        history.append(-0.5 * float(x @ (b + r)))  # q(x), since A x = b - r
+        z = r / diagonal
+        previous_norm, norm = norm, float(r @ z)
+        progress(step + 1, max_steps)
+        if norm <= tolerance**2 * initial_norm:
+            return LinearSolution(x, np.array(history), (norm / initial_norm) ** 0.5, True)
+        direction = z + (norm / previous_norm) * direction
+    return LinearSolution(x, np.array(history), (norm / initial_norm) ** 0.5, False)

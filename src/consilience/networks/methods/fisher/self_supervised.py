@@ -24,19 +24,17 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from consilience.checks import Array, is_count, is_number
+from consilience.core.details import Status
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress, silent
-from consilience.core.status import Status
 from consilience.errors import InputError, OptionError, Problem
 from consilience.networks.details import NetworkDetails
 from consilience.networks.fisher.information import FisherInformation
-from consilience.networks.methods.fisher.base import FisherMethod, Prior
-from consilience.networks.methods.fisher.conjugate_gradients import conjugate_gradients
-from consilience.networks.methods.fisher.informed import MergedParameters
+from consilience.networks.methods.fisher.informed import FisherMethod, MergedParameters, Prior
 from consilience.networks.methods.fisher.masked_objective import LowRankGaussian, Mask, MaskedObjective, draw_masks
 from consilience.networks.methods.fisher.merging import RIDGE
 from consilience.networks.methods.fisher.parameter_vectors import AlignedSites
-from consilience.networks.methods.fisher.precision import PosteriorProduct
+from consilience.networks.methods.fisher.precision import PosteriorProduct, conjugate_gradients
 from consilience.networks.network import to_numpy
 
 AVERAGED_FRACTION = 0.2
@@ -106,19 +104,15 @@ class SelfSupervisedFisher(FisherMethod):
         """Yield what the options must be."""
         yield from super().requirements()
         rate = self.mask_rate
-        yield from (
-            ("mask_rate", is_number(rate) and 0 < rate <= 1, "a number above 0, at most 1"),
-            ("masks", is_count(self.masks), "a positive integer"),
-            ("window", self.window is None or is_count(self.window), "a positive integer or None"),
-            ("solver", self.solver in ("exact", "sgd"), "'exact' or 'sgd'"),
-            ("steps", is_count(self.steps), "a positive integer"),
-        )
+        yield "mask_rate", is_number(rate) and 0 < rate <= 1, "a number above 0, at most 1"
+        yield "masks", is_count(self.masks), "a positive integer"
+        yield "window", self.window is None or is_count(self.window), "a positive integer or None"
+        yield "solver", self.solver in ("exact", "sgd"), "'exact' or 'sgd'"
+        yield "steps", is_count(self.steps), "a positive integer"
         speed = self.learning_rate
-        yield from (
-            ("learning_rate", speed is None or (is_number(speed) and speed > 0), "a positive number or None"),
-            ("momentum", is_number(self.momentum) and self.momentum < 1, "a number from 0, below 1"),
-            ("start", self.start in ("merged", "random"), "'merged' or 'random'"),
-        )
+        yield "learning_rate", speed is None or (is_number(speed) and speed > 0), "a positive number or None"
+        yield "momentum", is_number(self.momentum) and self.momentum < 1, "a number from 0, below 1"
+        yield "start", self.start in ("merged", "random"), "'merged' or 'random'"
 
     def default_prior(self, sites: Sequence[FisherInformation]) -> Prior:
         """Return the default treatment of priors: removed."""

@@ -35,18 +35,17 @@ from consilience.matching.gromov_descent import (
 )
 from consilience.networks.details import GroupDetails
 from consilience.networks.method import Alignment, NetworkEnsemble
-from consilience.networks.methods.barycenter_support import initial_support
 from consilience.networks.methods.layerwise import LayerMatching, UnitRows
-from consilience.networks.methods.optimal_transport import squared_costs
+from consilience.networks.methods.optimal_transport import initial_support, squared_costs
 from consilience.networks.methods.wasserstein import WassersteinFusion, barycenter_rows, has_converged
-from consilience.networks.methods.weight_matching.match import match_weights
-from consilience.networks.methods.weight_matching.recurrent_matching import (
+from consilience.networks.methods.weight_matching.coordinate_descent import (
     RecurrentWeights,
     ignored_recurrent_arrays,
     permutation_transport,
     recurrent_arrays,
     recurrent_weights,
 )
+from consilience.networks.methods.weight_matching.match import match_weights
 from consilience.networks.network import to_numpy
 from consilience.networks.symmetry.transport import Injection, Spread, Transport
 
@@ -110,19 +109,15 @@ class GromovFusion(WassersteinFusion):
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
         yield from super().requirements()
-        yield from (
-            ("cost", self.cost == "weights", "'weights': hidden-to-hidden weights are no activations"),
-            ("mode", self.mode in ("exact", "paper", "mirror"), "'exact', 'paper' or 'mirror'"),
-            ("alpha", self.alpha is None or is_number(self.alpha), "a number that is not negative, or None"),
-        )
+        yield "cost", self.cost == "weights", "'weights': hidden-to-hidden weights are no activations"
+        yield "mode", self.mode in ("exact", "paper", "mirror"), "'exact', 'paper' or 'mirror'"
+        yield "alpha", self.alpha is None or is_number(self.alpha), "a number that is not negative, or None"
         starts: Any = self.starts  # whatever a recipe may say
         are_known = isinstance(starts, tuple) and all(start in ("input", "uniform", "matching") for start in starts)
-        yield from (
-            ("starts", are_known and len(starts) > 0, "some of 'input', 'uniform' and 'matching'"),
-            ("signs", self.signs is None or isinstance(self.signs, bool), "true, false or None"),
-            ("signs", not self.signs or self.mode == "exact", "false or None: only mode 'exact' has signs"),
-            ("epsilon", self.epsilon == 0 or self.mode == "paper", "0: only mode 'paper' has entropy"),
-        )
+        yield "starts", are_known and len(starts) > 0, "some of 'input', 'uniform' and 'matching'"
+        yield "signs", self.signs is None or isinstance(self.signs, bool), "true, false or None"
+        yield "signs", not self.signs or self.mode == "exact", "false or None: only mode 'exact' has signs"
+        yield "epsilon", self.epsilon == 0 or self.mode == "paper", "0: only mode 'paper' has entropy"
 
     @property
     def counts_sent(self) -> bool:
@@ -205,12 +200,8 @@ class GromovFusion(WassersteinFusion):
             if is_last:
                 break
             layer_rows, hidden = self._update_layer(rows, weights, ensemble.weights, transports)
-        details: GroupDetails = {
-            "iterations": len(history),
-            "steps": n_steps.tolist(),
-            "signs": has_signs,
-            **alpha_details,
-        }
+        found: GroupDetails = {"iterations": len(history), "steps": n_steps.tolist(), "signs": has_signs}
+        details: GroupDetails = {**found, **alpha_details}
         return LayerMatching(tuple({group: transport} for transport in transports), history, details, converged)
 
     def _sampled_layer(
@@ -251,22 +242,16 @@ class GromovFusion(WassersteinFusion):
         return min(solutions, key=attrgetter("objective"))
 
     def _initial_plans(
-        self,
-        problems: Sequence[FusedGromov],
-        group: str,
-        ensemble: NetworkEnsemble,
-        reference: int,
-        is_reference: bool,
+        self, problems: Sequence[FusedGromov], group: str, ensemble: NetworkEnsemble, reference: int, is_reference: bool
     ) -> list[list[TransportPlan]]:
         """Return the couplings from which every model's problem is solved first, as the option `starts` says.
 
         Where the layer has the units of the reference model, that one is coupled with itself.
         """
+        itself = reference if is_reference else -1
         return [
-            [identity_plan(problem)]
-            if is_reference and model == reference
-            else self._plans_of_model(problem, group, ensemble, reference, model)
-            for model, problem in enumerate(problems)
+            [identity_plan(one)] if model == itself else self._plans_of_model(one, group, ensemble, reference, model)
+            for model, one in enumerate(problems)
         ]
 
     def _plans_of_model(
@@ -301,11 +286,7 @@ class GromovFusion(WassersteinFusion):
         return Spread(plan.mass, signs=signs)
 
     def _update_layer(
-        self,
-        rows: UnitRows,
-        weights: Sequence[RecurrentWeights],
-        model_weights: Array,
-        transports: Sequence[Transport],
+        self, rows: UnitRows, weights: Sequence[RecurrentWeights], model_weights: Array, transports: Sequence[Transport]
     ) -> tuple[AnyArray, Array]:
         """Return the layer of least B given the couplings: rows (K, F) by (45), matrices (gates, K, K) by (46).
 

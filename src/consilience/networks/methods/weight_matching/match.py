@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from consilience.checks import Array
+from consilience.core.details import Status
 from consilience.core.progress import Progress
-from consilience.core.status import Status
 from consilience.networks.method import Alignment, NetworkEnsemble
 from consilience.networks.methods.weight_matching.coordinate_descent import CoordinateDescent, descend, visit_group
 from consilience.networks.methods.weight_matching.state import MatchingState, PlacedModel, RemainingModels
 from consilience.networks.network import Network
-from consilience.networks.symmetry.scaling import shared_groups
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection
+from consilience.networks.symmetry.unit_rows import shared_groups
 
 
 def match_weights(
@@ -122,13 +122,10 @@ def match_incoming(state: MatchingState, model: PlacedModel, remaining: Remainin
     for top in (name for name, group in symmetry.by_name.items() if group.parent is None):
         names = [top, *(child.name for child in symmetry.children(top))]
         # Only places whose other axes are matched already: their entries have the same meaning in all models.
+        of_groups = {name: state.places(name, model.arrays) for name in names}
         places = {
-            name: [
-                place
-                for place in state.places(name, model.arrays)
-                if place.side != "input" and symmetry.beside(place) <= matched_groups
-            ]
-            for name in names
+            name: [place for place in of_group if place.side != "input" and symmetry.beside(place) <= matched_groups]
+            for name, of_group in of_groups.items()
         }
         if any(places.values()) and top not in state.fixed_groups:
             visit_group(state, model, remaining, top, places)

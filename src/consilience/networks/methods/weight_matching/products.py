@@ -63,11 +63,7 @@ class InnerProducts:
     """
 
     def __init__(
-        self,
-        symmetry: Symmetry,
-        width: Mapping[str, int],
-        target: Mapping[str, AnyArray],
-        sign_groups: Collection[str],
+        self, symmetry: Symmetry, width: Mapping[str, int], target: Mapping[str, AnyArray], sign_groups: Collection[str]
     ) -> None:
         self._symmetry, self._width, self._sign_groups = symmetry, width, sign_groups
         self.target = target

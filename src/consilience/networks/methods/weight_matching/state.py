@@ -10,12 +10,17 @@ with a_i the weight of model i and theta_i its arrays in the slots. Units of one
 slots as units all units are merged, and E is the weighted sum of squared distances of all pairs of models: weight
 matching of Ainsworth et al. (2023), a sum of bilinear assignments. For one group of one model, all else fixed, the best
 slots solve a linear assignment problem.
+
+Models that no memory holds are lazy (`LazyModel`): arrays are read and moved when a product needs them, when units move
+only transports change, and products are recomputed at every visit (`RecomputedProducts`), since one of them for each
+place of each group would be more than the largest arrays. So the descent holds one array of each model at a time, and
+matrices (K, K) of one group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -201,11 +206,8 @@ class MatchingState:
             unmerged: Any = 1.0  # 1 for entries of which no axis is merged; broadcasts to the array
             for number, axis in enumerate(self.symmetry.layouts[key].axes):
                 if axis.moves:
-                    axis_mask = xp.asarray(
-                        1.0 - self._merged_entries(axis, first, second),
-                        dtype=difference.dtype,
-                        device=difference.device,
-                    )
+                    apart = 1.0 - self._merged_entries(axis, first, second)
+                    axis_mask = xp.asarray(apart, dtype=difference.dtype, device=difference.device)
                     shape = tuple(-1 if n == number else 1 for n in range(difference.ndim))
                     unmerged = unmerged * xp.reshape(axis_mask, shape)
             total += square_sum(difference * (1.0 - unmerged))
@@ -235,3 +237,51 @@ class MatchingState:
             signs = np.ones(self.width[group])
             signs[filled] = np.where(gain.odd[filled, columns] < 0, -1.0, 1.0)
         return {group: Injection(target, self.width[group], signs)}
+
+
+@dataclass(frozen=True, eq=False)
+class LazyArrays(Mapping[str, AnyArray]):
+    """Arrays of a model in its slots; each is read and moved whenever it is looked up."""
+
+    read: Callable[[str], AnyArray]  # gives an array, as stored, by its name
+    names: Collection[str]  # names of the arrays
+    symmetry: Symmetry  # which axes move together
+    units: Mapping[str, int]  # number of units of every group
+    transports: Mapping[str, Injection]  # by group, the slot of each unit
+
+    def __getitem__(self, name: str) -> AnyArray:
+        return move_dense(self.read(name), self.symmetry.layouts[name], self.transports, self.units)
+
+    def __contains__(self, name: object) -> bool:  # the default would read the array
+        return name in self.names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+@dataclass(eq=False)
+class LazyModel(PlacedModel):
+    """A model in the slots whose arrays are lazy."""
+
+    arrays: LazyArrays
+
+    def moved(self, symmetry: Symmetry, moves: Mapping[str, Injection], width: Mapping[str, int]) -> LazyModel:
+        """Return the model with the units of some groups moved from slot to slot; nothing is read."""
+        transports = self._transports_after(moves)
+        return LazyModel(replace(self.arrays, transports=transports), transports)
+
+
+class RecomputedProducts(InnerProducts):
+    """Inner products that are computed at every use, so that none is kept."""
+
+    def at(self, place: Place, arrays: Mapping[str, AnyArray]) -> AssignmentGain:
+        """Return the products (K, K) at one place: rows of the model that moves, columns of the target."""
+        return self._product(place, arrays[place.array], self.target[place.array])
+
+    def update(
+        self, group: str, move: Injection, before: Mapping[str, AnyArray], after: Mapping[str, AnyArray]
+    ) -> None:
+        """Do nothing: no product is kept that a move could change."""

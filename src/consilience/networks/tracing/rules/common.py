@@ -22,22 +22,12 @@ Origin: TypeAlias = frozenset[tuple[str, int]]
 
 @dataclass(frozen=True)
 class TracedTensor:
-    """A tensor of the traced graph: the terms of its axes, without its numbers.
+    """A tensor of the traced graph: the terms of its axes, without its numbers."""
 
-    Parameters
-    ----------
-    axes : tuple of AxisTerms
-        Every axis, in order.
-    origins : tuple of Origin, optional
-        For every axis of a tensor that is computed from arrays only, the axes of arrays that it comes from.
-        Default: none.
-    data : bool, optional
-        Whether it depends on the inputs of the network. Default: False.
-    """
-
-    axes: tuple[AxisTerms, ...]
+    axes: tuple[AxisTerms, ...]  # every axis, in order
+    # For every axis of a tensor that is computed from arrays only, the axes of arrays that it comes from.
     origins: tuple[Origin, ...] = ()
-    data: bool = False
+    data: bool = False  # whether it depends on the inputs of the network
 
     def __post_init__(self) -> None:
         if not self.origins:
@@ -60,42 +50,25 @@ class TracedTensor:
 
 @dataclass
 class TraceRecord:
-    """What is known of a network's axes while it is traced; grows with every operation.
+    """What is known of a network's axes while it is traced; grows with every operation."""
 
-    Parameters
-    ----------
-    algebra : AxisAlgebra
-        Joins and fixes axes.
-    sides : dict of (str, int) to set of str
-        By axis of an array, the sides on which operations used it.
-    rigid_axes : list of AxisTerms
-        Axes whose units are combined with one another, so that networks may not differ in their number.
-    contexts : list of tuple of AxisTerms
-        Axes that stand beside each other in a tensor.
-    score_axes : list of AxisTerms
-        Axes over which data are multiplied with data, such as the units inside an attention head for its scores.
-    head_axes : list of AxisTerms
-        Axes along which such products are computed separately, such as attention heads.
-    block_axes : list of AxisTerms
-        Axes of blocks of channels: those of grouped convolutions and group normalisation.
-    dense_weights : dict of str to (tuple of AxisTerms, int)
-        For the weight of a grouped convolution, the axes of the block-diagonal weight and the number of blocks.
-    odd_copies : dict of (str, int) to tuple of int
-        For axes of arrays with several copies of their units, the copies that change sign with these, if not all do.
-    notes : list of str
-        What could not be looked through, for the user.
-    """
-
-    algebra: AxisAlgebra = field(default_factory=AxisAlgebra)
+    algebra: AxisAlgebra = field(default_factory=AxisAlgebra)  # joins and fixes axes
+    # By axis of an array, the sides on which operations used it.
     sides: dict[tuple[str, int], set[str]] = field(default_factory=dict)
+    # Axes whose units are combined with one another, so that networks may not differ in their number.
     rigid_axes: list[AxisTerms] = field(default_factory=list)
-    contexts: list[tuple[AxisTerms, ...]] = field(default_factory=list)
+    contexts: list[tuple[AxisTerms, ...]] = field(default_factory=list)  # axes that stand beside each other in a tensor
+    # Axes over which data are multiplied with data, such as the units inside an attention head for its scores.
     score_axes: list[AxisTerms] = field(default_factory=list)
+    # Axes along which such products are computed separately, such as attention heads.
     head_axes: list[AxisTerms] = field(default_factory=list)
+    # Axes of blocks of channels: those of grouped convolutions and group normalisation.
     block_axes: list[AxisTerms] = field(default_factory=list)
+    # For the weight of a grouped convolution, the axes of the block-diagonal weight and the number of blocks.
     dense_weights: dict[str, tuple[tuple[AxisTerms, ...], int]] = field(default_factory=dict)
+    # For axes of arrays with several copies of their units, the copies that change sign with these, if not all do.
     odd_copies: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what could not be looked through, for the user
 
     def add_side(self, tensor: TracedTensor, dim: int, side: str) -> None:
         """Record that an operation used an axis on this side, if it is an axis of an array."""
@@ -141,24 +114,12 @@ class TraceRecord:
 
 @dataclass(frozen=True)
 class OperatorCall:
-    """One operation of the graph.
+    """One operation of the graph."""
 
-    Parameters
-    ----------
-    record : TraceRecord
-        Takes up what the operation says of axes.
-    name : str
-        Name of the operator in ATen, without overload and without the underscore of an operation in place.
-    args : dict of str to object
-        Arguments by name, defaults included; tensors are traced tensors.
-    shapes : list of tuple of int
-        Shapes of the tensors that come out.
-    """
-
-    record: TraceRecord
-    name: str
-    args: dict[str, Any]
-    shapes: list[tuple[int, ...]]
+    record: TraceRecord  # takes up what the operation says of axes
+    name: str  # name of the operator in ATen, without overload and without the underscore of an operation in place
+    args: dict[str, Any]  # arguments by name, defaults included; tensors are traced tensors
+    shapes: list[tuple[int, ...]]  # shapes of the tensors that come out
 
     def __getitem__(self, name: str) -> Any:
         """Return an argument, None if there is none of that name."""
@@ -237,18 +198,8 @@ def contract(record: TraceRecord, tensors: Sequence[TracedTensor], labels: Seque
     """Return a sum of products of tensors, as ``einsum`` computes it.
 
     Axes of one label move together. A summed label reads its units: the arrays that have it get an input side there,
-    and the labels that remain an output side.
-
-    Parameters
-    ----------
-    record : TraceRecord
-        Takes up what moves together.
-    tensors : sequence of TracedTensor
-        The factors.
-    labels : sequence of str
-        For each factor, one letter per axis.
-    out : str
-        The letters that remain, in order; all others are summed over.
+    and the labels that remain an output side. `labels` has one letter per axis of each factor, `out` the letters that
+    remain, in order; all others are summed over.
     """
     places: dict[str, list[tuple[int, int]]] = {}  # by letter: (number of the factor, axis) of each occurrence
     for factor, letters in enumerate(labels):

@@ -25,9 +25,9 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from consilience.checks import Array, Labels, is_count, is_number
+from consilience.core.details import Status
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
-from consilience.core.status import Status
 from consilience.errors import Problem
 from consilience.families import Direction
 from consilience.families.evidence import EvidenceFamily
@@ -248,19 +248,8 @@ class KLFusion(Method):
             assert self.regularization != "auto"  # noqa: S101  (narrows the type)
             count, strength = self._limit(ensemble), self.regularization * problem.spread
             details |= {"regularization": float(self.regularization), "spread": problem.spread}
-        best: KLFit | None = None
-        for start, generator in enumerate(rng.spawn(self.restarts)):
-            progress(start, self.restarts)
-            fit = self._start(problem, count, strength, generator, spread_out=start % 2 == 0)
-            if best is None or fit.objective < best.objective:
-                best = fit
-        assert best is not None  # noqa: S101  (restarts is at least 1)
-        # Refinement follows every choice with its average, which alternation does not; plans are not binary.
-        if best.plan is None and len(ensemble.natural) <= REFINE_BEST_ROWS:
-            best = refine(problem, best, strength, rng)
-        progress(self.restarts, self.restarts)
-        # Only relaxed fits have a certificate.
-        if best.gap is not None:
+        best = self._best_fit(problem, count, strength, rng, progress)
+        if best.gap is not None:  # of relaxed fits, which alone have a certificate
             details["certified_gap"] = best.gap
         is_auto = self.n_components is not None and self.regularization == "auto" and self._is_conjugate
         if is_auto:
@@ -278,6 +267,23 @@ class KLFusion(Method):
             {**details, **diagnostics},
         )
         return self._unless_clusters_lose_less(ensemble, by_divergence) if is_auto else by_divergence
+
+    def _best_fit(
+        self, problem: KLProblem, count: int, strength: float, rng: np.random.Generator, progress: Progress
+    ) -> KLFit:
+        """Return the best fit of all starts, refined where it is small enough and no plan."""
+        best: KLFit | None = None
+        for start, generator in enumerate(rng.spawn(self.restarts)):
+            progress(start, self.restarts)
+            fit = self._start(problem, count, strength, generator, spread_out=start % 2 == 0)
+            if best is None or fit.objective < best.objective:
+                best = fit
+        assert best is not None  # noqa: S101  (restarts is at least 1)
+        # Refinement follows every choice with its average, which alternation does not; plans are not binary.
+        if best.plan is None and len(problem.ensemble.natural) <= REFINE_BEST_ROWS:
+            best = refine(problem, best, strength, rng)
+        progress(self.restarts, self.restarts)
+        return best
 
     def _unless_clusters_lose_less(self, ensemble: Ensemble, selected: Assignment) -> Assignment:
         """Return a matching, or that of k-means of as many groups where its virtual loss is clearly less.

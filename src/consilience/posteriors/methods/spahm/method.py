@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels, is_count, is_number
+from consilience.core.details import Status
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
-from consilience.core.status import Status
 from consilience.errors import Problem
 from consilience.families import DiagonalGaussian
 from consilience.matching.assignment import NO_NEW_GROUPS, Openings
