@@ -7,9 +7,9 @@ equations (11) to (13) of Claici et al. 2020 (KL-fusion), the local model of the
 of Yurochkin et al. 2019 (SPAHM). beta are the weights of the states, pi_k the transition probabilities from state k.
 
 Inference is that of Hughes, Stephenson, Sudderth (2015): coordinate ascent on the evidence bound
-(``sticky_transitions``), truncated at ``n_states``, all further states in one remainder column; random restarts, merges,
-and the highest bound wins. The bound never falls; a start that has not converged after ``max_iterations`` passes ends
-there.
+(``sticky_transitions``), truncated at ``n_states``, all further states in one remainder column; random restarts,
+merges, and the highest bound wins. The bound never falls; a start that has not converged after ``max_iterations``
+passes ends there.
 
 **Initialisation of the sticky HDP-HMM**: rows of data for every state, and no transitions yet.
 
