@@ -137,7 +137,7 @@ def test_a_recipe_says_the_same(bnns, folder, command):
 def test_files_without_symmetry_need_a_module_or_a_file_of_it(plain, nets, folder, command, unchanged):
     text = refused(command("fuse", *BAYESIAN, "-o", FUSED), lines=3)
     for name in BAYESIAN:
-        assert f"{name}: says nothing of which axes move together; give --symmetry" in text
+        assert f"{name}: says nothing of which axes move together; give `--symmetry`" in text
     assert refused(command("check", *BAYESIAN), lines=3) == text
     line = refused(command("fuse", *BAYESIAN, *MODULE, "-o", FUSED), code=2)
     assert "needs --example SHAPE" in line
@@ -242,7 +242,7 @@ def test_units_of_files_are_told_by_how_many_sites_have_them(bnns, folder, comma
         for group, facts in counts.items():
             assert f"{group} {facts['units']} {' '.join(map(str, facts['shared']))} " in page.words
     line = refused(command("report", FUSED, "--truth", "x", "-o", "page.html"), 2)
-    assert line.startswith("--data, --truth: for statistical models")
+    assert line.startswith("`--data`, `--truth`: for statistical models")
     line = refused(command("report", BAYESIAN[0], "-o", "page.html"))
     assert "does not say how it was made" in line
 
@@ -354,11 +354,11 @@ def test_a_file_that_would_tell_how_many_are_withheld_is_written_anew(bnns, fold
     np.savez("few.npz", x=inputs, y=np.r_[np.zeros(150, int), np.ones(48, int), 2, 2])
     withheld = (
         "consilience: warning: 1 of 3 classes have fewer than 5 observations and are withheld: 2 "
-        "(--min-count 0 keeps them) [W-WITHHELD]\n"
+        "(`--min-count 0` keeps them) [W-WITHHELD]\n"
     )
     done = command("describe", "known.safetensors", *MODULE, "--data", "few.npz")
     assert done.err.startswith(withheld)
-    assert "write it anew too (--output)" in refused(replace(done, err=done.err.removeprefix(withheld)))
+    assert "write it anew too (`--output`)" in refused(replace(done, err=done.err.removeprefix(withheld)))
     done = command("describe", "known.safetensors", *MODULE, "--data", "few.npz", "-o", "new.safetensors")
     assert (done.code, done.err) == (0, withheld)
     assert cs.load("new.safetensors").n_observations == 198

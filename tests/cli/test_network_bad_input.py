@@ -220,8 +220,8 @@ def test_plain_checkpoints_without_any_hint(nets, command, unchanged):
     for arguments in (("fuse", "-o", FUSED), ("check",), ("fuse", "-o", FUSED, "--reference", "0")):
         text = refused(command(arguments[0], *SITES, *arguments[1:]), lines=2)
         for name, line in zip(SITES, text.splitlines(), strict=True):
-            assert line.startswith(f"{name}: says nothing of which axes move together; give --symmetry")
-            assert "or --module and --example" in line
+            assert line.startswith(f"{name}: says nothing of which axes move together; give `--symmetry`")
+            assert "or `--module` and `--example`" in line
 
 
 def test_posteriors_and_networks_do_not_mix(folder, nets, command, unchanged):
@@ -279,7 +279,7 @@ TOLD = {
     "--symmetry nowhere.json": (1, "^nowhere.json: cannot be read: No such file"),
     "--symmetry one.safetensors": (1, "^one.safetensors: carries no symmetry"),
     "--symmetry somenets.py": (1, "^somenets.py: its content is not valid JSON"),
-    "--method ot --set cost=activations": (1, "^ot: matching by activations needs --inputs, unlabeled inputs"),
+    "--method ot --set cost=activations": (1, "^ot: matching by activations needs `--inputs`, unlabeled inputs"),
 }
 
 
@@ -446,7 +446,7 @@ def test_outputs_never_take_the_place_of_what_is_read(folder, nets, command, unc
 def test_report_options_belong_to_one_kind(folder, nets, command):
     assert command("fuse", *SITES, *TRACED, "-o", FUSED).code == 0
     line = refused(command("report", FUSED, "--data", "data.npz", "-o", "page.html"), 2)
-    assert line.startswith("--data, --truth: for statistical models")
+    assert line.startswith("`--data`, `--truth`: for statistical models")
     line = refused(command("report", "a.safetensors", "--barrier", FUSED, "-o", "page.html"), 2)
     assert line == "--barrier, --plane: for networks only, and a.safetensors is none"
     line = refused(command("report", FUSED, "--barrier", SITES[0], "-o", "page.html"))

@@ -26,6 +26,11 @@ from consilience.networks.methods.fisher.precision import diagonal_average, leas
 class TensorAverage(TensorMethod):
     """The weighted mean: right for models of one common start.
 
+    Parameters
+    ----------
+    normalize : bool
+        Whether weights are divided by their sum; else the sum is taken, and weights may be negative. Default: True.
+
     References
     ----------
     Wortsman et al. (2022), "Model soups", ICML; McMahan et al. (2017), federated averaging, one round.
@@ -38,7 +43,6 @@ class TensorAverage(TensorMethod):
     double: ClassVar[bool] = False
     shows: ClassVar[bool] = True
 
-    # Whether weights are divided by their sum; else the sum is taken, and weights may be negative.
     normalize: bool = True
 
     @property
@@ -55,6 +59,16 @@ class TensorAverage(TensorMethod):
 class TensorFisher(TensorMethod):
     """The mean weighted by Fisher diagonals; tensors without information (buffers, frozen ones) are averaged.
 
+    Parameters
+    ----------
+    floor : float
+        Least value of a diagonal entry: where no model has information, the merge is the mean. Default: 1e-20.
+    favor_target : int, optional
+        Number of a model to which alone the floor, then at least 1e-6, applies, so that where no model has information
+        the merge is its value. Default: none.
+    normalize : bool
+        Whether each diagonal is divided by its Euclidean norm over the whole model. Default: False.
+
     References
     ----------
     Matena, Raffel (2022), "Merging models with Fisher-weighted averaging", NeurIPS.
@@ -67,12 +81,9 @@ class TensorFisher(TensorMethod):
     needs_information: ClassVar[bool] = True
 
     # The same default as FisherMerging: as in the published code of Recasens et al. (2023).
-    # Least value of a diagonal entry: where no model has information, the merge is the mean. Default: 1e-20.
     floor: float = 1e-20
-    # Number of a model to which alone the floor, then at least 1e-6, applies, so that where no model has information
-    # the merge is its value. Default: none.
     favor_target: int | None = None
-    normalize: bool = False  # whether each diagonal is divided by its Euclidean norm over the whole model
+    normalize: bool = False
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
