@@ -21,7 +21,7 @@ def test_a_stated_prior_says_that_they_are_draws():
 
 
 def test_without_a_statement_they_could_be_anything():
-    with pytest.raises(InputError, match=r"could be anything; of posterior draws, say so: consilience\.Draws"):
+    with pytest.raises(InputError, match=r"could be anything; of posterior draws, say so: `consilience\.Draws"):
         cs.fuse({"lund": arrays(0), "oslo": arrays(1)})
 
 

@@ -111,7 +111,7 @@ IN_PYTHON = {
     "a pickle": (lambda: cs.load("model.pkl"),
         r"model\.pkl: is a pickle.*never loaded; write it with consilience\.save where it was trained \[E-FILE\]$"),
     "a fusion in a file": (lambda: cs.save(cs.fuse(mixtures()), "fused.safetensors"),
-        r"is a PosteriorFusion, expected one model; take fusion\.model.*fusion\.save\(path\) \[E-MODEL\]$"),
+        r"is a PosteriorFusion, expected one model; take fusion\.model.*fusion\.save\(path\)` \[E-MODEL\]$"),
     "rebuild a network": (lambda: cs.rebuild(described(3)),
         r"a Network: is no Posterior.*load_state_dict\) \[E-REBUILD\]$"),
     "a function of another name": (lambda: cs.aggregate,

@@ -97,7 +97,7 @@ def test_methods_say_which_estimators_need_none():
     done = command("methods").out
     assert "Classes of estimators that are fused by their sums" in done
     assert "GaussianNB                     exact      needs: the fitted object" in done
-    assert "LinearRegression               exact      needs: cs.describe(model, data=(X, y)) at the site" in done
+    assert "LinearRegression               exact      needs: `cs.describe(model, data=(X, y))` at the site" in done
     assert "BayesianRidge                  iterative" in done
 
 

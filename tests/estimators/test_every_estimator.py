@@ -89,7 +89,7 @@ def test_what_a_fitted_object_keeps_is_what_its_rows_give(name):
             cs.describe(model, min_count=0)
         return
     if name in LOSSY:
-        with pytest.raises(cs.errors.InputError, match=r"describe it where its data are|describe it with data"):
+        with pytest.raises(cs.errors.InputError, match=r"describe it where its data are|describe it with `data="):
             cs.describe(model, min_count=0)
         return
     if name.startswith(("PCA, two", "PCA, share", "PCA, mle", "PCA, arpack", "IncrementalPCA, two")):

@@ -442,7 +442,7 @@ def test_alignment_of_sites_alike_changes_nothing_and_names_sites_that_share_no_
         (
             lambda X, y: cs.learners.Head().fit(X[:4], y[:4]),
             InputError,
-            "has no class of 5 rows or more: nothing may leave; min_count=0",
+            "has no class of 5 rows or more: nothing may leave; `min_count=0",
         ),
         (lambda X, y: cs.fuse([cs.learners.Head(), cs.learners.Head()]), InputError, "is not fitted yet"),
         (lambda X, y: cs.learners.Head().model, InputError, "not fitted yet"),

@@ -275,7 +275,7 @@ def test_small_classes_are_withheld_with_a_line():
 def test_a_site_of_few_rows_sends_nothing():
     X, y = regression_rows(0)
     model = LinearRegression().fit(X[:4], y[:4])
-    with pytest.raises(cs.errors.InputError, match="has 4 rows, fewer than 5: nothing may leave; min_count=0"):
+    with pytest.raises(cs.errors.InputError, match="has 4 rows, fewer than 5: nothing may leave; `min_count=0`"):
         cs.describe(model, (X[:4], y[:4]))
 
 
