@@ -297,7 +297,8 @@ def test_a_stated_matrix_with_constant_coordinates_is_refused_and_the_remedy_wor
         return cs.Draws({"S": blocks}, prior=0.5, **told)
 
     stated = {name: draws(seed, constraints={"S": "covariance"}) for seed, name in enumerate(("lund", "oslo"))}
-    text = r"lund: has the same value in all draws of chol S\[2, 0\], chol S\[2, 1\]; state `constraints=\{'S': 'real'\}`"
+    remedy = r"state `constraints=\{'S': 'real'\}`"
+    text = rf"lund: has the same value in all draws of chol S\[2, 0\], chol S\[2, 1\]; {remedy}"
     with pytest.raises(cs.errors.InputError, match=text):
         cs.fuse(stated)
     fused = cs.fuse([draws(seed, constraints={"S": "real"}) for seed in (0, 1)]).draws.variables["S"]

@@ -221,7 +221,7 @@ class Deep(Regression):
 
 def test_models_that_transform_their_inputs_are_refused():
     model = Deep(X[:8], KERNELS["scaled rbf"](), means.ConstantMean(), WHITENED, CHOLESKY).double()
-    with pytest.raises(cs.errors.UnsupportedError, match="forward returns mean_module"):
+    with pytest.raises(cs.errors.UnsupportedError, match="forward returns `mean_module"):
         cs.describe(used(model))
 
 
