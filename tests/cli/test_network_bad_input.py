@@ -448,6 +448,6 @@ def test_report_options_belong_to_one_kind(folder, nets, command):
     line = refused(command("report", FUSED, "--data", "data.npz", "-o", "page.html"), 2)
     assert line.startswith("`--data`, `--truth`: for statistical models")
     line = refused(command("report", "a.safetensors", "--barrier", FUSED, "-o", "page.html"), 2)
-    assert line == "--barrier, --plane: for networks only, and a.safetensors is none"
+    assert line == "`--barrier`, `--plane`: for networks only, and a.safetensors is none"
     line = refused(command("report", FUSED, "--barrier", SITES[0], "-o", "page.html"))
     assert line.startswith(f"{SITES[0]}: has no consilience metadata, so it is not a barrier file")
