@@ -210,7 +210,7 @@ def test_time_that_is_up_is_said_in_status_and_verdict(monkeypatch):
     assert cut.status is cs.results.Status.OUT_OF_TIME
     assert cut.provenance["result"]["status"] == "out_of_time"
     assert cut.details["distillation"]["stopped_by"] == "time"
-    assert "Training ended at max_seconds=0.5, after" in cut.verdict.text
+    assert "Training ended at `max_seconds=0.5`, after" in cut.verdict.text
 
 
 def test_networks_that_are_one_stay_as_they_are():

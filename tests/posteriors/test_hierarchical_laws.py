@@ -344,7 +344,7 @@ def test_priors_that_differ_are_said_with_both_values():
 @pytest.mark.parametrize(
     ("posteriors", "options", "text"),
     [
-        (without(sites_of(1), prior=None), {}, "combine='hierarchical' needs every model's prior.*family.flat"),
+        (without(sites_of(1), prior=None), {}, "combine='hierarchical'` needs every model's prior.*family.flat"),
         (POINTS, {}, "combine='hierarchical'` means nothing for points"),
         (sites_of(1), {"robust": "trim"}, "two answers to sites that differ"),
     ],

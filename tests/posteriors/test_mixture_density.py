@@ -118,7 +118,7 @@ def test_the_predictive_density_of_maximum_likelihood_needs_the_number_of_observ
     model = GaussianMixture(3, random_state=0).fit(rows())
     with pytest.raises(
         cs.errors.OptionError,
-        match=r"kind 'predictive' is not known without .*n_observations= .*: plug-in \[E-VALUE\]$",
+        match=r"kind 'predictive' is not known without .*n_observations=` .*: plug-in \[E-VALUE\]$",
     ):
         cs.log_density(model, rows())
     few, many = (cs.log_density(cs.describe(model, n_observations=n), rows(seed=1)) for n in (30, 3e8))

@@ -196,7 +196,7 @@ def test_a_replaced_parquet_file_does_not_shift_weights(rng: np.random.Generator
 def test_checking_shards_asks_for_what_a_method_needs(rng: np.random.Generator, tmp_path: Path) -> None:
     folder = written([_site(rng) for _ in range(12)], tmp_path / "sites")
     problems = cs.check(folder, combine="product", pilot_sites=4)
-    assert problems == ["combine='product' needs every model's prior, which the shards do not state [E-INPUT]"]
+    assert problems == ["`combine='product'` needs every model's prior, which the shards do not state [E-INPUT]"]
 
 
 def test_a_number_that_the_sample_cannot_start_is_refused(

@@ -74,16 +74,16 @@ class GatedSites:
 def robust_problems(sites: Sequence[tuple[str, Statistics]]) -> list[Problem]:
     """Return why sums of these sites cannot be gated, a line each."""
     first = sites[0][1]
-    if problems := too_few("robust=True", "", len(sites), "sites"):
+    if problems := too_few("`robust=True`", "", len(sites), "sites"):
         return problems
     if first.maxima or INFORMATION in first.counts or SHIFT in first.counts:
         text = f"is not known for a {first.kind}, whose sums do not say what one site would have fitted"
-        return [Problem("robust=True", text, "leave it out")]
+        return [Problem("`robust=True`", text, "leave it out")]
     if first.classes is not None and not adapter_of_kind(first.kind).pools_classes:
         places = _places_of_classes([site for _, site in sites])
         if max(map(len, places.values())) < MIN_VOTES:
             text = "needs a class that at least 3 sites have: of two, none tells which is right"
-            return [Problem("robust=True", text, "leave it out")]
+            return [Problem("`robust=True`", text, "leave it out")]
     if first.target_shape is not None and ROWS in first.moments:
         return [
             Problem(

@@ -122,7 +122,7 @@ def fuse_distilled(
     comparison.notes += [note] if note else []
     is_cut_short = distilled.stopped_by == "time"
     if is_cut_short:
-        bound = f"max_seconds={method.max_seconds:g}"
+        bound = f"`max_seconds={method.max_seconds:g}`"
         comparison.notes.append(f"Training ended at {bound}, after {distilled.steps} of {steps} steps")
     fusion = workshop.finish(_judged(comparison, start, candidate or start))
     status = Status.OUT_OF_TIME if is_cut_short else fusion.status

@@ -233,8 +233,8 @@ class Method(Options, ABC):
     def site_needs(self) -> tuple[SiteNeed, ...]:
         """Return what every site must state, with these options; ``check`` asks for it."""
         if self.combine == "hierarchical":
-            return (SiteNeed("prior", "combine='hierarchical'", remedy="state it, `family.flat` for none at all"),)
-        return (SiteNeed("prior", "combine='product'"),) if self.combine == "product" else ()
+            return (SiteNeed("prior", "`combine='hierarchical'`", remedy="state it, `family.flat` for none at all"),)
+        return (SiteNeed("prior", "`combine='product'`"),) if self.combine == "product" else ()
 
     def refuse(self, ensemble: Ensemble) -> list[Problem]:
         """Return why these models cannot be fused with these options, a line each; empty when they can."""

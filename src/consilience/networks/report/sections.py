@@ -54,9 +54,9 @@ def warnings(content: NetworkContent) -> list[Block | None]:
     )
     unproved = act(
         strong("The symmetry is not proved."),
-        "If units that do not move together were moved, the fused network means nothing. Give",
-        code("example="),
-        "and a module, so that it is traced and proved, or compare the outputs of an aligned model with its own.",
+        "If units that do not move together were moved, the fused network means nothing. Give "
+        "`example=` and a module, so that it is traced and proved, or compare the outputs of an aligned model with its "
+        "own.",
     )
     reason = shorten((findings.refit or "").replace("not done: ", ""), 300).capitalize()
     return [

@@ -117,7 +117,7 @@ class AMPS(Method):
     def site_needs(self) -> tuple[SiteNeed, ...]:
         """Return that every site must state its prior, and with `growth` a proper one and counts."""
         if self.growth:
-            return SiteNeed("prior", "growth=True", WEIGHS_BY_PRIOR), SiteNeed("counts", "growth=True")
+            return SiteNeed("prior", "`growth=True`", WEIGHS_BY_PRIOR), SiteNeed("counts", "`growth=True`")
         return (SiteNeed("prior", "amps"),)
 
     def refuse(self, ensemble: Ensemble) -> list[Problem]:

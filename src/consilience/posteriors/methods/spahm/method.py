@@ -172,7 +172,7 @@ class SPAHM(Method):
     def site_needs(self) -> tuple[SiteNeed, ...]:
         """Return that every site must state a proper prior for a conjugate likelihood."""
         if self.likelihood == "conjugate":
-            return *super().site_needs(), SiteNeed("prior", "likelihood='conjugate'", WEIGHS_BY_PRIOR)
+            return *super().site_needs(), SiteNeed("prior", "`likelihood='conjugate'`", WEIGHS_BY_PRIOR)
         return super().site_needs()
 
     def refuse(self, ensemble: Ensemble) -> list[Problem]:
