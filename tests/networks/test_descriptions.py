@@ -223,7 +223,7 @@ def test_inputs_alone_are_described_without_classes():
 def test_classes_held_as_real_numbers_are_asked_for():
     net, (inputs, labels) = perceptron(), rows()
     for held in (torch.tensor(labels).float(), labels[:, None].astype(np.float64)):
-        with pytest.warns(cs.errors.WithheldWarning, match=r"labels are real numbers.*give integers.* or classes=3"):
+        with pytest.warns(cs.errors.WithheldWarning, match=r"labels are real numbers.*give integers.* or `classes=3`"):
             assert describe_network(net, (inputs, held)).class_counts is None
         assert describe_network(net, (inputs, held), classes=3).class_counts.tolist() == [150, 120, 90]
     measured = labels.astype(np.float64)
