@@ -10,9 +10,9 @@ from sphinx.application import Sphinx
 from consilience import families
 from consilience.api import evaluate, scores
 from consilience.bayesian import predictive, predictive_scores
-from consilience.core import evaluation, paired
+from consilience.core import evaluation
 
-EVALUATION = (evaluate, scores, evaluation, paired, predictive, predictive_scores)
+EVALUATION = (evaluate, scores, evaluation, predictive, predictive_scores)
 
 project = "consilience"
 author = "The consilience authors"
