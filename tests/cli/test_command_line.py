@@ -15,7 +15,7 @@ import click
 import pytest
 
 import consilience as cs
-from consilience.cli.commands import COMMANDS, load_command
+from consilience.cli.command_table import COMMANDS, load_command
 from consilience.cli.doctor import EXTRAS
 from consilience.cli.json_output import FIELDS
 from consilience.cli.methods import TABLES, option_meanings

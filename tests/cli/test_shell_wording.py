@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import consilience as cs
-from consilience.cli.commands import COMMANDS, load_command
+from consilience.cli.command_table import COMMANDS, load_command
 from consilience.cli.methods import method_options
 from consilience.cli.shell_wording import flags_of, in_shell, problem_in_shell
 from consilience.errors import Problem

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from consilience.cli.commands import COMMANDS, load_command
+from consilience.cli.command_table import COMMANDS, load_command
 from consilience.cli.marks import echo_marked
 from consilience.drawing.words import printable
 from consilience.errors import HarmWarning, Problem, UnprovedSymmetryWarning, replace_code

@@ -50,7 +50,7 @@ class PosteriorDraws(Kind):
 
     def expand(self, models: Any) -> Any:
         """Return CSV files of CmdStan, and patterns of such, as the draws of sites."""
-        from consilience.draws.cmdstan import expand_csv
+        from consilience.draws.csv_sites import expand_csv
 
         return expand_csv(models)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from consilience.checks import Array, as_matrices, as_rows, as_vector, as_weights, symmetric_part
 from consilience.families.base import Draws, Parameters
@@ -35,12 +35,7 @@ from consilience.families.linalg import (
     unflatten,
 )
 from consilience.families.random_effects import (
-    CopyGroups,
-    CovarianceDispersion,
-    Dispersion,
-    RandomEffectsFamily,
     RandomEffectsPrecisionFamily,
-    with_common_covariance,
 )
 from consilience.families.special import itakura_saito
 from consilience.families.wasserstein import bures_barycenter, bures_distances, squared_distances
@@ -392,93 +387,3 @@ class DiagonalGaussian(_IndependentGaussian):
         a, b = self.from_natural(eta_a), self.from_natural(eta_b)
         widths = squared_distances(np.sqrt(a["variance"]), np.sqrt(b["variance"]))
         return squared_distances(a["mean"], b["mean"]) + widths
-
-
-class GaussianPosteriorFamily(RandomEffectsFamily):
-    """Posteriors of a Gaussian's mean, of kappa observations, and of its precisions, of nu: see ``scatter_form``.
-
-    Natural parameters begin with kappa m (D) and -kappa / 2, and have second moments about zero next.
-    """
-
-    dim: int
-    describes_data: ClassVar[bool] = True
-    parts: ClassVar[tuple[str, ...]] = ("location", "scale")
-
-    @property
-    @abstractmethod
-    def _gaussians(self) -> Gaussian | DiagonalGaussian:
-        """The Gaussians that rows stand for."""
-
-    @abstractmethod
-    def _dof(self, eta: Array) -> Array:
-        """Return nu (n,)."""
-
-    @abstractmethod
-    def scatter_form(self, eta: Array) -> tuple[Array, Array, Array, Array]:
-        """Return m (n, D), kappa (n,), the scatter (n, D, D) or (n, R), and nu (n,)."""
-
-    def _squares(self, linear: Array) -> Array:
-        """Return x x^T (n, S) of rows (n, D) in the form of the second moments."""
-        return flatten(linear[:, :, None] * linear[:, None, :])
-
-    def _by_dimension(self, scatter: Array) -> Array:
-        """Return scatters in the form of the Gaussians' covariances, (n, D, D) or (n, D)."""
-        return scatter
-
-    def _common(self, covariance: Array) -> Array:
-        """Return the inverse of ``_by_dimension``: means over dimensions that share a variance."""
-        return covariance
-
-    @staticmethod
-    def _typical(scatter: Array, dof: Array) -> Array:
-        """Return scatter / nu, the typical covariances."""
-        return scatter / dof.reshape(-1, *[1] * (scatter.ndim - 1))
-
-    def information(self, eta: Array) -> Array:
-        """Return kappa and nu (n, 2)."""
-        return np.stack([-2.0 * eta[:, self.dim], self._dof(eta)], axis=1)
-
-    def location_part(self, eta: Array) -> Array:
-        """Return (kappa m, -kappa / 2, -kappa m m^T / 2, 0)."""
-        linear, kappa = eta[:, : self.dim], -2.0 * eta[:, self.dim]
-        squares = self._squares(linear) / np.where(kappa == 0.0, 1.0, kappa)[:, None]
-        return np.concatenate([linear, -0.5 * kappa[:, None], -0.5 * squares, np.zeros((len(eta), 1))], axis=1)
-
-    def location_information(self, eta: Array) -> Array:
-        """Return kappa (n,)."""
-        return np.asarray(-2.0 * eta[:, self.dim])
-
-    def saying_nothing(self, eta: Array, total: Array) -> NDArray[np.bool_]:
-        """Rows without observations behind the mean, or behind the precisions."""
-        return super().saying_nothing(eta, total) | ~(self._dof(eta) > 0.0)
-
-    def dispersions(self, eta: Array, groups: CopyGroups) -> tuple[Dispersion, ...]:
-        """Return how much means differ in units of the pooled scatter / nu, and how much these do."""
-        mean, kappa, scatter, dof = self.scatter_form(eta)
-        location, is_known = with_common_covariance(groups, kappa, mean, self._by_dimension(scatter), dof)
-        return location, CovarianceDispersion(groups, dof, self._typical(scatter, dof), is_known)
-
-    def plug_in(self, eta: Array) -> tuple[Array, Array]:
-        """Return means m (n, D) and scatter / nu: covariances (n, D, D), or variances (n, D)."""
-        mean, _, scatter, dof = self.scatter_form(eta)
-        return mean, self._by_dimension(self._typical(scatter, dof))
-
-    def _plug_in_gaussians(self, eta: Array) -> Array:
-        """Return natural parameters of the Gaussians that the rows stand for."""
-        mean, width = self.plug_in(eta)
-        family = self._gaussians
-        if isinstance(family, Gaussian):
-            return family.to_natural(mean=mean, covariance=width)
-        return family.to_natural(mean=mean, variance=width)
-
-    def wasserstein(self, eta_a: Array, eta_b: Array) -> Array:
-        """Return squared Wasserstein-2 distances (n_a, n_b) of the Gaussians that the rows stand for."""
-        return self._gaussians.wasserstein(self._plug_in_gaussians(eta_a), self._plug_in_gaussians(eta_b))
-
-    def wasserstein_barycenter(self, eta: Array, weights: Array | None = None) -> Array:
-        """Return eta (P,) whose Gaussian is the barycenter of the rows', with the mean kappa and nu."""
-        w = as_weights(weights, eta.shape[0])
-        centre = self._gaussians.wasserstein_barycenter(self._plug_in_gaussians(eta), w)
-        mean, width = self._gaussians.plug_in(centre[None])
-        kappa, dof = (w / w.sum()) @ self.information(eta)
-        return self.from_scatter_form(mean, np.array([kappa]), dof * self._common(width), np.array([dof]))[0]

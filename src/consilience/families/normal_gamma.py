@@ -24,8 +24,9 @@ from scipy.special import digamma, gammaln, stdtrit
 
 from consilience.checks import Array, as_rows, as_vector
 from consilience.families.base import Draws, Parameters
-from consilience.families.gaussian import DiagonalGaussian, GaussianPosteriorFamily
+from consilience.families.gaussian import DiagonalGaussian
 from consilience.families.linalg import diagonal_of, is_cancelled, isotropic_square, not_positive
+from consilience.families.random_effects import GaussianPosteriorFamily
 from consilience.families.special import gamma_bregman, gamma_shape, itakura_saito, subtract_quotients
 
 _LOG_TWO_PI = float(np.log(2.0 * np.pi))
@@ -37,6 +38,8 @@ class _NormalGammaFamily(GaussianPosteriorFamily):
     A row of natural parameters has the blocks kappa m (D), -kappa / 2 (1), -(b + kappa [m^2] / 2) (R) and the exponent
     of the precisions (1). Rates b are (n, R).
     """
+
+    _width: ClassVar[str] = "variance"
 
     @property
     def _gaussians(self) -> DiagonalGaussian:

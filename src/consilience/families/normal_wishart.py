@@ -27,7 +27,7 @@ from consilience.errors import InputError
 from consilience.families.base import Draws, Parameters
 from consilience.families.chunks import map_rows, row_chunks
 from consilience.families.evidence import MAX_KEPT_ROWS, Discounts
-from consilience.families.gaussian import Gaussian, GaussianPosteriorFamily
+from consilience.families.gaussian import Gaussian
 from consilience.families.linalg import (
     cholesky,
     flatten,
@@ -42,6 +42,7 @@ from consilience.families.linalg import (
     squared_offsets,
     unflatten,
 )
+from consilience.families.random_effects import GaussianPosteriorFamily
 from consilience.families.special import (
     decreasing_root,
     itakura_saito,
@@ -87,6 +88,7 @@ class NormalWishart(GaussianPosteriorFamily):
 
     dim: int
     name: ClassVar[str] = "normal-wishart"
+    _width: ClassVar[str] = "covariance"
 
     @property
     def size(self) -> int:

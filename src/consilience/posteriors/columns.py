@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from consilience.checks import Array, Json, Labels
 from consilience.core.features import Features
 from consilience.families.base import Family
-from consilience.posteriors.ensemble import SiteRows, offsets_of
+from consilience.posteriors.ensemble import SiteRuns, offsets_of
 from consilience.posteriors.posterior import Attached, AxisTag, Posterior, Rule
 
 CHUNK_BYTES = 2**25
@@ -53,7 +53,7 @@ class RaggedColumn:
 
 
 @dataclass(frozen=True, eq=False)
-class ComponentColumns(SiteRows):
+class ComponentColumns(SiteRuns):
     """Components of J sites, L in all."""
 
     kind: ShardSchema  # what all sites share

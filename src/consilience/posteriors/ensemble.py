@@ -36,7 +36,7 @@ def informed_rows(counts: Array, owner: Labels, offsets: Labels, min_count: floa
     return is_informed
 
 
-class SiteRows:
+class SiteRuns:
     """Rows of J sites, one site after another; ``offsets`` (J + 1,) says where each site starts, and the end."""
 
     offsets: Labels
@@ -70,7 +70,7 @@ class SiteRows:
 
 
 @dataclass(frozen=True, eq=False)
-class Stack(SiteRows):
+class Stack(SiteRuns):
     """Components of sites without what else their posteriors hold, in a family that counts information."""
 
     family: EvidenceFamily

@@ -195,7 +195,7 @@ class Posterior(Displayed, Plotted, Tabular):
         }
 
     def _charts(self) -> dict[str, Chart | str]:
-        from consilience.posteriors.fusion import components_chart  # here, since it imports this file
+        from consilience.posteriors.plots import components_chart  # here, since it imports this file
 
         return {"components": components_chart(self, None, np.zeros(0, dtype=np.int64))}
 

@@ -109,7 +109,7 @@ def fisher_information(
     generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
     with evaluation_mode(module):
         backward = PerSampleBackward(module, parameters)
-        measured = _Measurement(backward, kind, likelihood, noise, n_draws, generator, accumulator)
+        measured = _InformationSums(backward, kind, likelihood, noise, n_draws, generator, accumulator)
         for batch in inputs:
             if not measured.n_seen:
                 measured.begin(batch)
@@ -229,7 +229,7 @@ class _LowRankAccumulator(_FisherAccumulator):
 
 
 @dataclass(eq=False)
-class _Measurement:
+class _InformationSums:
     """What is summed over the observations seen so far, and how their gradients are taken."""
 
     backward: PerSampleBackward

@@ -40,7 +40,7 @@ from consilience.families import Direction, Family
 from consilience.families.base import Tangent
 from consilience.matching.groups import GroupSums
 from consilience.posteriors.columns import ComponentColumns
-from consilience.posteriors.ensemble import Ensemble, SiteRows, informed_rows, offsets_of
+from consilience.posteriors.ensemble import Ensemble, SiteRuns, informed_rows, offsets_of
 from consilience.posteriors.methods.kl.divergences import DivergenceName, Geometry, make_geometry
 from consilience.posteriors.posterior import Posterior
 
@@ -52,7 +52,7 @@ Chosen by hand; nobody has measured other values.
 
 
 @dataclass(frozen=True, eq=False)
-class PreparedShard(SiteRows):
+class PreparedShard(SiteRuns):
     """The components of one shard with what never changes while centres move.
 
     Rows that take part are called active: components with enough observations, of sites that have weight.
