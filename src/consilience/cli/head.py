@@ -10,7 +10,6 @@ import click
 
 from consilience.checks import AnyArray
 from consilience.cli.json_output import echo_json, json_option
-from consilience.cli.options import parse_classes
 from consilience.core.min_count import MIN_COUNT
 from consilience.errors import OptionError
 from consilience.files.atomic import refuse_unwritable
@@ -71,6 +70,7 @@ def head(
     import consilience as cs  # here and below, so that other commands start without them
     from consilience import learners
     from consilience.api.kinds import inspect_file
+    from consilience.cli.options import parse_classes
     from consilience.estimators.site_rows import read_labelled
 
     refuse_unwritable(output)

@@ -18,7 +18,7 @@ from consilience.federated.masking.exchange import TookPart
 
 def only_for(flag: str, **given: Any) -> None:
     """Raise UsageError where options are given that another one takes."""
-    if any(value not in (None, False) for value in given.values()):
+    if any(value is not None and value is not False for value in given.values()):
         names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise click.UsageError(f"{names}: for {flag} only.")
 
