@@ -139,6 +139,13 @@ def test_a_kind_may_know_the_models_of_all_its_adapters():
     assert libraries <= ESTIMATORS.packages, "say in estimators/kind.py which package defines the models of an adapter"
 
 
+def test_a_folder_of_descriptions_alone_has_no_model(tmp_path):
+    for name in ("lund", "oslo"):
+        FILES["description"](tmp_path / f"{name}.description.safetensors")
+    with pytest.raises(cs.errors.InputError, match="fusing takes at least two models, found 0"):
+        cs.fuse(str(tmp_path))
+
+
 def test_arguments_for_networks_are_those_of_their_fusion():
     assert NETWORKS.statements == tuple(argument.name for argument in fields(NetworkArguments))
 

@@ -86,6 +86,7 @@ def test_commands_run_a_masked_round(room):
         ["serve", "round", "-o", "x", "--masked"],
         ["serve", "round", "-o", "x", "--sites", "a,b", "--signing-keys", "signing/public"],
         ["serve", "round", "-o", "x", "--sites", "a,b", "--weights", "n_observations"],
+        ["serve", "round", "-o", "x", "--sites", "a,b", "--epsilon", "0"],
         [*serve_arguments(), "--epsilon", "1"],
         ["send", "ada.safetensors", "--to", "round", "--site", "ada", "--signing-key", "signing/ada.key"],
         ["send", "ada.safetensors", "--to", "round", "--site", "ada", "--masked"],
