@@ -21,7 +21,7 @@ class FrozenDict(dict[Key, Value]):
     {'a': [1]}
     >>> FrozenDict(a=1)["a"] = 2
     Traceback (most recent call last):
-    TypeError: this mapping cannot be changed; change a copy: dict(mapping)
+    TypeError: this mapping cannot be changed; change a copy: `dict(mapping)`
     """
 
     def _refuse(self, *_args: Any, **_named: Any) -> NoReturn:
