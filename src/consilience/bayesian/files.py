@@ -28,7 +28,7 @@ def write_bayesian_network(
     """Write a Bayesian network to a file, whole or not at all.
 
     Its module is not written. `symmetry` is that of the module (with its buffers) or of the parameters; default: the
-    network's own, or traced where it has made-up inputs. With one, files alone can be fused.
+    network's own, or traced where it has synthetic inputs. With one, files alone can be fused.
     """
     of_parameters = known_symmetry(bnn, symmetry, bnn.example, f"{path}: cannot be written")
     content = BayesianFile(

@@ -149,7 +149,7 @@ def _recorded(fuse: Callable[[], NetworkFusion], method: NetworkMethod, request:
 
 
 def _example(models: BayesianNetworksWithSymmetry, arguments: NetworkArguments) -> Any:
-    """Return an input that the networks take: the caller's, one as sites describe them, or a made-up one."""
+    """Return an input that the networks take: the caller's, one as sites describe them, or a synthetic one."""
     if arguments.example is not None or models.template is None:
         return arguments.example
     described = example_of([bnn.description for bnn in models.bnns], models.template)

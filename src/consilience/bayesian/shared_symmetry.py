@@ -288,7 +288,7 @@ def _symmetry(
 ) -> Symmetry:
     """Return the symmetry of the module: as stated, as the networks came with it, or traced and proved.
 
-    Where no example is given, it is traced by the made-up inputs that a network of our learners has.
+    Where no example is given, it is traced by the synthetic inputs that a network of our learners has.
     """
     if isinstance(symmetry, (str, Path)):
         symmetry = read_symmetry(Path(symmetry))

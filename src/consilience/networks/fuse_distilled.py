@@ -8,7 +8,8 @@
    matched images (``choice.teacher``).
 3. **Start**: the average for networks of one start, else the matched network, either refitted, or, where sites have
    their classes alike, one of their own, and in a wider network several beside each other: which has the least loss on
-   the inputs to stop by; what was fitted to made-up inputs needs the margin over a site's own network that it needs to
+   the inputs to stop by; what was fitted to synthetic inputs needs the margin over a site's own network that it needs
+   to
    be taken (``choice.choose``). A narrower network starts from a transport into its widths, one of another architecture
    from the weights that it came with; both have the statistics of batch normalisation measured on the inputs, since an
    average has none that fit.

@@ -1,6 +1,6 @@
 """Random features, which need no data: convolutional ones of images, and Fourier features of rows.
 
-Convolutions have filters like patches of natural images, at three scales. A made-up patch p = L xi has the covariance
+Convolutions have filters like patches of natural images, at three scales. A synthetic patch p = L xi has the covariance
 K_ab = exp(-|a - b| / k) of pixels at a and b, L = chol(K + 1e-4 I). A filter is its whitened form: with
 Wh = (K + 0.02 I)^(-1/2), the mean of each channel taken off before,
 

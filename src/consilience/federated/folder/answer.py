@@ -193,7 +193,7 @@ def parse_request(data: bytes, label: str, number: int, limits: Limits) -> Round
 
 def _send(storage: Storage, site: str, number: int, answered: Answer, message: RoundRequest) -> Answered:
     """Put an answer and its announcement into the place."""
-    announcement, again = put_announced(storage, site, number, None, {answered.digest: answered.data})
+    announcement, again = put_announced(storage, site, number, None, [(answered.digest, answered.data)])
     withheld = int(answered.content.fields.get("withheld", 0))
     return Answered(
         message.kind, message.number, message.rounds, announcement, answered.n_observations, withheld, again

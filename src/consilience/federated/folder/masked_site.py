@@ -46,7 +46,7 @@ class FolderMailbox:
 
     def send(self, number: int, data: bytes) -> None:
         """See `Mailbox`."""
-        put_announced(self.storage, self.site, number, None, {hashlib.sha256(data).hexdigest(): data})
+        put_announced(self.storage, self.site, number, None, [(hashlib.sha256(data).hexdigest(), data)])
 
 
 def send_masked(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
@@ -124,19 +124,19 @@ def _announce(
     earlier_report = read_report(storage, number)
     if earlier_report is not None and not earlier_report.problems:  # a round that failed may be tried again
         raise InputError(storage.where, f"round {number} in this place is over; nothing was sent", code="E-ROUND")
-    return put_announced(storage, site, number, attempt, {part.digest: part.path for part in files})
+    return put_announced(storage, site, number, attempt, [(part.digest, part.path) for part in files])
 
 
 def put_announced(
-    storage: Storage, site: str, number: int, attempt: int | None, contents: Mapping[str, Path | bytes]
+    storage: Storage, site: str, number: int, attempt: int | None, contents: Sequence[tuple[str, Path | bytes]]
 ) -> tuple[Announcement, bool]:
     """Put files, by their digests, and their announcement into a site's folder, unless they are announced there.
 
     Return the announcement, and whether it was there before.
     """
-    again, announcement = next_announcement(storage, site, number, attempt, list(contents))
+    again, announcement = next_announcement(storage, site, number, attempt, [digest for digest, _ in contents])
     if not again:
-        for digest, content in contents.items():
+        for digest, content in contents:
             retry(partial(storage.put, f"{site_folder(site)}/{digest}", content))
         # The announcement last: where it is, the files are whole.
         retry(lambda: storage.put(f"{site_folder(site)}/{announcement.name}", b""))

@@ -157,7 +157,7 @@ class StatisticsSum(Summand):
     """Sums of estimators, whose fused estimator is the one that ``fit`` gives on the rows of all sites.
 
     `file` is the expected one: statistics of the same estimator with all classes, such as of a site, of public rows or
-    of made-up ones. Of its numbers only centres and units are used. Raises UnsupportedError for statistics with
+    of synthetic ones. Of its numbers only centres and units are used. Raises UnsupportedError for statistics with
     greatest values, which are no sums.
     """
 

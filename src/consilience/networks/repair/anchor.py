@@ -1,6 +1,6 @@
 """Anchored batch normalisation: the same function in evaluation, at the models' own gamma and beta.
 
-A refit on made-up inputs leaves running statistics, and gamma and beta with them, in the units of these inputs. In
+A refit on synthetic inputs leaves running statistics, and gamma and beta with them, in the units of these inputs. In
 evaluation one undoes the other; in training mode batch normalisation divides by the right deviation, and gamma
 multiplies once more. So every channel's line through (x, y), of slope gamma / sqrt(var + eps) and value
 beta - slope * mean at 0, is written anew with
