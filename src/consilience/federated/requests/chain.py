@@ -219,6 +219,7 @@ def _joint_moments(fused: Any, own: Any, layers: list[str], batches: list[Any]) 
             sums[path] = sums[path].with_rows(joint) if path in sums else RunningMoments.of(joint)
             start += len(rows)
 
+    # The own network is called first in every batch: `add` reads the answers that `keep` has left.
     with ExitStack() as stack:
         for network, hook in ((own, keep), (fused, add)):
             stack.enter_context(evaluation_without_gradients(network))

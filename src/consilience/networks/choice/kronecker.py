@@ -198,6 +198,7 @@ def kronecker_candidates(
         if is_too_late(name):
             return
         with or_noted(name):
+            # Damping then holds the minimum to the head by class instead of the average.
             start = merges.head_start() if from_heads else {}
             if from_heads and not start:
                 continue

@@ -238,6 +238,7 @@ def mixture_moments(parts: tuple[Moments, ...], most: int) -> Moments:
     rank = min(most, allowed_rank(n, most), len(mean))
     leading = np.argsort(values)[::-1][:rank]
     factor = (vectors[:, leading] * np.sqrt(np.maximum(values[leading], 0.0))).T
+    # An eigenvector's sign is arbitrary: its largest entry is made positive, so that every machine writes the same.
     largest = np.take_along_axis(factor, np.abs(factor).argmax(axis=1)[:, None], axis=1) if rank else factor
     factor = np.where(largest < 0, -factor, factor) if rank else factor
     return Moments(n, mean, factor, np.maximum(variance - np.square(factor).sum(axis=0), 0.0))

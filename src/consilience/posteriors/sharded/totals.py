@@ -234,6 +234,7 @@ def fused_posterior(
     It is a product, or another average whose `averages` (G, P) are given; else barycenters. A product that leaves the
     family's domain, or that is asked for in the direction ``reverse``, is refused.
     """
+    # The mean of the sites' priors, by weight; a product divides each site's own out of its factor.
     prior = None if totals.prior is None else totals.prior / totals.site_weight
     if average == "product" and prior is not None and totals.priors is not None:
         if shards.direction == "reverse":

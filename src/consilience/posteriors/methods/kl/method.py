@@ -306,6 +306,7 @@ class KLFusion(Method):
         if fit.n_groups < n_groups:
             return selected
         labels = fit.labels[np.argsort(order)]
+        # Paired on the same virtual draws, so the error is that of the difference.
         gain, error = mean_and_error(loss.differences(selected.labels, labels))
         if gain <= max(MIN_CLUSTER_GAIN, N_ERRORS * error):
             return selected
