@@ -206,6 +206,24 @@ class WithheldWarning(UserWarning):
     code = "W-WITHHELD"
 
 
+class TwiceWarning(UserWarning):
+    """A model, its contents or its sums are given twice, so that the same observations may count twice."""
+
+    code = "W-TWICE"
+
+
+class UnitsWarning(UserWarning):
+    """A column lies so far from the same column of other sites that it may be in another unit."""
+
+    code = "W-UNITS"
+
+
+class SpellingWarning(UserWarning):
+    """Class labels of sites differ in their spelling only, and count as different classes."""
+
+    code = "W-SPELLING"
+
+
 class RobustWarning(UserWarning):
     """An option undoes part of what robust fusion is for."""
 

@@ -162,7 +162,9 @@ def fuse(
         if prepared.error is not None:
             raise prepared.error
         del request  # there may be very many inputs, of which the kind keeps what it needs
-        return prepared.fuse()
+        for doubt in prepared.doubts:
+            doubt.warn()
+        return prepared.fuse().with_doubts(prepared.doubts)
 
 
 def check(
@@ -175,6 +177,8 @@ def check(
     **options: Unpack[FuseKeywords],
 ) -> list[Problem]:
     """Return everything that would go wrong in ``fuse`` with these arguments; empty when nothing would.
+
+    What is in doubt, such as a model given twice or a column in another unit, is a warning here as it is there.
 
     A `Problem` is a text, ``subject: text; remedy``, that has these parts as attributes.
 
@@ -191,6 +195,8 @@ def check(
             prepared = _prepare(request)
         except UnsupportedError as error:
             return list(error.problems)
+    for doubt in prepared.doubts:
+        doubt.warn()
     problems = [Problem.of(one).coded(InputError.code) for one in prepared.problems]
     return [*problems, *(() if prepared.error is None else prepared.error.problems)]
 

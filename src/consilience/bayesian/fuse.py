@@ -118,12 +118,13 @@ def _prepare(
         asked = request.weights is not None or request.n_observations is not None
         counted = as_ensemble_method(method).with_described_counts(descriptions)
         class_counts = counted.site_class_counts(len(models.inputs), weights if asked else None)
-        return Prepared((), partial(_recorded, partial(_keep_all, models, weights, class_counts), counted, request))
+        keep_all = partial(_recorded, partial(_keep_all, models, weights, class_counts), counted, request)
+        return Prepared((), keep_all, doubts=models.doubts)
     if request.only_check:
         units = target_units(models, method, arguments)
         priors = tuple(bnn.prior for bnn in models.bnns)
         ensemble = NetworkEnsemble(models.networks, weights, units, arguments.reference_number or 0, priors=priors)
-        return Prepared.checked(method.reasons(ensemble))
+        return Prepared.checked(method.reasons(ensemble), models.doubts)
     if method.road == "chosen":
         sites = Sites(tuple(names), weights, descriptions, are_stated, observations)
         stated = replace(arguments, example=_example(models, arguments))
@@ -132,7 +133,7 @@ def _prepare(
         )
     else:
         fuse = partial(fuse_aligned_bayesian, models, method, weights, arguments, fusion_rng, request.progress)
-    return Prepared((), partial(_recorded, fuse, method, request))
+    return Prepared((), partial(_recorded, fuse, method, request), doubts=models.doubts)
 
 
 def _refuse_of_no_use(arguments: NetworkArguments, options: Sequence[str]) -> None:
@@ -177,7 +178,7 @@ def _keep_all(models: BayesianNetworksWithSymmetry, weights: Array, class_counts
         details={},
         provenance={},
         inputs=tuple(
-            NetworkInput(described.name, network, float(weight), described.digest)
+            NetworkInput(described.name, network, float(weight), described.digest, rests_on=described.rests_on)
             for described, network, weight in zip(models.inputs, models.networks, weights, strict=True)
         ),
         _rebuild=partial(_side_by_side, members, weights, class_counts, priors),

@@ -25,6 +25,7 @@ from consilience.errors import InputError
 from consilience.networks.choice.sites import Sites
 from consilience.networks.descriptions.description import Description
 from consilience.networks.fusion import NetworkFusion
+from consilience.networks.inputs import content_digest
 from consilience.networks.summary import MAX_GROUPS, summary_lines
 
 
@@ -110,6 +111,10 @@ class BayesianFusion(NetworkFusion):
         weights = np.array([local.weight for local in self.inputs])
         sites = Sites(tuple(local.name for local in self.inputs), weights, descriptions)
         return BayesianEnsemble(tuple(members), weights, sites.observed_counts, class_priors(descriptions))
+
+    @staticmethod
+    def _content_digest(model: Any) -> str:
+        return content_digest(model.stored_arrays)
 
     def _summary_lines(self) -> Sequence[str]:
         return summary_lines(self, "Bayesian networks", self._sharing(), self._is_comparable)

@@ -28,7 +28,8 @@ from consilience.bayesian.gaussian_arrays import (
 from consilience.bayesian.network import BayesianNetwork, differing_buffers
 from consilience.bayesian.readers.table import as_bayesian_network, is_bayesian
 from consilience.checks import AnyArray
-from consilience.core.gather import Reading, gather, twice
+from consilience.core.agreement import Doubt
+from consilience.core.gather import Gathered, Reading, gather
 from consilience.core.inputs import NamedInput, too_few_models
 from consilience.errors import InputError, OptionError, Problem
 from consilience.files.document import BAYESIAN
@@ -37,7 +38,7 @@ from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.descriptions.inputs import example_of, with_descriptions
 from consilience.networks.files import read_symmetry
 from consilience.networks.fisher.information import parameter_digest
-from consilience.networks.inputs import DescribedNetwork
+from consilience.networks.inputs import DescribedNetwork, content_digest
 from consilience.networks.network import Network, total_size
 from consilience.networks.shared_symmetry import NO_SYMMETRY, NetworksWithSymmetry, with_symmetry
 from consilience.networks.symmetry.axes import Layout, Proof, fixed_axes
@@ -53,6 +54,7 @@ class BayesianNetworksWithSymmetry(NetworksWithSymmetry):
     """Bayesian networks of one symmetry, as Gaussian networks."""
 
     bnns: tuple[BayesianNetwork, ...] = ()  # the J Bayesian networks as they were handed in
+    doubts: Sequence[Doubt] = ()  # why they may not mean the same
 
     def module(self, network: Network) -> Any:
         """Return a Gaussian network as a Bayesian network, with a module of its widths where there is a template.
@@ -109,7 +111,9 @@ def describe_bayesian_networks(
     with the models. Raises OptionError if there is no symmetry, nor what it takes to trace one.
     """
     handed_in = make_template(module)
-    bnns = with_site_descriptions(_read(inputs, handed_in), inputs, descriptions, description_files)
+    gathered = _read(inputs, handed_in)
+    bnns = [one.value for one in gathered.described]
+    bnns = with_site_descriptions(bnns, inputs, descriptions, description_files)
     widest = max((bnn for bnn in bnns if bnn.module is not None), key=_template_rank, default=None)
     template = handed_in if widest is None else widest.module
     made_up = next((bnn.example for bnn in bnns if bnn.example is not None), None)
@@ -136,23 +140,24 @@ def describe_bayesian_networks(
             bnn.module,
             bnn.sha256,
             bnn.description,
+            rests_on=one.rests_on,
         )
-        for named, bnn in zip(inputs, bnns, strict=True)
+        for named, one, bnn in zip(inputs, gathered.described, bnns, strict=True)
     ]
     # Without an example: the module has its proof already, and doubled arrays cannot be loaded into a module.
     networks = with_symmetry(described, gaussian_symmetry(plain, names), None, template, rng)
-    return BayesianNetworksWithSymmetry(networks.inputs, networks.networks, networks.symmetry, template, tuple(bnns))
+    return BayesianNetworksWithSymmetry(
+        networks.inputs, networks.networks, networks.symmetry, template, tuple(bnns), gathered.doubts
+    )
 
 
-def _read(inputs: Sequence[NamedInput], module: nn.Module | None) -> list[BayesianNetwork]:
+def _read(inputs: Sequence[NamedInput], module: nn.Module | None) -> Gathered[BayesianNetwork]:
     """Return the inputs as Bayesian networks, or raise with everything that is wrong."""
-    gathered, problems = gather(inputs, BayesianReading(module))
-    networks = [one.value for one in gathered]
-    problems += [*twice(inputs, gathered), *too_few_models(len(inputs))]
-    problems += _class_problems(networks)
-    if problems:
+    gathered = gather(inputs, BayesianReading(module))
+    networks = [one.value for one in gathered.described]
+    if problems := [*gathered.problems, *too_few_models(len(inputs)), *_class_problems(networks)]:
         raise InputError(problems)
-    return networks
+    return gathered
 
 
 class BayesianReading(Reading[BayesianNetwork]):
@@ -185,8 +190,8 @@ class BayesianReading(Reading[BayesianNetwork]):
         )
 
     def digest_of(self, value: BayesianNetwork) -> str:
-        """Return the digest of the network's file; nothing for an object in memory."""
-        return value.sha256 or ""
+        """Return the digest of the network's numbers, whatever the order of its units."""
+        return content_digest(value.stored_arrays)
 
 
 def with_site_descriptions(

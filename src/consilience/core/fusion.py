@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, final
 
 import numpy as np
 
@@ -18,9 +18,10 @@ from consilience.drawing.blocks import Block, Facts, Paragraph
 from consilience.drawing.display import Displayed, Tabular, names_in_line
 from consilience.drawing.plots import Chart, Plotted, draw_history, draw_scores
 from consilience.drawing.words import format_count, printable
-from consilience.errors import InputError
+from consilience.errors import InputError, Problem
 
 if TYPE_CHECKING:
+    from consilience.core.agreement import Doubt
     from consilience.networks.network import Network
     from consilience.posteriors.posterior import Posterior
 
@@ -80,6 +81,8 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
         Default: empty, where they are not at hand, as of shards.
     keeps_models : bool, optional
         Whether `model` is all models side by side, which no file holds. Default: False.
+    doubts : tuple of str, optional
+        Why the inputs may not mean the same, a sentence each; they stand in the verdict. Default: none.
     """
 
     kind: ClassVar[str]
@@ -94,6 +97,7 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
     status: Status = Status.CONVERGED
     inputs: tuple[Any, ...] = field(default=(), repr=False)
     keeps_models: bool = False
+    doubts: tuple[Problem, ...] = ()
 
     if TYPE_CHECKING:
 
@@ -119,9 +123,30 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
     def n_components(self) -> int:
         """Number of fused components, or of fused units of a network."""
 
-    @property
+    @final
+    @cached_property
     def verdict(self) -> Verdict:
-        """The judgement on the fusion in one sentence: how it ended, what is still to do, whether harm is excluded."""
+        """The judgement on the fusion in one sentence: how it ended, what is still to do, whether harm is excluded.
+
+        Nothing is known to be harmless whose inputs may not mean the same (`doubts`).
+        """
+        verdict = self._own_verdict()
+        if not self.doubts:
+            return verdict
+        remedies = filter(None, [*(doubt.remedy for doubt in self.doubts), verdict.remedy])
+        return replace(
+            verdict,
+            text=f"{verdict.text} In doubt: {'; '.join(f'{doubt.subject} {doubt.text}' for doubt in self.doubts)}.",
+            harmless=False if verdict.harmless is False else None,
+            remedy="; ".join(dict.fromkeys(remedies)) or None,
+        )
+
+    def with_doubts(self, doubts: Sequence[Doubt]) -> Self:
+        """Return the fusion with why its inputs may not mean the same."""
+        return replace(self, doubts=tuple(doubt.problem for doubt in doubts)) if doubts else self
+
+    def _own_verdict(self) -> Verdict:
+        """Return the verdict on inputs that mean the same."""
         ending = self.status.value.partition("; ")[0]
         problems = [*([] if self.status is Status.CONVERGED else [ending]), *self.open_problems()]
         remedies = [remedy for remedy in (self.status.remedy, *self.open_problems().values()) if remedy]

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Self, TypeVar
 
 from consilience.catalogue import said_once
 from consilience.checks import Json
+from consilience.core.agreement import Doubt, Meaning, doubts_of, twice
 from consilience.core.frozen import FrozenDict
 from consilience.core.inputs import NamedInput, refuse_other_kind
-from consilience.errors import InputError, Problem, UnsupportedError
+from consilience.errors import ConsilienceError, InputError, Problem, UnsupportedError
 from consilience.files.format import Format, Record
 from consilience.files.safetensors_file import SafetensorsFile
 
@@ -50,6 +51,12 @@ class Described(Generic[Value]):
     def content_digest(self) -> str:
         """Digest of the value as it was handed in; computed when asked for, since there may be very many."""
         return self.reading.digest_of(self.original)
+
+    @property
+    def rests_on(self) -> dict[str, str]:
+        """Names, by digests, of the input itself and of all that it was fused from."""
+        own = {digest: self.name for digest in (self.digest, self.content_digest) if digest}
+        return {**own, **self.ancestors}
 
     def record(self, components: int, weight: float | None, labels: Sequence[int]) -> dict[str, Json]:
         """Return what the provenance of a fused file says of the input.
@@ -105,9 +112,14 @@ class Reading(ABC, Generic[Value]):
         return value
 
     def digest_of(self, value: Value) -> str:
-        """Return the digest of what a value says."""
+        """Return the digest of what a value says; "" where its numbers stay in a file that is not read."""
         digest: str = value.digest  # type: ignore[attr-defined]
         return digest
+
+    def meaning_of(self, value: Value) -> Meaning:
+        """Return what a value says that must mean the same at all sites; nothing, where a kind has no such thing."""
+        del value
+        return Meaning()
 
 
 class FormatReading(Reading[Value]):
@@ -128,8 +140,35 @@ class FormatReading(Reading[Value]):
         return self.format.read_many(files)
 
 
-def gather(inputs: Sequence[NamedInput], reading: Reading[Value]) -> tuple[list[Described[Value]], list[Problem]]:
-    """Return the inputs that could be described, in their order, and everything that is wrong, each said once."""
+@dataclass(frozen=True, eq=False)
+class Gathered(Generic[Value]):
+    """All inputs of a fusion, and what is wrong or in doubt with them."""
+
+    described: list[Described[Value]]  # those that could be described, in their order
+    problems: list[Problem]  # why they cannot be fused, each said once
+    doubts: list[Doubt]  # why they may not mean the same
+
+
+def gather(inputs: Sequence[NamedInput], reading: Reading[Value]) -> Gathered[Value]:
+    """Return all inputs described, with everything that is wrong or in doubt.
+
+    A file that is given twice, and a fused model beside what it was fused from, are wrong. Other copies are in doubt.
+    """
+    described, problems = _describe(inputs, reading)
+    if any(site.ancestors for site in described):  # only then digests of files have to be known
+        digests = {one.name: one.file.digest for one in inputs if one.file is not None}
+        described = [replace(site, digest=digests.get(site.name)) for site in described]
+    problems += [*_files_given_twice(inputs, described), *counted_twice(described)]
+    doubts = _copies(described)
+    if not problems:
+        copied = {doubt.problem.subject for doubt in doubts}
+        others = [site for site in described if site.label not in copied]
+        doubts += doubts_of([(site.label, reading.meaning_of(site.original)) for site in others])
+    return Gathered(described, said_once(problems) if problems else [], doubts)
+
+
+def _describe(inputs: Sequence[NamedInput], reading: Reading[Value]) -> tuple[list[Described[Value]], list[Problem]]:
+    """Return the inputs that could be described, in their order, and what is wrong with the others."""
     described: list[Described[Value]] = []
     problems: list[Problem] = []
     taken = [(one.label, one.file) for one in inputs if one.file is not None and reading.takes(one)]
@@ -146,11 +185,11 @@ def gather(inputs: Sequence[NamedInput], reading: Reading[Value]) -> tuple[list[
                 value, record = _content(next(contents))
                 names_itself, digest = reading.names_inputs, one.file.sha256
             settled = reading.settle(value, one, place, problems)
-            ancestors = ancestors_of(record)
+            ancestors = ancestors_of(record) or _remembered(one.model, reading, value)
             described.append(Described(one.name, one.label, settled, value, reading, digest, ancestors, one.model))
         except (InputError, UnsupportedError) as error:
             problems += [problem if names_itself else problem.about(one.label) for problem in error.problems]
-    return described, said_once(problems) if problems else []
+    return described, problems
 
 
 def _content(read: tuple[Value, Record] | InputError) -> tuple[Value, Record]:
@@ -160,29 +199,48 @@ def _content(read: tuple[Value, Record] | InputError) -> tuple[Value, Record]:
     return read
 
 
-def twice(inputs: Sequence[NamedInput], described: Sequence[Described[Any]]) -> list[Problem]:
-    """Return which inputs are one file, or count twice since they were fused from others, a line each."""
+def _files_given_twice(inputs: Sequence[NamedInput], described: Sequence[Described[Any]]) -> list[Problem]:
+    """Return which inputs are one file, a line each; without a look at files whose digests are known to differ."""
     digests = [site.digest for site in described if site.model is None]
     are_known = None not in digests and len(set(digests)) == len(digests)
-    return [*([] if are_known else files_given_twice(inputs)), *counted_twice(described)]
+    return [] if are_known else files_given_twice(inputs)
 
 
-def contents_given_twice(described: Sequence[Described[Any]], what: str) -> list[Problem]:
-    """Return which inputs say the very same as another, a line each, of kinds whose rows would then count twice.
-
-    `what` they have in common: "sums". Files that are the same are left to `twice`.
-    """
+def _copies(described: Sequence[Described[Any]]) -> list[Doubt]:
+    """Return which inputs say the very same as an earlier one; files that are the same are refused elsewhere."""
     first: dict[str, Described[Any]] = {}
-    problems = []
+    doubts = []
     for site in described:
-        other = first.setdefault(site.content_digest, site)
+        if not (digest := site.content_digest):
+            continue
+        other = first.setdefault(digest, site)
         if other is site or (site.digest is not None and site.digest == other.digest):
             continue
         is_same = site.model is not None and site.model is other.model
-        shared = "is the same object as" if is_same else f"has the same {what} as"
-        text = f"{shared} {other.label}: the same rows would count twice"
-        problems.append(Problem(site.label, text, "give every site once", "E-TWICE"))
-    return problems
+        shared = "is the same object as" if is_same else "has the same contents as"
+        doubts.append(twice(site.label, f"{shared} {other.label}: it counts twice"))
+    return doubts
+
+
+_ATTRIBUTE = "_consilience_fused_from"
+
+
+def remember(model: Any, provenance: Mapping[str, Any], digest_of: Callable[[Any], str]) -> Any:
+    """Return a fused model that carries the names, by digests, of what it was fused from.
+
+    So that `fuse` refuses it beside its own parts, after a pickle too. They are bound to the digest of its contents,
+    as its kind reads it: what is trained further is a model of its own. What is no model to be fused, or can carry
+    nothing, stays as it is.
+    """
+    with suppress(ConsilienceError, AttributeError, TypeError):
+        object.__setattr__(model, _ATTRIBUTE, (digest_of(model), dict(ancestors_of(provenance))))
+    return model
+
+
+def _remembered(model: object, reading: Reading[Value], value: Value) -> Mapping[str, str]:
+    """Return what a fused model in memory was fused from; nothing for any other object."""
+    digest, ancestors = getattr(model, "__dict__", {}).get(_ATTRIBUTE, ("", {}))
+    return FrozenDict(ancestors) if digest and digest == reading.digest_of(value) else NO_ANCESTORS
 
 
 def ancestors_of(provenance: Mapping[str, Json] | None) -> Mapping[str, str]:
@@ -206,7 +264,7 @@ def counted_twice(described: Sequence[Described[Any]]) -> list[Problem]:
     fused = [site for site in described if site.ancestors]
     for number, site in enumerate(fused):
         for other in described:
-            if other is not site and {other.content_digest, other.digest} & set(site.ancestors):
+            if other is not site and set(other.rests_on) & set(site.ancestors) - set(other.ancestors):
                 text = f"was fused from {other.label}, which is given too: it would count twice"
                 remedy = f"leave {other.label} out, or fuse the sites' own files"
                 problems.append(Problem(site.label, text, remedy, "E-TWICE"))
@@ -218,15 +276,14 @@ def counted_twice(described: Sequence[Described[Any]]) -> list[Problem]:
     return problems
 
 
-def site_digests(described: Sequence[Described[Any]]) -> dict[str, str]:
-    """Return the names of all that a fusion rests on, fused files' own sites included, by digests.
+def site_digests(inputs: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return the names, by digests, of all that a fusion rests on, fused inputs' own sites included.
 
-    Contents with two names keep the first in alphabetical order, whoever came first.
+    `inputs` say what each rests on. Contents with two names keep the first in alphabetical order, whoever came first.
     """
     names: dict[str, str] = {}
-    for site in described:
-        of_file = {} if site.digest is None else {site.digest: site.name}
-        for digest, name in {**of_file, site.content_digest: site.name, **site.ancestors}.items():
+    for rests_on in inputs:
+        for digest, name in rests_on.items():
             names[digest] = min(name, names.get(digest, name))
     return names
 

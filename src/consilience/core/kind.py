@@ -23,6 +23,7 @@ from consilience.errors import InputError, OptionError, Problem, UnsupportedErro
 from consilience.files.safetensors_file import SafetensorsFile
 
 if TYPE_CHECKING:
+    from consilience.core.agreement import Doubt
     from consilience.core.evaluation import Evaluation
     from consilience.core.fusion import Fusion
 
@@ -66,6 +67,7 @@ class Prepared:
     problems: Sequence[str]  # everything that is wrong with the inputs, a line each
     fuse: Callable[[], Fusion]  # matches, averages and rebuilds; called only where nothing is wrong
     error: InputError | OptionError | None = None  # what reading the inputs or their options ended with, where it did
+    doubts: Sequence[Doubt] = ()  # why the inputs may not mean the same
 
     @classmethod
     def failed(cls, error: InputError | OptionError) -> Prepared:
@@ -73,9 +75,9 @@ class Prepared:
         return cls((), nothing_to_fuse, error)
 
     @classmethod
-    def checked(cls, problems: Sequence[str]) -> Prepared:
-        """Return what was found wrong with inputs that were only to be checked."""
-        return cls(problems, nothing_to_fuse)
+    def checked(cls, problems: Sequence[str], doubts: Sequence[Doubt] = ()) -> Prepared:
+        """Return what was found wrong, or in doubt, with inputs that were only to be checked."""
+        return cls(problems, nothing_to_fuse, None, doubts)
 
 
 def nothing_to_fuse() -> Fusion:

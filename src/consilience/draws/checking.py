@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from consilience.checks import Array
+from consilience.core.agreement import Doubt, twice
 from consilience.core.inspection import listed
 from consilience.draws.constraints import Elementwise
 from consilience.draws.diagnostics import (
@@ -88,9 +89,9 @@ def chain_problems(draws: Draws) -> list[Problem]:
     return problems
 
 
-def shared_chains(sites: Sequence[tuple[str, Draws]]) -> list[Problem]:
-    """Return which sites have a chain of an earlier one, a line each: no two samplers draw the same numbers."""
-    problems: list[Problem] = []
+def shared_chains(sites: Sequence[tuple[str, Draws]]) -> list[Doubt]:
+    """Return which sites have a chain of an earlier one: no two samplers draw the same numbers."""
+    doubts = []
     first_owner: dict[str, tuple[str, int]] = {}
     for label, site in sites:
         owners = [first_owner.setdefault(digest, (label, chain)) for chain, digest in enumerate(chain_digests(site))]
@@ -104,8 +105,8 @@ def shared_chains(sites: Sequence[tuple[str, Draws]]) -> list[Problem]:
             if are_all
             else f"has in chain {min(shared)} the same draws as {other} in chain {place}"
         )
-        problems.append(Problem(label, f"{what}: the same rows would count twice", "give every site once", "E-TWICE"))
-    return problems
+        doubts.append(twice(label, f"{what}: the same rows count twice"))
+    return doubts
 
 
 def chain_digests(draws: Draws) -> list[str]:

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from consilience.core.agreement import Doubt
 from consilience.core.details import Status
 from consilience.core.fusion import FusedInput
-from consilience.core.gather import Described, FormatReading, gather, site_digests, twice
+from consilience.core.gather import Described, FormatReading, gather, site_digests
 from consilience.core.inputs import NamedInput, in_order, too_few_models
 from consilience.core.kind import Prepared, Request
 from consilience.core.min_count import MIN_COUNT, checked_min_count
@@ -44,18 +45,20 @@ def prepare_draws(request: Request) -> Prepared:
     method = make_draws_method(request.method, options)
     if request.weights is not None:
         raise OptionError("weights", "draws count by how sure they are; leave it out")
-    described, problems = describe_inputs(request.inputs, method, request.n_observations)
+    described, problems, doubts = describe_inputs(request.inputs, method, request.n_observations)
     for site in described:
         if site.value.n_observations is not None and site.value.n_observations < min_count:
             text = f"is about {site.value.n_observations:g} observations, fewer than {min_count:g}: nothing may leave"
             problems.append(Problem(site.label, text, "`min_count=0` takes it", "E-FEW"))
     if problems or not described:
-        return Prepared.checked(problems)
+        return Prepared.checked(problems, doubts)
     stack = Subposteriors(tuple(site.name for site in described), tuple(site.value for site in described))
     if problems := method.refuse(stack):
         return Prepared.checked(problems)
     return Prepared(
-        [], partial(_fuse_described, described, stack, method, min_count, request.rng, request.seed, request.progress)
+        [],
+        partial(_fuse_described, described, stack, method, min_count, request.rng, request.seed, request.progress),
+        doubts=doubts,
     )
 
 
@@ -87,7 +90,9 @@ def _fuse_described(
     verdict = judge(stack, method, details, combined.notes)
     matching = _matching(described)
     objective = float(sum(one.objective for one in relabellings)) if relabellings else float("nan")
-    result = result_record(draws.n_components, Status.CONVERGED, details, site_digests=site_digests(described))
+    result = result_record(
+        draws.n_components, Status.CONVERGED, details, site_digests=site_digests(site.rests_on for site in described)
+    )
     options = {option.name: _option(getattr(method, option.name)) for option in fields(method)}
     records = [
         site.record(site.value.n_components, site.value.n_observations, matching.of_site(place).tolist())
@@ -224,8 +229,8 @@ class DrawsReading(FormatReading[Draws]):
 
 def describe_inputs(
     inputs: Sequence[NamedInput], method: DrawsMethod, n_observations: Any
-) -> tuple[list[DescribedDraws], list[Problem]]:
-    """Return the draws of all inputs that could be read, sorted by name, and every problem.
+) -> tuple[list[DescribedDraws], list[Problem], list[Doubt]]:
+    """Return the draws of all inputs that could be read, sorted by name, every problem, and every doubt.
 
     The options of the method say of sites what these do not say themselves; `n_observations` are by name, or in the
     order of the inputs.
@@ -233,26 +238,27 @@ def describe_inputs(
     numbers = in_order(n_observations, [one.name for one in inputs], "n_observations")
     if numbers is not None and (isinstance(numbers, str) or len(numbers) != len(inputs)):
         raise OptionError("n_observations", f"expected {len(inputs)} numbers, one for each, found {numbers!r:.80}")
-    gathered, problems = gather(inputs, DrawsReading(method, numbers))
-    described = [DescribedDraws(**vars(site)) for site in sorted(gathered, key=lambda site: site.name)]
-    problems = [*too_few_models(len(inputs)), *problems, *twice(inputs, described)]
+    gathered = gather(inputs, DrawsReading(method, numbers))
+    described = [DescribedDraws(**vars(site)) for site in sorted(gathered.described, key=lambda site: site.name)]
+    problems, doubts = [*too_few_models(len(inputs)), *gathered.problems], gathered.doubts
     if method.multiplies:
-        problems += shared_chains([(site.label, site.value) for site in described])
+        copied = {doubt.problem.subject for doubt in doubts}
+        doubts += shared_chains([(site.label, site.value) for site in described if site.label not in copied])
     if not described:
-        return described, problems
+        return described, problems, doubts
     recognised, found = with_structures(*_labelled(described))
     described, problems = _with_draws(described, recognised), [*problems, *found]
     problems += disagreements([(site.label, site.value) for site in described])
     if problems:
-        return described, problems
+        return described, problems, doubts
     described = _alike(described)
     tied, problems = with_tied_entries(*_labelled(described))
     if problems:
-        return described, problems
+        return described, problems, doubts
     described = _with_draws(described, tied)
     if not method.allow_divergent:
         problems += [problem.about(site.label) for site in described for problem in chain_problems(site.value)]
-    return described, problems
+    return described, problems, doubts
 
 
 def _labelled(described: Sequence[DescribedDraws]) -> tuple[list[Draws], list[str]]:

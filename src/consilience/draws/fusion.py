@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from consilience.core.fusion import FusedInput, Fusion
+from consilience.core.gather import remember
 from consilience.core.verdict import Verdict
 from consilience.drawing.plots import Chart, draw_intervals
 from consilience.drawing.words import format_number
 from consilience.draws.containers import to_container
 from consilience.draws.details import DrawsDetails
-from consilience.draws.draws import LEVEL, Draws
+from consilience.draws.draws import LEVEL, Draws, as_draws
 from consilience.draws.files import write_draws
 from consilience.matching.result import Matching
 
@@ -44,7 +45,7 @@ class DrawsFusion(Fusion):
         is_elsewhere = name in ("posterior", "network", "statistics")
         return "the draws are in .draws" if is_elsewhere else super()._where_else(name)
 
-    @property
+    @cached_property
     def model(self) -> Any:
         """The fused draws in the container that went in: InferenceData, a DataTree, a dictionary of arrays.
 
@@ -55,12 +56,10 @@ class DrawsFusion(Fusion):
         UnsupportedError
             Where the container's library is not installed.
         """
-        self.verdict.warn()
-        return to_container(self.draws)
+        self.verdict.warn(stacklevel=5)  # past what caches the property
+        return remember(to_container(self.draws), self.provenance, lambda container: as_draws(container).digest)
 
-    @property
-    def verdict(self) -> Verdict:
-        """What was combined how, and what speaks against it, in one sentence."""
+    def _own_verdict(self) -> Verdict:
         return self._verdict
 
     def _came_out(self) -> str:

@@ -52,10 +52,10 @@ def prepare_estimators(request: Request) -> Prepared:
     min_count = checked_min_count(parameters.pop("min_count", MIN_COUNT))
     stated = {"robust": parameters.pop("robust")} if "robust" in parameters else {}
     method = make_estimator_method(request.method, stated)
-    described, problems = describe_inputs(request.inputs, min_count, parameters)
+    described, problems, doubts = describe_inputs(request.inputs, min_count, parameters)
     _refuse_unknown(parameters, described)
     if problems or not described:
-        return Prepared.checked(problems)
+        return Prepared.checked(problems, doubts)
     sites = [(site.label, site.value) for site in described]
     by_content = sorted(described, key=lambda site: site.content_digest)
     sums, gated = [site.value for site in by_content], None
@@ -79,6 +79,7 @@ def prepare_estimators(request: Request) -> Prepared:
         partial(
             _fuse_described, described, fused, model, differing, parameters, min_count, request.seed, caught, gated
         ),
+        doubts=doubts,
     )
 
 
@@ -137,7 +138,9 @@ def _fuse_described(
     n_summed = len(described) if gated is None else len(gated.statistics)
     verdict = judge(fused, n_summed, details)
     matching = match_classes(fused, [(site.name, site.value) for site in described])
-    result = result_record(fused.n_components, Status.CONVERGED, details, site_digests=site_digests(described))
+    result = result_record(
+        fused.n_components, Status.CONVERGED, details, site_digests=site_digests(site.rests_on for site in described)
+    )
     options = {**{name: encode(name, value) for name, value in parameters.items()}, "min_count": min_count}
     if gated is not None:
         options["robust"] = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,13 @@ import numpy as np
 
 from consilience.core.features import Features
 from consilience.core.fusion import FusedInput, Fusion
+from consilience.core.gather import remember
 from consilience.core.inspection import MAX_LISTED
 from consilience.core.scores import LEVEL
 from consilience.core.verdict import Verdict
 from consilience.drawing.plots import Chart, draw_intervals
 from consilience.drawing.words import printable
+from consilience.estimators.describe import describe_all
 from consilience.estimators.details import EstimatorDetails
 from consilience.estimators.files import write_statistics
 from consilience.estimators.inference import coefficients_of, column_names, inference_of
@@ -49,14 +51,12 @@ class EstimatorFusion(Fusion):
             return f"its fitted model does: fusion.model.{name}"
         return "the sums are in .statistics" if name in ("posterior", "network") else super()._where_else(name)
 
-    @property
+    @cached_property
     def model(self) -> Any:
         """The estimator of the class that went in: what ``fit`` gives on the rows of all sites."""
-        return self._model
+        return remember(self._model, self.provenance, lambda model: describe_all(model).digest)
 
-    @property
-    def verdict(self) -> Verdict:
-        """Whether it is exact, in one sentence."""
+    def _own_verdict(self) -> Verdict:
         return self._verdict
 
     @property

@@ -10,8 +10,9 @@ from functools import partial
 from typing import Any
 
 from consilience.catalogue import said_once
+from consilience.core.agreement import Doubt
 from consilience.core.features import Features
-from consilience.core.gather import Described, FormatReading, contents_given_twice, gather, twice
+from consilience.core.gather import Described, FormatReading, gather
 from consilience.core.inputs import NamedInput, name_inputs, too_few_models
 from consilience.drawing.words import first_names
 from consilience.errors import ConsilienceError, InputError, Problem, WithheldWarning
@@ -54,26 +55,24 @@ class StatisticsReading(FormatReading[Statistics]):
 
 def describe_inputs(
     inputs: Sequence[NamedInput], min_count: float, stated: Mapping[str, Any]
-) -> tuple[list[DescribedEstimator], list[Problem]]:
-    """Return the statistics of all inputs that could be described, sorted by name, and every problem.
+) -> tuple[list[DescribedEstimator], list[Problem], list[Doubt]]:
+    """Return the statistics of all inputs that could be described, sorted by name, every problem, and every doubt.
 
     Classes of fewer rows than `min_count` are left out; `stated` are hyper-parameters that the caller gave, which sites
     need not agree in.
     """
-    gathered, found = gather(inputs, StatisticsReading())
-    problems = [*too_few_models(len(inputs)), *found]
+    gathered = gather(inputs, StatisticsReading())
+    problems = [*too_few_models(len(inputs)), *gathered.problems]
     described: list[DescribedEstimator] = []
-    for site in sorted(gathered, key=lambda site: site.name):
+    for site in sorted(gathered.described, key=lambda site: site.name):
         try:
             left, withheld = withhold(site.value, min_count)
         except InputError as error:
             problems += [problem.about(site.label) for problem in error.problems]
             continue
         described.append(DescribedEstimator(**{**vars(site), "value": left}, withheld=tuple(withheld)))
-    problems += twice(inputs, described)
-    problems += contents_given_twice(described, "sums")
     problems += disagreements([(site.label, site.value) for site in described], stated)
-    return described, said_once(problems)
+    return described, said_once(problems), gathered.doubts
 
 
 def statistics_of(model: Any) -> Statistics:

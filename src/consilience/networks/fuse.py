@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from consilience.checks import AnyArray, Array
+from consilience.core.agreement import Doubt
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import Prepared, Request
 from consilience.core.progress import Progress
@@ -107,9 +108,9 @@ def _prepare(
     case = _Case(method, models, sites, method.site_weights(sites), arguments, inputs.example, information,
                  fusion_rng, refit_rng, verdict_rng, request.progress)  # fmt: skip
     if request.only_check:
-        return Prepared.checked(_ROADS[method.road].refusals(case))
+        return Prepared.checked(_ROADS[method.road].refusals(case), inputs.doubts)
     notes = [*inputs.notes, *notes, *extra_state_notes(described, has_module)]
-    return Prepared((), partial(_fuse, case, notes, inputs.parametrised, request.seed))
+    return Prepared((), partial(_fuse, case, notes, inputs.parametrised, request.seed), doubts=inputs.doubts)
 
 
 def _fuse(case: _Case, notes: Sequence[str], parametrised: Parametrised | None, seed: int | None) -> NetworkFusion:
@@ -211,7 +212,7 @@ class _Inputs:
     """Networks under names in common, with what their sites describe.
 
     The arguments have plain modules, `parametrised` the parametrised layers that the fused network has; `own` is what
-    `own_arrays` returned, and `notes` say what was left out of names.
+    `own_arrays` returned, `notes` say what was left out of names, and `doubts` why they may not mean the same.
     """
 
     networks: list[DescribedNetwork]
@@ -220,6 +221,7 @@ class _Inputs:
     parametrised: Parametrised | None
     own: Mapping[str, AnyArray | None] | None
     notes: tuple[str, ...]
+    doubts: Sequence[Doubt]
 
 
 def _describe(
@@ -269,7 +271,8 @@ def _prepare_ensemble(inputs: _Inputs, request: Request, method: NetworkMethod, 
     ensemble = as_ensemble_method(method).with_described_counts(sites.descriptions)
     asked = request.weights is not None or request.n_observations is not None
     counts = ensemble.site_class_counts(len(inputs.networks), sites.weights if asked else None)
-    return Prepared((), partial(_keep_all, inputs.networks, ensemble, sites.weights, counts, request.seed))
+    fuse = partial(_keep_all, inputs.networks, ensemble, sites.weights, counts, request.seed)
+    return Prepared((), fuse, doubts=inputs.doubts)
 
 
 def _gather(
@@ -285,7 +288,7 @@ def _gather(
     if template is None and not method.keeps_models:  # which may be of several architectures
         given = next((unwrapped(named.model) for named in networks if is_module(named.model)), None)
         explaining = None if given is None else initialised(given, first_input)
-    described = describe_networks(networks, mapped=only_check, template=explaining, example=first_input)
+    described, doubts = describe_networks(networks, mapped=only_check, template=explaining, example=first_input)
     for network in described if not method.keeps_models else ():  # an ensemble computes no weights
         refuse_scripted_parts(network.module, network.label)
     plain = arguments.without_parametrised_layers(template)
@@ -295,7 +298,7 @@ def _gather(
         own = own_arrays(described, make_template(plain.module), plain.symmetry)
         described, notes = under_common_names(described, own)
     parametrised = _parametrised_result(described, arguments.target, template)
-    return _Inputs(list(described), plain, plain.example, parametrised, own, tuple(notes))
+    return _Inputs(list(described), plain, plain.example, parametrised, own, tuple(notes), doubts)
 
 
 def _parametrised_result(
@@ -417,7 +420,7 @@ def _keep_all(
         details={},
         provenance={},
         inputs=tuple(
-            NetworkInput(network.name, member, float(weight), network.digest)
+            NetworkInput(network.name, member, float(weight), network.digest, rests_on=network.rests_on)
             for network, member, weight in zip(described, members, weights, strict=True)
         ),
         _rebuild=partial(_ensemble, described, weights, method.resolved_mean, class_counts),

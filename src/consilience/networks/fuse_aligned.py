@@ -17,6 +17,7 @@ import numpy as np
 
 from consilience.catalogue import suggestion
 from consilience.checks import Array, Json, is_count
+from consilience.core.gather import site_digests
 from consilience.core.progress import Progress
 from consilience.core.provenance import make_provenance
 from consilience.errors import InputError, OptionError, Problem
@@ -131,7 +132,16 @@ def fuse_aligned(
         details={**alignment.details, "proved": models.symmetry.proved, "notes": notes},
         provenance={},
         inputs=tuple(
-            NetworkInput(of.name, outcome.ensemble.networks[at], float(weight), of.digest, said, of.description, sent)
+            NetworkInput(
+                of.name,
+                outcome.ensemble.networks[at],
+                float(weight),
+                of.digest,
+                said,
+                of.description,
+                sent,
+                of.rests_on,
+            )
             for of, at, weight, said, sent in zip(inputs, rank, weights, known, models.networks, strict=True)
         ),
         _rebuild=None if models.template is None else models.module,
@@ -235,6 +245,7 @@ def network_provenance(fusion: NetworkFusion, method: NetworkMethod, seed: int |
         "repaired": fusion.repaired,
         **fusion.details,
         "notes": list(fusion.notes),
+        "site_digests": site_digests(fused.rests_on for fused in fusion.inputs),
     }
     return make_provenance(method.name, asdict(method), seed, inputs, result)
 

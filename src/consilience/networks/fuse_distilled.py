@@ -246,7 +246,7 @@ def _start_of_other(target: nn.Module, comparison: NetworkComparison) -> Candida
         details={"proved": models.symmetry.proved, "notes": list(models.symmetry.notes)},
         provenance={},
         inputs=tuple(
-            NetworkInput(of.name, local, float(weight), of.digest, None, of.description)
+            NetworkInput(of.name, local, float(weight), of.digest, None, of.description, rests_on=of.rests_on)
             for of, local, weight in zip(models.inputs, models.networks, sites.weights, strict=True)
         ),
         _rebuild=partial(_rebuild, module, symmetry, models),

@@ -23,6 +23,7 @@ import numpy as np
 
 from consilience.checks import AnyArray, Array
 from consilience.core.fusion import SIDE_BY_SIDE, Fusion
+from consilience.core.gather import NO_ANCESTORS, remember
 from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import Block, Column, Table, text_column
 from consilience.drawing.plots import Chart, draw_bars
@@ -64,6 +65,9 @@ class NetworkInput:
     description: Description | None = None  # what its site says of it
     # The network as it came, where its units were rescaled to be compared. Default: `network`.
     sent: Network | None = None
+
+    # Names, by digests, of itself and of what it was fused from.
+    rests_on: Mapping[str, str] = field(default_factory=lambda: NO_ANCESTORS)
 
     @property
     def as_sent(self) -> Network:
@@ -112,6 +116,10 @@ class NetworkFusion(Fusion):
         Warns (`HarmWarning`) where a site's own network is known to be better.
         """
         self.verdict.warn(stacklevel=5)  # past what caches the property
+        return remember(self._rebuilt(), self.provenance, self._content_digest)
+
+    def _rebuilt(self) -> Any:
+        """Return the fused network as a model of the kind that went in."""
         if self._rebuild is None:
             return dict(self.network.arrays if self._sent is None else self._sent.arrays)
         model = self._rebuild(self.network)
@@ -120,6 +128,13 @@ class NetworkFusion(Fusion):
         from consilience.networks.torch_modules import module_with  # here, since files alone need no torch
 
         return module_with(self.parametrised.rebuilt(self._sent), self._sent.arrays, self.network.symmetry).eval()
+
+    @staticmethod
+    def _content_digest(model: Any) -> str:
+        """Return the digest by which `fuse` knows the fused model again."""
+        from consilience.networks.inputs import content_digest, describe_object  # here, since files need no torch
+
+        return content_digest(describe_object(model, "", "").sent_arrays)
 
     @cached_property
     def _sent(self) -> StoredArrays | None:
@@ -307,12 +322,10 @@ class NetworkFusion(Fusion):
         weights = np.array([local.weight for local in self.inputs])
         return norm_distance(self.network.arrays, [model.arrays for model in self.aligned], weights) > MAX_NORM_DISTANCE
 
-    @property
-    def verdict(self) -> Verdict:
-        """The judgement on the fusion in one sentence: what was chosen and why, whether harm is excluded."""
+    def _own_verdict(self) -> Verdict:
         verdict = self.judgement
         if verdict is None:
-            return super().verdict
+            return super()._own_verdict()
         if self._sent is not None and self._sent.changed:
             verdict = replace(verdict, harmless=None)  # another network was judged
         # Where nothing could be compared for this very reason, the text has it already.

@@ -8,9 +8,10 @@ depend on the order in which they arrive (docs/adr/4).
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -19,7 +20,8 @@ from zlib import crc32
 import numpy as np
 
 from consilience.checks import AnyArray
-from consilience.core.gather import Reading, gather, twice
+from consilience.core.agreement import Doubt
+from consilience.core.gather import NO_ANCESTORS, Reading, gather
 from consilience.core.inputs import NamedInput, in_order, too_few_models, training_state_problem
 from consilience.errors import FileFormatError, InputError, OptionError, Problem
 from consilience.files.foreign_formats import part_of_checkpoint
@@ -63,6 +65,10 @@ class DescribedNetwork:
     parametrised: Parametrised | None = None
     extra_state: tuple[str, ...] = ()  # names of the entries of a state dict that are extra state, and no arrays
     notes: tuple[str, ...] = ()  # what was left out of its names, a line each
+    # Digest of its numbers, whatever the order of its units; "" where they stay in their file.
+    content_digest: str = ""
+    # Names, by digests, of itself and of what it was fused from.
+    rests_on: Mapping[str, str] = field(default_factory=lambda: NO_ANCESTORS)
 
     @property
     def sent_arrays(self) -> Mapping[str, AnyArray]:
@@ -106,6 +112,15 @@ def _sum_of_bits(values: AnyArray) -> int:
     return int(data.view(kind).sum(dtype=np.uint64))
 
 
+def content_digest(arrays: Mapping[str, AnyArray]) -> str:
+    """Return a digest of arrays that copies have, and copies whose units stand in another order."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        values = arrays[name]
+        digest.update(f"{name} {dtype_name(values)} {tuple(values.shape)} {_sum_of_bits(values)}".encode())
+    return digest.hexdigest()
+
+
 def is_network(model: object) -> bool:
     """Return whether an object in memory is a network: one of ours, a state dict, or a module of no posterior."""
     return isinstance(model, Network) or is_state_dict(model) or (is_module(model) and not has_adapter(model))
@@ -113,8 +128,8 @@ def is_network(model: object) -> bool:
 
 def describe_networks(
     inputs: Sequence[NamedInput], *, mapped: bool = False, template: nn.Module | None = None, example: Any = None
-) -> list[DescribedNetwork]:
-    """Return the networks of all inputs.
+) -> tuple[list[DescribedNetwork], list[Doubt]]:
+    """Return the networks of all inputs, and why they may not mean the same.
 
     With `mapped`, arrays stay in their files until their values are used, and no digests are taken. `template` is a
     module of the architecture, which says how parametrised layers of files and state dicts compute their weights;
@@ -122,17 +137,14 @@ def describe_networks(
     InputError, naming everything that is no network, and files given twice.
     """
     reading = NetworkReading(mapped, template, example)
-    gathered, problems = gather(inputs, reading)
-    if any(one.ancestors for one in gathered):  # only then it takes digests to know what counts twice
-        digests = {named.label: named.file.digest for named in inputs if named.file is not None}
-        gathered = [replace(one, digest=digests.get(one.label)) for one in gathered]
-    described = [one.value for one in gathered]
+    gathered = gather(inputs, reading)
+    described, problems = [replace(one.value, rests_on=one.rests_on) for one in gathered.described], gathered.problems
     paths = {named.label: named.file.path for named in inputs if named.file is not None}
     problems += [problem for network in described for problem in _unfit_arrays(network, paths.get(network.label))]
-    problems += [*twice(inputs, gathered), *too_few_models(len(inputs))]
+    problems += too_few_models(len(inputs))
     if problems:
         raise InputError(problems)
-    return described
+    return described, gathered.doubts
 
 
 class NetworkReading(Reading[DescribedNetwork]):
@@ -152,12 +164,15 @@ class NetworkReading(Reading[DescribedNetwork]):
         network = read_network(file, mapped=self.mapped)
         described = _of_state_dict(network.arrays, file.label, file.label, self.template)
         digest = None if self.mapped else file.digest
-        return replace(described, symmetry=network.symmetry, digest=digest), network.provenance
+        content = "" if self.mapped else content_digest(described.sent_arrays)
+        described = replace(described, symmetry=network.symmetry, digest=digest, content_digest=content)
+        return described, network.provenance
 
     def convert(self, one: NamedInput) -> tuple[DescribedNetwork, Record]:
         """Return a module, Network or state dict as a network."""
         if is_module(one.model) or isinstance(one.model, Network) or is_state_dict(one.model):
-            return describe_object(one.model, one.name, one.label, self.template, self.example), None
+            described = describe_object(one.model, one.name, one.label, self.template, self.example)
+            return replace(described, content_digest=content_digest(described.sent_arrays)), None
         text = f"a {type(one.model).__name__} is no network; expected a module, Network or path"
         known = training_state_problem(one.model)
         raise InputError([Problem(one.label, text, code="E-TYPE") if known is None else known.about(one.label)])
@@ -168,8 +183,8 @@ class NetworkReading(Reading[DescribedNetwork]):
         return replace(value, name=one.name, label=one.label)
 
     def digest_of(self, value: DescribedNetwork) -> str:
-        """Return the digest of the network's file; nothing for an object in memory."""
-        return value.digest or ""
+        """Return the digest of the network's numbers, whatever the order of its units."""
+        return value.content_digest
 
 
 def _unfit_arrays(network: DescribedNetwork, path: Path | None) -> Iterator[Problem]:

@@ -51,7 +51,7 @@ RECOMMENDED = "kl"
 
 def prepare_posteriors(request: Request) -> Prepared:
     """Describe and check posteriors; see ``Kind.prepare``."""
-    described, alignment, problems = describe_inputs(request.inputs, request.n_observations)
+    described, alignment, problems, doubts = describe_inputs(request.inputs, request.n_observations)
     options = dict(request.options)
     min_count = checked_min_count(options.pop("min_count", MIN_COUNT))
     try:
@@ -77,7 +77,7 @@ def prepare_posteriors(request: Request) -> Prepared:
         _fuse_or_name, described, method, alignment, weights, request.rng, request.seed, request.progress, stated,
         min_count,
     )  # fmt: skip
-    return Prepared(problems, fuse, error)
+    return Prepared(problems, fuse, error, doubts)
 
 
 def _add_problems(
@@ -190,7 +190,7 @@ def fuse_described(
         seed,
         # by content, so that arrival order does not change a fused file
         sorted(inputs, key=lambda record: (str(record.get("sha256", "")), str(record["name"]))),
-        site_digests(described),
+        site_digests(site.rests_on for site in described),
         inputs=tuple(
             FusedInput(site.name, site.value, site.digest, float(weight))
             for site, weight in zip(described, ensemble.site_weights, strict=True)

@@ -13,12 +13,14 @@ import numpy as np
 from consilience.checks import Labels
 from consilience.core.details import Status
 from consilience.core.fusion import FusedInput, Fusion
+from consilience.core.gather import remember
 from consilience.core.kind import ensemble_is_no_file
 from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import Block
 from consilience.drawing.plots import Chart
 from consilience.errors import InputError
 from consilience.matching.result import Matching
+from consilience.posteriors.describe import describe_all
 from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.files import write_posterior
 from consilience.posteriors.intervals import Intervals, intervals_of
@@ -57,20 +59,17 @@ class PosteriorFusion(Fusion):
         Where the verdict knows of harm, a HarmWarning says so.
         """
         self.verdict.warn(stacklevel=5)  # past what caches the property
-        return self._rebuild(self.posterior)
+        return remember(self._rebuild(self.posterior), self.provenance, lambda model: describe_all(model).digest)
 
     @property
     def n_components(self) -> int:
         """Number G of fused components."""
         return self.posterior.n_components
 
-    @cached_property
-    def verdict(self) -> Verdict:
-        """The judgement on the fusion in one sentence: what it loses, and whether harm is excluded.
-
-        It is computed from parameters alone; see ``consilience.posteriors.verdict``.
-        """
-        return super().verdict if self._judge is None else self._judge(self.posterior, self.details, self.status)
+    def _own_verdict(self) -> Verdict:
+        if self._judge is None:
+            return super()._own_verdict()
+        return self._judge(self.posterior, self.details, self.status)  # by parameters alone
 
     @property
     def notes(self) -> tuple[str, ...]:

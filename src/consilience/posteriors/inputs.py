@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array, Labels
+from consilience.core.agreement import Doubt
 from consilience.core.features import Features
-from consilience.core.gather import MAX_SHARED, Described, FormatReading, gather, twice
+from consilience.core.gather import MAX_SHARED, Described, FormatReading, gather
 from consilience.core.inputs import EQUAL, NamedInput, stated_numbers, too_few_models
 from consilience.errors import InputError, Problem
 from consilience.families import Dirichlet
@@ -91,15 +92,16 @@ class PosteriorReading(FormatReading[Posterior]):
 
 def describe_inputs(
     inputs: Sequence[NamedInput], n_observations: Any
-) -> tuple[list[Described[Posterior]], VocabularyAlignment | None, list[Problem]]:
-    """Return the posteriors of all inputs that could be described, how words were aligned, and every problem.
+) -> tuple[list[Described[Posterior]], VocabularyAlignment | None, list[Problem], list[Doubt]]:
+    """Return the posteriors of all inputs that could be described, how words were aligned, every problem and doubt.
 
     Topic models of different vocabularies come over the union of their words; all others must agree in their columns.
     `n_observations` are as in ``fuse``, for models that do not record them; ``"equal"`` counts all models alike.
     """
     numbers = stated_numbers(n_observations, [named_input.name for named_input in inputs])
     reading = PosteriorReading(numbers, are_equal=numbers is None and n_observations is not None)
-    described, problems = gather(inputs, reading)
+    gathered = gather(inputs, reading)
+    described, problems = gathered.described, gathered.problems
     if not all(is_of_pipeline(site.value) for site in described):
         # All are in the units of the data, so Pipelines go with models of unscaled data, and such a model comes out.
         described = [site.with_value(without_pipeline(site.value)) for site in described]
@@ -108,8 +110,8 @@ def describe_inputs(
         labels, values = [site.label for site in described], [site.value for site in described]
         values, alignment, unaligned = align_vocabularies(labels, values)
         described = [site.with_value(value) for site, value in zip(described, values, strict=True)]
-    problems += twice(inputs, described) + _count_problems(described) + _disagreements(described, unaligned)
-    return described, alignment, problems + too_few_models(len(inputs))
+    problems += _count_problems(described) + _disagreements(described, unaligned) + too_few_models(len(inputs))
+    return described, alignment, problems, gathered.doubts
 
 
 def unusable_in(site: Described[Posterior]) -> list[int]:
