@@ -1,6 +1,9 @@
 """What all kinds find wrong with inputs before anything of theirs is compared: files given twice, and counted twice."""
 
+import pickle
+
 import pytest
+import torch
 
 import consilience as cs
 from tests.api import kinds_zoo
@@ -20,6 +23,11 @@ def fused_file(kind, paths, folder):
     path = folder / "fused.safetensors"
     cs.fuse(paths, method).save(path)
     return path
+
+
+def call_of(kind):
+    example = {"example": torch.zeros(2, 3)} if kind in NETWORKS else {}
+    return {"method": {"networks": "average", "bayesian": "average"}.get(kind), **example}
 
 
 @pytest.mark.parametrize("kind", kinds_zoo.KIND_NAMES)
@@ -47,6 +55,31 @@ class TestEveryKind:
         other = fused_file(kind, [second, third], tmp_path).rename(tmp_path / "two.safetensors")
         problems = cs.check([one, other])
         assert any(f"{other}: was fused from site-1, as {one} was" in problem for problem in problems)
+
+    def test_a_copy_in_memory_is_fused_with_a_doubt(self, kind):
+        first, again, other = (kinds_zoo.OBJECTS[kind](seed) for seed in (0, 0, 1))
+        for copy, how in ((first, "is the same object as"), (again, "has the same contents as")):
+            with pytest.warns(cs.errors.TwiceWarning, match=f"oslo: {how} lund: it counts twice"):
+                fusion = cs.fuse({"lund": first, "oslo": copy, "riga": other}, **call_of(kind))
+            assert fusion.verdict.harmless is not True
+            assert f"In doubt: oslo {how} lund" in fusion.verdict.text
+            assert fusion.verdict.to_json() == fusion.record["verdict"]
+
+    def test_a_fused_model_beside_its_parts_is_refused_and_one_that_was_changed_is_not(self, kind):
+        first, second, third = (kinds_zoo.OBJECTS[kind](seed) for seed in (0, 1, 2))
+        model = cs.fuse({"lund": first, "oslo": second}, **call_of(kind)).model
+        for one in (model, pickle.loads(pickle.dumps(model))):  # noqa: S301  (our own bytes)
+            problems = cs.check({"both": one, "lund": first}, **call_of(kind))
+            assert any("both: was fused from lund, which is given too" in problem for problem in problems), problems
+        assert not any("twice" in problem for problem in cs.check({"both": model, "riga": third}, **call_of(kind)))
+
+
+def test_a_fused_network_that_is_trained_further_is_a_model_of_its_own():
+    first, second = (kinds_zoo.network(seed) for seed in (0, 1))
+    model = cs.fuse({"lund": first, "oslo": second}, **call_of("networks")).model
+    with torch.no_grad():
+        model[0].weight += 0.1
+    assert not cs.check({"both": model, "lund": first}, **call_of("networks"))
 
 
 @pytest.mark.parametrize("kind", ["estimators", "draws"])

@@ -154,11 +154,11 @@ def gather(inputs: Sequence[NamedInput], reading: Reading[Value]) -> Gathered[Va
 
     A file that is given twice, and a fused model beside what it was fused from, are wrong. Other copies are in doubt.
     """
-    described, problems = _describe(inputs, reading)
+    described, unsettled, problems = _describe(inputs, reading)
     if any(site.ancestors for site in described):  # only then digests of files have to be known
         digests = {one.name: one.file.digest for one in inputs if one.file is not None}
         described = [replace(site, digest=digests.get(site.name)) for site in described]
-    problems += [*_files_given_twice(inputs, described), *counted_twice(described)]
+    problems += [*_files_given_twice(inputs, described), *counted_twice([*described, *unsettled])]
     doubts = _copies(described)
     if not problems:
         copied = {doubt.problem.subject for doubt in doubts}
@@ -167,9 +167,12 @@ def gather(inputs: Sequence[NamedInput], reading: Reading[Value]) -> Gathered[Va
     return Gathered(described, said_once(problems) if problems else [], doubts)
 
 
-def _describe(inputs: Sequence[NamedInput], reading: Reading[Value]) -> tuple[list[Described[Value]], list[Problem]]:
-    """Return the inputs that could be described, in their order, and what is wrong with the others."""
+def _describe(
+    inputs: Sequence[NamedInput], reading: Reading[Value]
+) -> tuple[list[Described[Value]], list[Described[Value]], list[Problem]]:
+    """Return the inputs that could be described, those that could be read and not settled, and what is wrong."""
     described: list[Described[Value]] = []
+    unsettled: list[Described[Value]] = []
     problems: list[Problem] = []
     taken = [(one.label, one.file) for one in inputs if one.file is not None and reading.takes(one)]
     contents = iter(reading.read_many([file for _, file in taken]) if taken else ())
@@ -184,12 +187,14 @@ def _describe(inputs: Sequence[NamedInput], reading: Reading[Value]) -> tuple[li
                     refuse_other_kind(one, reading.called, taken[0][0] if taken else None)
                 value, record = _content(next(contents))
                 names_itself, digest = reading.names_inputs, one.file.sha256
-            settled = reading.settle(value, one, place, problems)
             ancestors = ancestors_of(record) or _remembered(one.model, reading, value)
-            described.append(Described(one.name, one.label, settled, value, reading, digest, ancestors, one.model))
+            read = Described(one.name, one.label, value, value, reading, digest, ancestors, one.model)
+            unsettled.append(read)
+            described.append(read.with_value(reading.settle(value, one, place, problems)))
+            unsettled.pop()
         except (InputError, UnsupportedError) as error:
             problems += [problem if names_itself else problem.about(one.label) for problem in error.problems]
-    return described, problems
+    return described, unsettled, problems
 
 
 def _content(read: tuple[Value, Record] | InputError) -> tuple[Value, Record]:
@@ -223,24 +228,37 @@ def _copies(described: Sequence[Described[Any]]) -> list[Doubt]:
 
 
 _ATTRIBUTE = "_consilience_fused_from"
+MAX_REMEMBERED = 256
+"""Fused models without attributes that a process remembers. Chosen by hand."""
+_WITHOUT_ATTRIBUTES: dict[str, Mapping[str, str]] = {}
 
 
 def remember(model: Any, provenance: Mapping[str, Any], digest_of: Callable[[Any], str]) -> Any:
     """Return a fused model that carries the names, by digests, of what it was fused from.
 
     So that `fuse` refuses it beside its own parts, after a pickle too. They are bound to the digest of its contents,
-    as its kind reads it: what is trained further is a model of its own. What is no model to be fused, or can carry
-    nothing, stays as it is.
+    as its kind reads it: what is trained further is a model of its own. Of a value that can carry nothing, such as a
+    dictionary of arrays, this process remembers the digest. What is no model to be fused stays as it is.
     """
-    with suppress(ConsilienceError, AttributeError, TypeError):
-        object.__setattr__(model, _ATTRIBUTE, (digest_of(model), dict(ancestors_of(provenance))))
+    with suppress(ConsilienceError):
+        digest, ancestors = digest_of(model), dict(ancestors_of(provenance))
+        try:
+            object.__setattr__(model, _ATTRIBUTE, (digest, ancestors))
+        except (AttributeError, TypeError):
+            _WITHOUT_ATTRIBUTES[digest] = ancestors
+            for oldest in list(_WITHOUT_ATTRIBUTES)[:-MAX_REMEMBERED]:
+                del _WITHOUT_ATTRIBUTES[oldest]
     return model
 
 
 def _remembered(model: object, reading: Reading[Value], value: Value) -> Mapping[str, str]:
     """Return what a fused model in memory was fused from; nothing for any other object."""
+    if model is None:
+        return NO_ANCESTORS
     digest, ancestors = getattr(model, "__dict__", {}).get(_ATTRIBUTE, ("", {}))
-    return FrozenDict(ancestors) if digest and digest == reading.digest_of(value) else NO_ANCESTORS
+    if digest:
+        return FrozenDict(ancestors) if digest == reading.digest_of(value) else NO_ANCESTORS
+    return _WITHOUT_ATTRIBUTES.get(reading.digest_of(value), NO_ANCESTORS) if _WITHOUT_ATTRIBUTES else NO_ANCESTORS
 
 
 def ancestors_of(provenance: Mapping[str, Json] | None) -> Mapping[str, str]:

@@ -241,7 +241,7 @@ def describe_inputs(
     gathered = gather(inputs, DrawsReading(method, numbers))
     described = [DescribedDraws(**vars(site)) for site in sorted(gathered.described, key=lambda site: site.name)]
     problems, doubts = [*too_few_models(len(inputs)), *gathered.problems], gathered.doubts
-    if method.multiplies:
+    if method.multiplies and not problems:
         copied = {doubt.problem.subject for doubt in doubts}
         doubts += shared_chains([(site.label, site.value) for site in described if site.label not in copied])
     if not described:

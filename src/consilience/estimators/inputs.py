@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from consilience.catalogue import said_once
-from consilience.core.agreement import Doubt
+from consilience.core.agreement import SAME_SUMS, Doubt, Meaning
 from consilience.core.features import Features
 from consilience.core.gather import Described, FormatReading, gather
 from consilience.core.inputs import NamedInput, name_inputs, too_few_models
@@ -24,6 +26,10 @@ from consilience.estimators.hyper_parameters import PRIORS
 from consilience.estimators.statistics import Statistics, Step
 from consilience.files.document import STATISTICS
 from consilience.files.format import Record
+
+SAME_FIT = 0.01
+"""Relative difference of sums at two fits, times sqrt(n), below which the rows are the same ones in another order: the
+fits of solvers end within 1e-4. Chosen by hand."""
 
 PRIOR_ROUNDING = 1e-6
 """Difference from 1 of the sum of priors that is rounding. Chosen by hand."""
@@ -51,6 +57,15 @@ class StatisticsReading(FormatReading[Statistics]):
     def convert(self, one: NamedInput) -> tuple[Statistics, Record]:
         """Return a fitted estimator, or the sums of a fusion, as statistics."""
         return statistics_of(one.model), one.model.record if isinstance(one.model, EstimatorFusion) else None
+
+    def meaning_of(self, value: Statistics) -> Meaning:
+        """Return where the columns of the rows lie, the classes that are texts, and the sums."""
+        sums = np.concatenate([np.ravel(values) for _, values in value.tensors()])
+        labels = None if value.classes is None else tuple(one for one in value.classes.values if isinstance(one, str))
+        adapter = adapter_of_kind(value.kind)
+        # A solver stops short of its optimum, and sites that are not the same differ by some 1 / sqrt(n).
+        error = SAME_SUMS if adapter.mark == "exact" else SAME_FIT / np.sqrt(max(value.n_observations, 1.0))
+        return Meaning(adapter.column_moments(value), labels, sums, error)
 
 
 def describe_inputs(

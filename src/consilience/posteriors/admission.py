@@ -155,18 +155,21 @@ def _scales(prefix: str, parameters: Mapping[str, Json]) -> Iterator[tuple[str, 
             yield f"{prefix}{name}", root_mean_square(values)
 
 
+def place_of(means: Array, covariances: Array, shares: Array) -> tuple[Array, Array]:
+    """Return mean and deviation (D,) of a mixture, of means (L, D), covariances or their diagonals, and shares (L,)."""
+    variances = covariances if covariances.ndim == 2 else np.diagonal(covariances, axis1=1, axis2=2)
+    mean = shares @ means
+    return mean, np.sqrt(shares @ (variances + (means - mean) ** 2))
+
+
 def extent_of(posterior: Posterior) -> Extent | None:
     """Return where the components of an admissible posterior lie; None for families without a place."""
     gaussians = posterior.family.plug_in(posterior.natural)
     if gaussians is None:
         return None
     means, covariances = (np.asarray(part) for part in gaussians)
-    is_diagonal = covariances.ndim == 2
-    variances = covariances if is_diagonal else np.diagonal(covariances, axis1=1, axis2=2)
-    eigenvalues = covariances if is_diagonal else np.linalg.eigvalsh(covariances)
-    shares = posterior.shares
-    mean = shares @ means
-    deviation = np.sqrt(shares @ (variances + (means - mean) ** 2))
+    mean, deviation = place_of(means, covariances, posterior.shares)
+    eigenvalues = covariances if covariances.ndim == 2 else np.linalg.eigvalsh(covariances)
     return Extent(
         tuple(mean.tolist()),
         tuple(deviation.tolist()),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.core.agreement import Doubt
+from consilience.core.agreement import ColumnMoments, Doubt, Meaning
 from consilience.core.features import Features
 from consilience.core.gather import MAX_SHARED, Described, FormatReading, gather
 from consilience.core.inputs import EQUAL, NamedInput, stated_numbers, too_few_models
@@ -23,6 +23,7 @@ from consilience.errors import InputError, Problem
 from consilience.families import Dirichlet
 from consilience.files.format import Record
 from consilience.posteriors.adapters.table import adapter_of, has_labels
+from consilience.posteriors.admission import place_of
 from consilience.posteriors.describe import describe_all, require_same_as_recorded, unknown_number, unusable_components
 from consilience.posteriors.files import POSTERIOR_FILES
 from consilience.posteriors.posterior import Posterior
@@ -52,6 +53,18 @@ class PosteriorReading(FormatReading[Posterior]):
     def convert(self, one: NamedInput) -> tuple[Posterior, Record]:
         """Return a fitted model as a posterior."""
         return describe_all(one.model), None
+
+    def meaning_of(self, value: Posterior) -> Meaning:
+        """Return mean and deviation of the columns of a mixture, and the labels of components that have some."""
+        labels, family = value.features.classes, value.family
+        gaussians = family.plug_in(value.natural) if family.describes_data and not family.check(value.natural) else None
+        columns = None
+        if gaussians is not None:
+            n = np.inf if value.counts is None else float(value.counts.sum())
+            centres, covariances = map(np.asarray, gaussians)
+            means, deviations = place_of(centres, covariances, value.shares)
+            columns = ColumnMoments(value.features.names, n, means, deviations, has_origin=False)
+        return Meaning(columns, labels if has_labels(value) else None)
 
     def settle(self, value: Posterior, one: NamedInput, place: int, problems: list[Problem]) -> Posterior:
         """Return a posterior whose number of observations is known, or whose models all count alike.

@@ -18,6 +18,7 @@ import numpy as np
 
 from consilience.catalogue import with_suggestions
 from consilience.checks import Array, Json
+from consilience.core.agreement import ColumnMoments
 from consilience.core.features import Features, sklearn_features
 from consilience.errors import InputError, OptionError, Problem
 from consilience.estimators.design import Design
@@ -164,6 +165,18 @@ class EstimatorAdapter(ABC):
         """Return the shapes of counts and maxima, and the leading ones of moments, by what messages call them."""
         return {f"moments {ROWS!r}": () if statistics.classes is None else (len(statistics.classes),)}
 
+    def column_moments(self, statistics: Statistics) -> ColumnMoments | None:
+        """Return means and deviations of the columns and targets, by which units are compared; None without such."""
+        if ROWS not in statistics.moments:
+            return None
+        record = whole_moments(statistics)
+        if self.by_column and statistics.last_step is None:  # a record for each column, (d,)
+            means, scatter = record.mean.ravel(), record.variances.ravel()
+        else:
+            means, scatter = record.mean, record.variances
+        deviations = np.sqrt(np.maximum(scatter, 0.0) / np.maximum(record.weight, np.finfo(np.float64).tiny))
+        return ColumnMoments(names_with_targets(statistics, len(means)), statistics.n_observations, means, deviations)
+
     def kept_statistics(self, model: Any) -> Statistics | None:
         """Return the statistics that an object keeps whole; None where they are made of what it keeps, or of data."""
         return None
@@ -279,6 +292,15 @@ def moments_of_classes(rows: SiteRows, *, diagonal: bool, weighted: bool = True)
         records.append(CentredMoments.of_rows(X[members], weights, diagonal=diagonal))
     stacked = {name: np.stack([getattr(record, name) for record in records]) for name in _PARTS}
     return CentredMoments(**stacked)
+
+
+def names_with_targets(statistics: Statistics, count: int) -> tuple[str, ...]:
+    """Return what messages call the columns and, after them, the targets: `count` names in all."""
+    d = statistics.n_columns
+    names = statistics.features.names or tuple(f"column {number}" for number in range(d))
+    outcome = statistics.design.outcome
+    targets = tuple("target" if count - d == 1 else f"target {number}" for number in range(count - d))
+    return (*names, *(outcome if outcome is not None and len(outcome) == count - d else targets))
 
 
 _PARTS = ("n", "weight", "log_weight", "mean", "scatter")

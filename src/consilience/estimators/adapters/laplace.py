@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.checks import Array, Json, symmetric_part
+from consilience.core.agreement import ColumnMoments
 from consilience.errors import InputError, Problem
 from consilience.estimators.adapters.base import EstimatorAdapter, Mark, RefittedAdapter, SiteSums, new_estimator
 from consilience.estimators.adapters.likelihood import Likelihood, Multinomial, Tweedie
@@ -125,6 +126,31 @@ class LaplaceAdapter(LaplaceProductAdapter):
     lacks: ClassVar[str | None] = "the information of its rows"
     sum_parameters: ClassVar[tuple[str, ...]] = ("fit_intercept",)
     follows_units: ClassVar[bool] = False
+
+    def intercept_column(self, statistics: Statistics) -> int | None:
+        """Return the number of the intercept's column; None of a model without one."""
+        return statistics.n_columns if statistics.parameters.get("fit_intercept", True) else None
+
+    def column_moments(self, statistics: Statistics) -> ColumnMoments | None:
+        """Return means and deviations of the columns, rows weighted as their information weighs them.
+
+        With I of the columns x and the intercept c: I_cx / I_cc is the mean, I_xx / I_cc that of the squares.
+        """
+        c, d, blocks = self.intercept_column(statistics), statistics.n_columns, statistics.counts[INFORMATION]
+        p = d if c is None else max(d, c + 1)
+        n_blocks, rest = divmod(int(np.sqrt(blocks.size)), p)
+        if c is None or rest or blocks.size != (n_blocks * p) ** 2:
+            return None
+        # Of all classes or equations together.
+        information = np.einsum("kikj->ij", blocks.reshape(n_blocks, p, n_blocks, p))  # (p, p)
+        if not information[c, c] > 0.0:
+            return None
+        columns = [number for number in range(d) if number != c]
+        means = information[c, columns] / information[c, c]
+        variances = np.diag(information)[columns] / information[c, c] - means**2
+        names = statistics.features.names or tuple(f"column {number}" for number in range(d))
+        deviations = np.sqrt(np.maximum(variances, 0.0))
+        return ColumnMoments(tuple(names[number] for number in columns), statistics.n_observations, means, deviations)
 
     def sums_of_rows(self, rows: SiteRows) -> SiteSums:
         """Return the expansion at the fit of these rows."""

@@ -277,6 +277,11 @@ class LikelihoodAdapter(StatsmodelsAdapter, LaplaceAdapter):
     sum_parameters: ClassVar[tuple[str, ...]] = ()
     estimates_scale: ClassVar[bool] = False
 
+    def intercept_column(self, statistics: Statistics) -> int | None:
+        """Return the number of the column that formulas and statsmodels call the constant."""
+        names = statistics.features.names or ()
+        return next((number for number, name in enumerate(names) if name in ("Intercept", "const")), None)
+
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return the expansion at the fit, at dispersion one."""
         self.require_plain(model)
