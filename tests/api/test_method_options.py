@@ -5,6 +5,7 @@ import consilience as cs
 from consilience.bayesian.methods import BAYESIAN_METHODS
 from consilience.core.arguments import CALL_KEYWORDS, KIND_KEYWORDS, NETWORK_KEYWORDS, FuseKeywords, MethodOptions
 from consilience.draws.methods import DRAWS_METHODS
+from consilience.estimators.methods import ESTIMATOR_METHODS
 from consilience.networks.fuse_aligned import NetworkArguments
 from consilience.networks.methods import NETWORK_METHODS
 from consilience.posteriors.methods import METHODS
@@ -13,7 +14,7 @@ from consilience.posteriors.methods import METHODS
 def test_the_keyword_arguments_of_fuse_are_the_options_of_all_methods():
     options = {
         field.name
-        for method in (*METHODS, *NETWORK_METHODS, *BAYESIAN_METHODS, *DRAWS_METHODS)
+        for method in (*METHODS, *NETWORK_METHODS, *BAYESIAN_METHODS, *DRAWS_METHODS, *ESTIMATOR_METHODS)
         for field in fields(method)
     }
     assert set(MethodOptions.__annotations__) == options - {"combine", "n_components", "min_count"}

@@ -173,8 +173,8 @@ DIFFERING = {
     ),
     "a level less": (
         lambda: ols("y ~ g")(A),
-        lambda: ols("y ~ g")(B[B.g != "c"]),
-        "lacks the level c of g: it has a, b, expected a, b, c",
+        lambda: ols("y ~ g")(B[B.g != "a"]),  # the reference: another level takes its place
+        "lacks the level a of g: it has b, c, expected a, b, c",
     ),
     "contrasts of one name": (
         lambda: contrasts_of([[1, 0], [0, 1], [0, 0]])(A),

@@ -51,6 +51,7 @@ class MethodOptions(TypedDict, total=False):
     object.
     """
 
+    absent_columns: Literal["zeros"] | None
     aligned: bool | None
     allow_divergent: bool
     alpha: float | None

@@ -69,4 +69,5 @@ class Details(TypedDict, total=False):
     """What any kind may report: the method or candidate that was ``chosen``, and the ``then``: requests after it."""
 
     chosen: str
+    aligned_columns: list[str]  # how columns of sites were aligned by name, a sentence each
     then: dict[str, Any]

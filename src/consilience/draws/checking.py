@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from consilience.checks import Array
 from consilience.core.agreement import Doubt, twice
 from consilience.core.inspection import listed
-from consilience.draws.constraints import Elementwise
+from consilience.draws.constraints import Elementwise, Simplex, SumToZero
 from consilience.draws.diagnostics import (
     MAX_DIVERGENT,
     MAX_RHAT,
@@ -20,7 +21,9 @@ from consilience.draws.diagnostics import (
     rank_rhat,
 )
 from consilience.draws.draws import Draws
+from consilience.draws.matrix_constraints import Correlation, Covariance
 from consilience.draws.structure import structure_of
+from consilience.draws.tied_entries import TiedEntries
 from consilience.errors import Problem
 
 MAX_NAMED = 5
@@ -150,6 +153,37 @@ def disagreements(sites: Sequence[tuple[str, Draws]]) -> list[Problem]:
 
 def _differs(label: str, what: str, found: object, expected: object, first_label: str, remedy: str = "") -> Problem:
     return Problem(label, f"{what} {found}, expected {expected} as in {first_label}", remedy, "E-MISMATCH")
+
+
+def in_order_of(site: Draws, first: Draws) -> Draws | None:
+    """Return a site's draws with the labels of its axes in the order of another's; None where they already are.
+
+    And where they cannot be: with other labels, labels that stand twice, a prior of its own, and constraints that know
+    an order, such as those of Cholesky factors.
+    """
+    moves = {
+        name: np.array([site.coords[name].tolist().index(label) for label in first.coords[name].tolist()])
+        for name in sorted(set(site.coords) & set(first.coords) & first.all_dims())
+        if not np.array_equal(site.coords[name], first.coords[name])
+        and len(set(site.coords[name].tolist())) == len(site.coords[name])
+        and sorted(map(str, site.coords[name])) == sorted(map(str, first.coords[name]))
+    }
+    variables = dict(site.variables)
+    for name, values in site.variables.items():
+        axes = [(axis, moves[dim]) for axis, dim in enumerate(site.dims_of(name), 2) if dim in moves]
+        constraint, has_law = site.constraints[name], isinstance(site.prior, dict) and name in site.prior
+        is_ordered = isinstance(constraint, TiedEntries) or not isinstance(constraint, _WITHOUT_ORDER)
+        if axes and (has_law or is_ordered or name in site.exchangeable):
+            return None
+        for axis, order in axes:
+            values = np.take(values, order, axis=axis)
+        variables[name] = values
+    labels = {name: first.coords[name] for name in moves}
+    return replace(site, variables=variables, coords={**site.coords, **labels}) if moves else None
+
+
+_WITHOUT_ORDER = (Elementwise, Simplex, SumToZero, Covariance, Correlation)
+"""Constraints of variables whose entries may be put in another order, of both axes alike where they are matrices."""
 
 
 def variable_disagreements(first_label: str, first: Draws, label: str, site: Draws) -> list[Problem]:

@@ -18,7 +18,7 @@ from consilience.core.kind import Prepared, Request
 from consilience.core.min_count import MIN_COUNT, checked_min_count
 from consilience.core.progress import Progress
 from consilience.core.provenance import make_provenance, result_record
-from consilience.draws.checking import chain_problems, disagreements, shared_chains, value_problems
+from consilience.draws.checking import chain_problems, disagreements, in_order_of, shared_chains, value_problems
 from consilience.draws.details import CombinationDetails, DrawsDetails, OverlapDetails, SiteDetails
 from consilience.draws.diagnostics import bulk_ess, rank_rhat
 from consilience.draws.draws import Draws, as_draws
@@ -45,7 +45,8 @@ def prepare_draws(request: Request) -> Prepared:
     method = make_draws_method(request.method, options)
     if request.weights is not None:
         raise OptionError("weights", "draws count by how sure they are; leave it out")
-    described, problems, doubts = describe_inputs(request.inputs, method, request.n_observations)
+    gathered = describe_inputs(request.inputs, method, request.n_observations)
+    described, problems, doubts = gathered.described, gathered.problems, gathered.doubts
     for site in described:
         if site.value.n_observations is not None and site.value.n_observations < min_count:
             text = f"is about {site.value.n_observations:g} observations, fewer than {min_count:g}: nothing may leave"
@@ -57,13 +58,13 @@ def prepare_draws(request: Request) -> Prepared:
         return Prepared.checked(problems)
     return Prepared(
         [],
-        partial(_fuse_described, described, stack, method, min_count, request.rng, request.seed, request.progress),
+        partial(_fuse_described, gathered, stack, method, min_count, request.rng, request.seed, request.progress),
         doubts=doubts,
     )
 
 
 def _fuse_described(
-    described: Sequence[DescribedDraws],
+    gathered: GatheredDraws,
     stack: Subposteriors,
     method: DrawsMethod,
     min_count: float,
@@ -72,6 +73,7 @@ def _fuse_described(
     progress: Progress,
 ) -> DrawsFusion:
     """Combine subposteriors, and return the fusion with its record."""
+    described = gathered.described
     combined = method.combine(stack, rng, progress)
     draws = _as_given(stack.sites, combined.draws, method, combined.details)
     details: DrawsDetails = {
@@ -79,6 +81,8 @@ def _fuse_described(
         "overlap": _overlap(stack),
     }
     details = {**details, **combined.details}
+    if gathered.notes:
+        details["aligned_columns"] = gathered.notes
     if constants := stack.sites[0].constant_names:
         details["constant_entries"] = list(constants)
     relabellings = [site.relabelling for site in described if site.relabelling is not None]
@@ -198,6 +202,16 @@ class DescribedDraws(Described[Draws]):
     relabelling: Relabelling | None = None  # how components were renumbered
 
 
+@dataclass(frozen=True, eq=False)
+class GatheredDraws:
+    """All inputs as draws, and what is wrong, in doubt, or to be known of them."""
+
+    described: list[DescribedDraws]
+    problems: list[Problem]
+    doubts: list[Doubt]
+    notes: list[str]  # whose coordinates were aligned by name, a sentence each
+
+
 class DrawsReading(FormatReading[Draws]):
     """How draws are read: with what the method and the call say of sites that do not say it themselves."""
 
@@ -227,10 +241,8 @@ class DrawsReading(FormatReading[Draws]):
         return draws
 
 
-def describe_inputs(
-    inputs: Sequence[NamedInput], method: DrawsMethod, n_observations: Any
-) -> tuple[list[DescribedDraws], list[Problem], list[Doubt]]:
-    """Return the draws of all inputs that could be read, sorted by name, every problem, and every doubt.
+def describe_inputs(inputs: Sequence[NamedInput], method: DrawsMethod, n_observations: Any) -> GatheredDraws:
+    """Return the draws of all inputs that could be read, sorted by name, with what is wrong, in doubt or to be known.
 
     The options of the method say of sites what these do not say themselves; `n_observations` are by name, or in the
     order of the inputs.
@@ -245,20 +257,27 @@ def describe_inputs(
         copied = {doubt.problem.subject for doubt in doubts}
         doubts += shared_chains([(site.label, site.value) for site in described if site.label not in copied])
     if not described:
-        return described, problems, doubts
+        return GatheredDraws(described, problems, doubts, [])
+    ordered = [in_order_of(site.value, described[0].value) for site in described]
+    notes = [
+        f"{site.label} has its coordinates in another order: aligned by name"
+        for site, moved in zip(described, ordered, strict=True)
+        if moved is not None
+    ]
+    described = [site if own is None else site.with_value(own) for site, own in zip(described, ordered, strict=True)]
     recognised, found = with_structures(*_labelled(described))
     described, problems = _with_draws(described, recognised), [*problems, *found]
     problems += disagreements([(site.label, site.value) for site in described])
     if problems:
-        return described, problems, doubts
+        return GatheredDraws(described, problems, doubts, notes)
     described = _alike(described)
     tied, problems = with_tied_entries(*_labelled(described))
     if problems:
-        return described, problems, doubts
+        return GatheredDraws(described, problems, doubts, notes)
     described = _with_draws(described, tied)
     if not method.allow_divergent:
         problems += [problem.about(site.label) for site in described for problem in chain_problems(site.value)]
-    return described, problems, doubts
+    return GatheredDraws(described, problems, doubts, notes)
 
 
 def _labelled(described: Sequence[DescribedDraws]) -> tuple[list[Draws], list[str]]:

@@ -14,7 +14,7 @@ from consilience.core.fusion import FusedInput, Fusion
 from consilience.core.gather import remember
 from consilience.core.verdict import Verdict
 from consilience.drawing.plots import Chart, draw_intervals
-from consilience.drawing.words import format_number
+from consilience.drawing.words import format_number, printable
 from consilience.draws.containers import to_container
 from consilience.draws.details import DrawsDetails
 from consilience.draws.draws import LEVEL, Draws, as_draws
@@ -62,6 +62,11 @@ class DrawsFusion(Fusion):
     def _own_verdict(self) -> Verdict:
         return self._verdict
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What should be known of single sites, a sentence each: whose coordinates were aligned by name."""
+        return tuple(map(printable, self.details.get("aligned_columns", ())))
+
     def _came_out(self) -> str:
         return self._outcome()
 
@@ -85,7 +90,8 @@ class DrawsFusion(Fusion):
             for name, column in zip(draws.names[:MAX_PARAMETERS], entries.T, strict=False)
         ]
         more = len(draws.names) - MAX_PARAMETERS
-        return [*lines, f"and {more} more parameters"] if more > 0 else lines
+        lines += [f"and {more} more parameters"] if more > 0 else []
+        return [*lines, *self.notes]
 
     def _charts(self) -> Mapping[str, Chart | str]:
         columns = self.draws.to_columns()

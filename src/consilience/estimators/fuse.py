@@ -28,6 +28,7 @@ from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.hyper_parameters import encode
 from consilience.estimators.inputs import (
     DescribedEstimator,
+    GatheredEstimators,
     HyperParameterWarning,
     describe_inputs,
     differing_parameters,
@@ -50,9 +51,10 @@ def prepare_estimators(request: Request) -> Prepared:
         raise OptionError("n_observations", "is in the sums of estimators; leave it out, or give it to cs.describe")
     parameters = dict(request.options)
     min_count = checked_min_count(parameters.pop("min_count", MIN_COUNT))
-    stated = {"robust": parameters.pop("robust")} if "robust" in parameters else {}
+    stated: dict[str, Any] = {name: parameters.pop(name) for name in ("robust", "absent_columns") if name in parameters}
     method = make_estimator_method(request.method, stated)
-    described, problems, doubts = describe_inputs(request.inputs, min_count, parameters)
+    gathered = describe_inputs(request.inputs, min_count, parameters, method.absent_columns)
+    described, problems, doubts = gathered.described, gathered.problems, gathered.doubts
     _refuse_unknown(parameters, described)
     if problems or not described:
         return Prepared.checked(problems, doubts)
@@ -76,9 +78,7 @@ def prepare_estimators(request: Request) -> Prepared:
         return Prepared.checked([problem.about("the sums of all sites") for problem in error.problems])
     return Prepared(
         [],
-        partial(
-            _fuse_described, described, fused, model, differing, parameters, min_count, request.seed, caught, gated
-        ),
+        partial(_fuse_described, gathered, fused, model, differing, parameters, min_count, request.seed, caught, gated),
         doubts=doubts,
     )
 
@@ -88,7 +88,7 @@ def _refuse_unknown(options: Mapping[str, Any], described: Sequence[DescribedEst
     if described and (unknown := [name for name in options if name not in described[0].value.parameters]):
         kind, parameters = described[0].value.kind, described[0].value.parameters
         known = ", ".join(sorted(parameters)) or "none"
-        meant = suggestion(unknown[0], (*parameters, "min_count", "robust"))
+        meant = suggestion(unknown[0], (*parameters, "min_count", "robust", "absent_columns"))
         raise OptionError(unknown[0], f"is no hyper-parameter of a {kind}{meant}; it has {known}")
 
 
@@ -110,7 +110,7 @@ def _rebuilt(fused: Statistics, inputs: Sequence[NamedInput]) -> Any:
 
 
 def _fuse_described(
-    described: Sequence[DescribedEstimator],
+    gathered: GatheredEstimators,
     fused: Statistics,
     model: Any,
     differing: Sequence[str],
@@ -121,6 +121,7 @@ def _fuse_described(
     gated: GatedSites | None,
 ) -> EstimatorFusion:
     """Return the fusion of sums that were added, with its record; what rebuilding warned of is told now."""
+    described = gathered.described
     for line in differing:
         warn_caller(f"sites differ in a hyper-parameter that changes no sums: {line}", HyperParameterWarning)
     for warning in caught:
@@ -131,6 +132,8 @@ def _fuse_described(
         **_withheld(described, min_count),
         **assess_product(fused, [site.value for site in described]),
     }
+    if gathered.notes:
+        details["aligned_columns"] = gathered.notes
     if differing:
         details["hyper_parameters"] = list(differing)
     if gated is not None:

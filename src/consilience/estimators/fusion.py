@@ -88,6 +88,7 @@ class EstimatorFusion(Fusion):
                 f" {withheld['min_count']:g} rows, and was left out"
                 for one in withheld["components"][:MAX_LISTED]
             ]
+        lines += [printable(line) for line in details.get("aligned_columns", [])]
         lines += [f"sites differ: {printable(line)}" for line in details.get("hyper_parameters", [])]
         return tuple(lines)
 

@@ -19,6 +19,7 @@ from consilience.core.inputs import NamedInput, name_inputs, too_few_models
 from consilience.drawing.words import first_names
 from consilience.errors import ConsilienceError, InputError, Problem, WithheldWarning
 from consilience.estimators.adapters.table import adapter_of_kind
+from consilience.estimators.aligned_columns import MAX_NAMED, align_columns
 from consilience.estimators.describe import describe_all, is_estimator, withhold
 from consilience.estimators.files import STATISTICS_FILES, read_statistics, statistics_problems
 from consilience.estimators.fusion import EstimatorFusion
@@ -48,6 +49,16 @@ class DescribedEstimator(Described[Statistics]):
     withheld: tuple[Problem, ...] = ()  # classes of too few rows, which were left out
 
 
+@dataclass(frozen=True, eq=False)
+class GatheredEstimators:
+    """All inputs as statistics, and what is wrong, in doubt, or to be known of them."""
+
+    described: list[DescribedEstimator]
+    problems: list[Problem]
+    doubts: list[Doubt]
+    notes: list[str]  # how columns were aligned, a sentence each
+
+
 class StatisticsReading(FormatReading[Statistics]):
     """How statistics are read."""
 
@@ -69,12 +80,12 @@ class StatisticsReading(FormatReading[Statistics]):
 
 
 def describe_inputs(
-    inputs: Sequence[NamedInput], min_count: float, stated: Mapping[str, Any]
-) -> tuple[list[DescribedEstimator], list[Problem], list[Doubt]]:
-    """Return the statistics of all inputs that could be described, sorted by name, every problem, and every doubt.
+    inputs: Sequence[NamedInput], min_count: float, stated: Mapping[str, Any], absent_columns: str | None = None
+) -> GatheredEstimators:
+    """Return the statistics of all inputs that could be described, sorted by name and over the same columns.
 
     Classes of fewer rows than `min_count` are left out; `stated` are hyper-parameters that the caller gave, which sites
-    need not agree in.
+    need not agree in. `absent_columns` are as ``align_columns`` takes them.
     """
     gathered = gather(inputs, StatisticsReading())
     problems = [*too_few_models(len(inputs)), *gathered.problems]
@@ -86,8 +97,10 @@ def describe_inputs(
             problems += [problem.about(site.label) for problem in error.problems]
             continue
         described.append(DescribedEstimator(**{**vars(site), "value": left}, withheld=tuple(withheld)))
+    aligned, notes = align_columns([(site.label, site.value) for site in described], absent_columns)
+    described = [site.with_value(value) for site, value in zip(described, aligned, strict=True)]
     problems += disagreements([(site.label, site.value) for site in described], stated)
-    return described, said_once(problems), gathered.doubts
+    return GatheredEstimators(described, said_once(problems), gathered.doubts, notes)
 
 
 def statistics_of(model: Any) -> Statistics:
@@ -167,6 +180,8 @@ def _of_two(
         return [problem.about(label) for problem in problems]
     if _steps(site) != _steps(first):
         return [differs("has the steps", _steps(site), _steps(first), "use the same Pipeline at all sites")]
+    if other_columns := _other_columns(first_label, first, label, site):
+        return other_columns
     if site.n_columns != first.n_columns:
         return [differs("has columns:", site.n_columns, first.n_columns, "fit on the same columns at all sites")]
     if site.target_shape != first.target_shape:
@@ -175,6 +190,20 @@ def _of_two(
         its, expected = (", ".join(labels.kinds()) for labels in (site.classes, first.classes))
         problems.append(differs("names its classes by", its, expected, "give classes the same labels at all sites"))
     return problems + _sum_differences(label, first_label, first, site)
+
+
+def _other_columns(first_label: str, first: Statistics, label: str, site: Statistics) -> list[Problem]:
+    """Return which columns one site has and another lacks, by name."""
+    own, expected = (list(one.features.names or ()) for one in (site, first))
+    lacks, more = ([name for name in these if name not in those] for these, those in ((expected, own), (own, expected)))
+    if not own or not expected or not (lacks or more) or len(own) == len(expected):
+        return []
+    parts = [
+        f"{word} {first_names(names, MAX_NAMED)}" for word, names in (("lacks", lacks), ("also has", more)) if names
+    ]
+    text = f"{' and '.join(parts)}, unlike {first_label}"
+    remedy = "fit on the same columns at all sites; for levels that no row of a site has, `absent_columns='zeros'`"
+    return [Problem(label, text, remedy, "E-MISMATCH")]
 
 
 def _sum_differences(label: str, first_label: str, first: Statistics, site: Statistics) -> list[Problem]:

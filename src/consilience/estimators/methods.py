@@ -20,6 +20,9 @@ class Sums(Options):
     robust : bool, optional
         True is for sites that are not trusted: sites whose sums are copies of another's or far from most are left out,
         and no site counts for more than the median number of rows. Default: every site is trusted.
+    absent_columns : {"zeros"}, optional
+        "zeros" takes named columns that a site lacks for zero in all of its rows, as the dummy of a level is which none
+        of them has. Default: such sites are refused, but for the levels of a formula, which say so themselves.
     """
 
     name: ClassVar[str] = "sums"
@@ -30,6 +33,7 @@ class Sums(Options):
     keeps_models: ClassVar[bool] = False
 
     robust: bool | None = None
+    absent_columns: str | None = None
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
@@ -38,6 +42,7 @@ class Sums(Options):
             self.robust is None or isinstance(self.robust, bool),
             "True, False or None (sums cannot be trimmed)",
         )
+        yield "absent_columns", self.absent_columns in (None, "zeros"), "'zeros' or None"
 
 
 ESTIMATOR_METHODS: tuple[type[Sums], ...] = (Sums,)

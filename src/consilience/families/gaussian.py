@@ -24,7 +24,6 @@ from consilience.checks import Array, as_matrices, as_rows, as_vector, as_weight
 from consilience.families.base import Draws, Parameters
 from consilience.families.linalg import (
     cholesky,
-    diagonal_of,
     flatten,
     half_solve,
     inverse,
@@ -32,6 +31,7 @@ from consilience.families.linalg import (
     log_det_divergence,
     log_determinant,
     not_positive_definite,
+    scaled_columns,
     unflatten,
 )
 from consilience.families.random_effects import (
@@ -366,11 +366,11 @@ class DiagonalGaussian(_IndependentGaussian):
         return np.exp(np.log(self._split(eta)[1]).mean(axis=1, keepdims=True))
 
     def affine_image(self, eta: Array, matrix: Array, shift: Array) -> Array:
-        """Return the Gaussians N(A m + b, A v A), A being diagonal."""
+        """Return the Gaussians N(A m + b, A v A^T), A taking one column in each row."""
         linear, precision = self._split(eta)
-        scale = diagonal_of(matrix)
-        image = precision / scale**2
-        return np.concatenate([linear / scale + image * shift, -0.5 * image], axis=1)
+        order, scale = scaled_columns(matrix)
+        image = precision[:, order] / scale**2
+        return np.concatenate([linear[:, order] / scale + image * shift, -0.5 * image], axis=1)
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with a variance that is not positive."""

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaln, gammaln
 
-from consilience.checks import Array, symmetric_part
+from consilience.checks import Array, Labels, symmetric_part
 from consilience.errors import InputError, Problem, UnsupportedError
 from consilience.families.chunks import map_rows
 from consilience.families.special import u_minus_log1p
@@ -145,24 +145,25 @@ ISOTROPY_ROUNDING = 1e-9
 """Relative error of A A^T up to which A is a multiple of an orthogonal matrix. Chosen by hand, far above rounding."""
 
 
-def diagonal_of(matrix: Array) -> Array:
-    """Return the diagonal (D,) of a diagonal matrix.
+def scaled_columns(matrix: Array) -> tuple[Labels, Array]:
+    """Return of each row of a matrix (D, D) the one column that it takes, and the factor (D,).
 
     Raises
     ------
     UnsupportedError
-        For another matrix, which maps diagonal covariances to others.
+        For a matrix that mixes columns, which maps diagonal covariances to others.
 
     Examples
     --------
-    >>> diagonal_of(np.array([[2.0, 0.0], [0.0, 3.0]]))
-    array([2., 3.])
+    >>> scaled_columns(np.array([[0.0, 3.0], [2.0, 0.0]]))
+    (array([1, 0]), array([3., 2.]))
     """
-    diagonal: Array = np.diagonal(matrix)
-    if not np.array_equal(matrix, np.diag(diagonal)):
+    order = np.argmax(matrix != 0.0, axis=1)
+    factors: Array = matrix[np.arange(len(matrix)), order]
+    if np.count_nonzero(matrix) != len(matrix) or len(set(order.tolist())) < len(order):
         text = "mixes columns, which diagonal covariances cannot follow"
         raise UnsupportedError("", text, "fit with `covariance_type='full'`")
-    return diagonal
+    return order, factors
 
 
 def isotropic_square(matrix: Array) -> Array:

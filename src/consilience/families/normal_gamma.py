@@ -25,7 +25,7 @@ from scipy.special import digamma, gammaln, stdtrit
 from consilience.checks import Array, as_rows, as_vector
 from consilience.families.base import Draws, Parameters
 from consilience.families.gaussian import DiagonalGaussian
-from consilience.families.linalg import diagonal_of, is_cancelled, isotropic_square, not_positive
+from consilience.families.linalg import is_cancelled, isotropic_square, not_positive, scaled_columns
 from consilience.families.random_effects import GaussianPosteriorFamily
 from consilience.families.special import gamma_bregman, gamma_shape, itakura_saito, subtract_quotients
 
@@ -205,11 +205,15 @@ class _NormalGammaFamily(GaussianPosteriorFamily):
 
     def affine_image(self, eta: Array, matrix: Array, shift: Array) -> Array:
         """Return the distribution of the mean A mu + b and the precisions of A z + b: rates times the squares of A."""
-        squares = isotropic_square(matrix)[None] if self.n_rates < self.dim else diagonal_of(matrix) ** 2  # (R,)
+        if self.n_rates < self.dim:
+            rates, squares = np.arange(self.n_rates), isotropic_square(matrix)[None]
+        else:
+            rates, factors = scaled_columns(matrix)
+            squares = factors**2  # (R,)
         kappa = -2.0 * eta[:, self.dim]
         moved = eta[:, : self.dim] @ matrix.T  # kappa A m, (n, D)
         # b + kappa [m^2] / 2 becomes a^2 (b + kappa [m^2] / 2) + kappa [A m . s] + kappa [s^2] / 2 for a shift s.
-        second = eta[:, self.dim + 1 : -1] * squares
+        second = eta[:, self.dim + 1 : -1][:, rates] * squares
         second -= self._sum_by_rate(moved * shift) + 0.5 * kappa[:, None] * self._sum_by_rate(shift**2)
         return np.concatenate([moved + kappa[:, None] * shift, eta[:, self.dim, None], second, eta[:, -1:]], axis=1)
 

@@ -51,7 +51,7 @@ RECOMMENDED = "kl"
 
 def prepare_posteriors(request: Request) -> Prepared:
     """Describe and check posteriors; see ``Kind.prepare``."""
-    described, alignment, problems, doubts = describe_inputs(request.inputs, request.n_observations)
+    described, alignment, problems, doubts, notes = describe_inputs(request.inputs, request.n_observations)
     options = dict(request.options)
     min_count = checked_min_count(options.pop("min_count", MIN_COUNT))
     try:
@@ -69,7 +69,7 @@ def prepare_posteriors(request: Request) -> Prepared:
             _add_problems(problems, request, described, method, weights, min_count)
     except OptionError as option_error:
         error = option_error
-    stated: PosteriorDetails = {}
+    stated: PosteriorDetails = {"aligned_columns": notes} if notes else {}
     if request.n_observations is not None:
         numbers = stated_numbers(request.n_observations, names)
         stated["n_observations"] = EQUAL if numbers is None else dict(zip(names, numbers, strict=True))

@@ -27,7 +27,7 @@ from consilience.posteriors.admission import place_of
 from consilience.posteriors.describe import describe_all, require_same_as_recorded, unknown_number, unusable_components
 from consilience.posteriors.files import POSTERIOR_FILES
 from consilience.posteriors.posterior import Posterior
-from consilience.posteriors.scaling import is_of_pipeline, without_pipeline
+from consilience.posteriors.scaling import in_order_of, is_of_pipeline, without_pipeline
 from consilience.posteriors.vocabulary import VocabularyAlignment, align_vocabularies
 
 MAX_WEIGHT_DIFFERENCE = 0.8
@@ -105,8 +105,10 @@ class PosteriorReading(FormatReading[Posterior]):
 
 def describe_inputs(
     inputs: Sequence[NamedInput], n_observations: Any
-) -> tuple[list[Described[Posterior]], VocabularyAlignment | None, list[Problem], list[Doubt]]:
-    """Return the posteriors of all inputs that could be described, how words were aligned, every problem and doubt.
+) -> tuple[list[Described[Posterior]], VocabularyAlignment | None, list[Problem], list[Doubt], list[str]]:
+    """Return the posteriors of all inputs that could be described, how words were aligned, what is wrong and in doubt.
+
+    Last come the sites whose columns were put in the order of the first, a sentence each.
 
     Topic models of different vocabularies come over the union of their words; all others must agree in their columns.
     `n_observations` are as in ``fuse``, for models that do not record them; ``"equal"`` counts all models alike.
@@ -118,13 +120,29 @@ def describe_inputs(
     if not all(is_of_pipeline(site.value) for site in described):
         # All are in the units of the data, so Pipelines go with models of unscaled data, and such a model comes out.
         described = [site.with_value(without_pipeline(site.value)) for site in described]
+    described, notes = _in_one_order(described)
     alignment, unaligned = None, list[Problem]()
     if all(isinstance(site.value.family, Dirichlet) for site in described):  # as topic models are
         labels, values = [site.label for site in described], [site.value for site in described]
         values, alignment, unaligned = align_vocabularies(labels, values)
         described = [site.with_value(value) for site, value in zip(described, values, strict=True)]
     problems += _count_problems(described) + _disagreements(described, unaligned) + too_few_models(len(inputs))
-    return described, alignment, problems, gathered.doubts
+    return described, alignment, problems, gathered.doubts, notes
+
+
+def _in_one_order(described: list[Described[Posterior]]) -> tuple[list[Described[Posterior]], list[str]]:
+    """Return sites with their columns in the order of the first that names them, and which sites were reordered."""
+    names = next((site.value.features.names for site in described if site.value.features.names is not None), None)
+    ordered, notes = [], []
+    for site in described:
+        own = site.value.features.names
+        moved = None
+        if names is not None and own is not None and own != names:
+            moved = in_order_of(site.value, names, adapter_of(site.value))
+        if moved is not None:
+            notes.append(f"{site.label} has its columns in another order: aligned by name")
+        ordered.append(site if moved is None else site.with_value(moved))
+    return ordered, notes
 
 
 def unusable_in(site: Described[Posterior]) -> list[int]:

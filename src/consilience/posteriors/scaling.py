@@ -13,7 +13,7 @@ raw data what the fused posterior says of them (docs/adr/0026).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -185,6 +185,11 @@ def affine_image(adapter: Adapter, posterior: Posterior, to_units: AffineMap) ->
             "only models of Gaussian data can be converted to other units than they were fitted in",
             "scale the data in the same way at all sites before, and describe the model alone",
         )
+    return _image(posterior, to_units, adapter.in_squared_units)
+
+
+def _image(posterior: Posterior, to_units: AffineMap, in_squared_units: Collection[str]) -> Posterior:
+    """Return the posterior of components of A z + b, with the arrays of some names in squared units of the data."""
     matrix, shift = to_units.matrix, to_units.shift
     family = posterior.family
     prior = posterior.prior
@@ -193,10 +198,39 @@ def affine_image(adapter: Adapter, posterior: Posterior, to_units: AffineMap) ->
         natural=family.affine_image(posterior.natural, matrix, shift),
         prior=None if prior is None else family.affine_image(prior[None], matrix, shift)[0],
         attached={
-            name: _squared_units(array, matrix) if name in adapter.in_squared_units else array
+            name: _squared_units(array, matrix) if name in in_squared_units else array
             for name, array in posterior.attached.items()
         },
     )
+
+
+def in_order_of(posterior: Posterior, names: Sequence[str], adapter: Adapter | None) -> Posterior | None:
+    """Return a posterior with its columns in the order of some names, those of its own in another order.
+
+    None where it has other names, or components that do not follow: those that are not of Gaussian data, and such as
+    have an attached array that is not known to follow its columns.
+    """
+    own = posterior.features.names
+    if own is None or sorted(own) != sorted(names) or len(set(own)) < len(own):
+        return None
+    if adapter is not None and not adapter.follows_units:
+        return None
+    place = {name: number for number, name in enumerate(own)}
+    index = [place[name] for name in names]
+    permutation = AffineMap(np.eye(len(own))[index], np.zeros(len(own)))
+    in_squared_units = () if adapter is None else adapter.in_squared_units
+    others = [array for name, array in posterior.attached.items() if name not in in_squared_units]
+    if any(len(own) in array.values.shape for array in others):
+        return None
+    try:
+        image = _image(posterior, permutation, in_squared_units)
+    except ConsilienceError:
+        return None
+    units = posterior.features.units
+    features = replace(
+        posterior.features, names=tuple(names), units=None if units is None else tuple(units[i] for i in index)
+    )
+    return replace(image, features=features)
 
 
 def _squared_units(attached: Attached, matrix: Array) -> Attached:

@@ -44,7 +44,8 @@ def summary_lines(fusion: PosteriorFusion) -> list[str]:
 
 def notes_of(details: PosteriorDetails) -> list[str]:
     """Return what should be known of single models: what was left out and why, who is far apart, who lacks words."""
-    lines = [f"{printable(record['name'])}: {record['why']}" for record in details.get("outliers", [])]
+    lines = [printable(line) for line in details.get("aligned_columns", [])]
+    lines += [f"{printable(record['name'])}: {record['why']}" for record in details.get("outliers", [])]
     lines += _not_averaged(details.get("robust"))
     if details.get("left_out"):
         lines.append(f"{_components(details['left_out'], 'with too few observations')} left out")

@@ -109,7 +109,8 @@ def align(models: Any, *, min_count: float = MIN_COUNT) -> AlignedHeads:
 
 def _sums_without_noise(models: Any, min_count: float) -> dict[str, Statistics]:
     """Return the sums of ridge or LDA heads by site."""
-    described, problems, _ = describe_inputs(name_inputs(models), min_count, {})
+    gathered = describe_inputs(name_inputs(models), min_count, {})
+    described, problems = gathered.described, gathered.problems
     if problems:
         raise InputError(problems)
     sites = {site.name: site.value for site in described}
