@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import consilience as cs
-from consilience.draws.csv_sites import chain_files
+from consilience.draws.sampler_files import chain_files
 
 COORDS = {"school": ["Choate", "Deerfield", "Andover"]}
 

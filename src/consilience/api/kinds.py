@@ -19,6 +19,7 @@ from consilience.estimators.kind import Estimators
 from consilience.files.document import DESCRIPTION, PARQUET, SHARD
 from consilience.files.remote import is_remote, list_files
 from consilience.files.safetensors_file import SafetensorsFile, as_file
+from consilience.files.tables import is_frame
 from consilience.networks.kind import Networks
 from consilience.posteriors.kind import Posteriors
 from consilience.posteriors.sharded.kind import ShardedPosteriors
@@ -141,8 +142,10 @@ def _kind_by_statements(inputs: Sequence[NamedInput], has_posteriors: bool, meth
     if any(one.is_plain_checkpoint for one in inputs):
         is_of_networks = not keywords.isdisjoint(NETWORKS.statements)
         return NETWORKS if is_of_networks or not has_posteriors else POSTERIORS
+    if "module" in keywords and inputs and all(isinstance(one.model, Mapping | list) for one in inputs):
+        return NETWORKS  # arrays by name or in order, as federated frameworks hold them
     # A dictionary of arrays could be anything, until a keyword states what draws alone have.
-    are_arrays = bool(inputs) and all(isinstance(one.model, Mapping) for one in inputs)
+    are_arrays = bool(inputs) and all(isinstance(one.model, Mapping) or is_frame(one.model) for one in inputs)
     return DRAWS if are_arrays and not keywords.isdisjoint(DRAWS.statements) else POSTERIORS
 
 

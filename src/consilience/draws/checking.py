@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from consilience.checks import Array
 from consilience.core.agreement import Doubt, twice
@@ -43,6 +44,9 @@ def value_problems(draws: Draws) -> list[Problem]:
             chain, draw = np.argwhere(~finite)[0][:2]
             text = f"is {values[~finite][0]} in draw {draw} of chain {chain}, expected finite numbers"
             problems.append(Problem(name, text, code="E-NUMBER"))
+            continue
+        if (discrete := _discrete_entries(values)).any():
+            problems.append(_discrete(name, discrete, [other for other in draws.variables if other != name]))
             continue
         constraint = draws.constraints[name]
         inside = constraint.is_inside(values)
@@ -90,6 +94,19 @@ def chain_problems(draws: Draws) -> list[Problem]:
         text = f"{verb}: R-hat is above {MAX_RHAT} for {figures}{more}"
         problems.append(Problem(subject, text, f"{remedy}; of a mixture, state `exchangeable=(...)`", "E-NUMBER"))
     return problems
+
+
+def _discrete_entries(values: Array) -> NDArray[np.bool_]:
+    """Return which entries (...) of a variable's draws (C, T, ...) are whole numbers in all of them, and vary."""
+    return np.all(values == np.round(values), axis=(0, 1)) & (np.ptp(values, axis=(0, 1)) > 0)
+
+
+def _discrete(name: str, discrete: NDArray[np.bool_], others: Sequence[str]) -> Problem:
+    """Return that a variable is discrete, and what to do: its draws have no density that could be multiplied."""
+    which = "is discrete" if discrete.all() else f"has {np.count_nonzero(discrete)} discrete entries"
+    remedy = "sum it out of the model, or leave it out" + (f": `only={list(others[:MAX_NAMED])!r}`" if others else "")
+    text = f"{which}: whole numbers in all draws, and methods multiply densities of real numbers"
+    return Problem(name, text, remedy, "E-NUMBER")
 
 
 def shared_chains(sites: Sequence[tuple[str, Draws]]) -> list[Doubt]:

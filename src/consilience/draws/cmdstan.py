@@ -14,12 +14,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from consilience.checks import Array
-from consilience.draws.containers import MAPPING, Contents
+from consilience.draws.containers import MAPPING, Contents, arrays_of_columns
 from consilience.errors import FileFormatError, InputError, Problem
 
 MAX_BYTES = 2**31
@@ -124,24 +123,11 @@ def _refuse_columns(path: Path, settings: Mapping[str, str], columns: tuple[str,
 
 def _variables(path: Path, columns: Sequence[str], table: Array) -> dict[str, Array]:
     """Return arrays by variable from columns such as ``M.2.1``, whose first index is the fastest."""
-    places: dict[str, list[tuple[tuple[int, ...], int]]] = {}
-    for place, column in enumerate(columns):
-        if column.endswith("__"):
-            continue
-        name, *indices = column.split(".")
-        try:
-            places.setdefault(name, []).append((tuple(int(index) - 1 for index in indices), place))
-        except ValueError as error:
-            text = f"has a column {column!r}, which is no variable of Stan with indices"
-            raise FileFormatError(path, text) from error
-    variables = {}
-    for name, entries in places.items():
-        shape = tuple(np.max([index for index, _ in entries], axis=0) + 1) if entries[0][0] else ()
-        if len({len(index) for index, _ in entries}) > 1 or int(np.prod(shape)) != len(entries):
-            raise FileFormatError(path, f"lacks columns of {name}: its indices do not fill an array")
-        values = np.empty((*table.shape[:2], *shape))
-        for index, place in entries:
-            entry: Any = (..., *index)
-            values[entry] = table[:, :, place]
-        variables[name] = values
-    return variables
+    named = {column: table[:, :, place] for place, column in enumerate(columns) if not column.endswith("__")}
+    for column in named:
+        if not all(part.isdecimal() for part in column.split(".")[1:]):
+            raise FileFormatError(path, f"has a column {column!r}, which is no variable of Stan with indices")
+    try:
+        return arrays_of_columns(named)
+    except InputError as error:
+        raise FileFormatError(path, error.problems[0].text) from error

@@ -5,6 +5,7 @@ ArviZ and xarray are known by duck typing, and imported only to give draws back 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import numpy as np
 from consilience.checks import Array
 from consilience.draws.diagnostics import MIN_CHAIN_LENGTH
 from consilience.errors import InputError, Problem, UnsupportedError
+from consilience.files.tables import NamedTable, as_named_table
 
 if TYPE_CHECKING:
     from consilience.draws.draws import Draws
@@ -23,6 +25,9 @@ CONTAINERS = (MAPPING, BARE_MAPPING, "InferenceData", "DataTree", "Dataset")
 """What draws come in and go back to; arrays of the second have draws first and no chains."""
 
 _LEADING = ("chain", "draw")
+
+MAX_NAMED = 5
+"""Columns that a message names at most. Chosen by hand."""
 _COORDINATE_KINDS = "iufbUM"
 """Kinds of NumPy types of coordinates that a file can have: numbers, texts, dates."""
 
@@ -63,6 +68,8 @@ def read_container(model: Any, has_chains: bool | None) -> Contents:
     if container is None:
         if isinstance(model, Mapping):
             return _read_mapping(model, has_chains)
+        if (table := as_named_table(model)) is not None:
+            return _read_mapping(_columns_of(table), True)
         text = "holds no posterior draws"
         remedy = "give InferenceData, a DataTree, a dictionary of arrays (chains, draws, ...), or CmdStan CSV files"
         raise UnsupportedError(f"an object of class {type(model).__name__}", text, remedy)
@@ -90,6 +97,57 @@ def read_container(model: Any, has_chains: bool | None) -> Contents:
     if sample_stats is not None and "diverging" in sample_stats:
         diverging = np.asarray(sample_stats["diverging"].values)
     return Contents(variables, container, dims, coords, diverging)
+
+
+_CHAIN_COLUMNS, _DRAW_COLUMNS = (".chain", "chain"), (".draw", ".iteration", "draw", "iteration")
+"""Columns by which tables of the R package posterior, and of pandas, number chains and draws."""
+
+_ENTRY = re.compile(r"(?P<name>.+?)[.\[](?P<indices>\d+(?:[.,]\s*\d+)*)\]?$")
+"""A column of one entry of an array: ``beta[2,1]`` of R, ``beta.2.1`` of Stan, both counted from 1."""
+
+
+def _columns_of(table: NamedTable) -> dict[str, Array]:
+    """Return the columns of a table of draws, a row for each, as arrays (C, T, ...) by variable."""
+    columns = {name: np.asarray(table.take(number)) for number, name in enumerate(table.header)}
+    if odd := [name for name, values in columns.items() if values.dtype.kind not in "biuf"]:
+        text = f"has the columns {', '.join(odd[:MAX_NAMED])}, which are no numbers, expected a column a parameter"
+        raise InputError("", text, code="E-TYPE")
+    chain = next((columns.pop(name) for name in _CHAIN_COLUMNS if name in columns), None)
+    for name in _DRAW_COLUMNS:
+        columns.pop(name, None)
+    order, n_chains = np.arange(len(next(iter(columns.values()), ()))), 1
+    if chain is not None:
+        order, (_, lengths) = np.argsort(chain, kind="stable"), np.unique(chain, return_counts=True)
+        if len(set(lengths.tolist())) > 1:
+            raise InputError("", f"has chains of {lengths.tolist()} draws, expected as many in each", code="E-SHAPE")
+        n_chains = len(lengths)
+    return arrays_of_columns(
+        {name: values[order].reshape(n_chains, -1) for name, values in columns.items() if not name.endswith("__")}
+    )
+
+
+def arrays_of_columns(columns: Mapping[str, Array]) -> dict[str, Array]:
+    """Return arrays (C, T, ...) by variable of columns (C, T), one for each entry of a variable, in any order.
+
+    Raises InputError for a variable whose columns do not fill an array.
+    """
+    entries: dict[str, dict[tuple[int, ...], Array]] = {}
+    for column, values in columns.items():
+        found = _ENTRY.match(column)
+        name = column if found is None else found["name"]
+        index = () if found is None else tuple(int(part) - 1 for part in re.split(r"[.,]\s*", found["indices"]))
+        entries.setdefault(name, {})[index] = values
+    arrays = {}
+    for name, parts in entries.items():
+        indices = list(parts)
+        shape = tuple(np.max(indices, axis=0) + 1) if indices[0] else ()
+        if len({len(index) for index in indices}) > 1 or int(np.prod(shape)) != len(indices):
+            raise InputError("", f"lacks columns of {name}: its indices do not fill an array", code="E-SHAPE")
+        arrays[name] = np.empty((*parts[indices[0]].shape, *shape))
+        for index, values in parts.items():
+            where: Any = (..., *index)
+            arrays[name][where] = values
+    return arrays
 
 
 def _coordinates(posterior: Any, problems: list[Problem]) -> dict[str, np.ndarray]:
@@ -128,7 +186,7 @@ def _numbers(name: str, values: Any, problems: list[Problem]) -> Array | None:
     return np.asarray(values, dtype=np.float64)
 
 
-def _read_mapping(model: Mapping[Hashable, Any], has_chains: bool | None) -> Contents:
+def _read_mapping(model: Mapping[Any, Any], has_chains: bool | None) -> Contents:
     """Return a dictionary of arrays (C, T, ...) or (n, ...).
 
     Which of the two is stated by `has_chains`. Else arrays have chains where all agree in two axes, the first of which

@@ -39,7 +39,7 @@ class PosteriorDraws(Kind):
     no_file = ("every method for draws writes a file", "")
     packages = frozenset(("arviz", "xarray", "consilience.draws"))
     statements = STATEMENTS
-    expands = (".csv",)
+    expands = (".csv", ".nc", ".nc4")
 
     @property
     def methods(self) -> tuple[type[Any], ...]:
@@ -49,10 +49,10 @@ class PosteriorDraws(Kind):
         return DRAWS_METHODS
 
     def expand(self, models: Any) -> Any:
-        """Return CSV files of CmdStan, and patterns of such, as the draws of sites."""
-        from consilience.draws.csv_sites import expand_csv
+        """Return files of CmdStan and ArviZ, and patterns of such, as the draws of sites."""
+        from consilience.draws.sampler_files import expand_sampler_files
 
-        return expand_csv(models)
+        return expand_sampler_files(models)
 
     def are_models(self, models: Sequence[object]) -> list[bool]:
         """Return which models are draws, containers of ArviZ or xarray, or fusions of such."""

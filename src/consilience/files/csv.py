@@ -1,4 +1,4 @@
-"""CSV files of numbers, with or without a header of column names."""
+"""CSV and TSV files of numbers, with or without a header of column names."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import numpy as np
 from consilience.catalogue import unreadable
 from consilience.checks import Array
 from consilience.errors import FileFormatError, InputError
+
+TAB_SEPARATED = (".tsv", ".tab")
+"""Ends of the names of files whose cells are separated by tabs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +63,7 @@ def _read_rows(path: Path) -> tuple[list[list[str]], list[int]]:
     """Return the cells of a file by row, and the line in which each ends; empty lines do not count."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.reader(stream)
+            reader = csv.reader(stream, delimiter="\t" if path.suffix.lower() in TAB_SEPARATED else ",")
             numbered = [(row, reader.line_num) for row in reader if row]
     except UnicodeDecodeError as error:
         raise FileFormatError(path, "is not text in UTF-8", "save it as CSV in UTF-8") from error

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from consilience.errors import FileFormatError, UnsupportedError
-from consilience.files.csv import read_csv
+from consilience.files.csv import TAB_SEPARATED, read_csv
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +24,11 @@ class NamedTable:
     take: Callable[[int], Any]  # returns the column of a number as an array (n,)
     # The categories of the columns that are categorical, in their order
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    lines: Sequence[int] | None = None  # the line of its file that each row ends on; None where it has no lines
+
+    def called_row(self, row: int) -> str:
+        """Return what messages call a row."""
+        return f"row {row}, counted from 0" if self.lines is None else f"line {self.lines[row]}"
 
     def columns(self, numbers: Sequence[int]) -> Any:
         """Return the columns of these numbers as an array (n, len(numbers)), of objects where types differ.
@@ -47,6 +52,11 @@ class NamedTable:
         header = tuple(self.header[place] for place in places)
         categories = {name: values for name, values in self.categories.items() if name in header}
         return NamedTable(header, lambda place: self.take(places[place]), categories)
+
+
+def is_frame(data: object) -> bool:
+    """Return whether an object is a table in memory with named columns."""
+    return data is not None and not isinstance(data, str | Path) and as_named_table(data) is not None
 
 
 def as_named_table(data: Any) -> NamedTable | None:
@@ -89,14 +99,14 @@ def _categories(data: Any, has_some: Callable[[Any], bool]) -> dict[str, tuple[s
 
 
 def read_named_table(path: Path) -> NamedTable | None:
-    """Return the table in a .csv or .parquet file; None for a .csv without a header, and for other files.
+    """Return the table in a .csv, .tsv or .parquet file; None for a .csv without a header, and for other files.
 
     Cells of a CSV file are numbers where all of their column are, and else texts.
     """
     suffix = path.suffix.lower()
     if suffix == ".parquet":
         return read_parquet(path)
-    if suffix != ".csv":
+    if suffix not in (".csv", *TAB_SEPARATED):
         return None
     cells = read_csv(path)
     if cells.header is None:
@@ -109,7 +119,7 @@ def read_named_table(path: Path) -> NamedTable | None:
         except ValueError:
             return column
 
-    return NamedTable(cells.header, take)
+    return NamedTable(cells.header, take, lines=cells.lines)
 
 
 def read_parquet(path: Path) -> NamedTable:

@@ -112,6 +112,34 @@ def _sum_of_bits(values: AnyArray) -> int:
     return int(data.view(kind).sum(dtype=np.uint64))
 
 
+def is_arrays(model: object) -> bool:
+    """Return whether an object is a state dict in NumPy: arrays by name, or in its order, as Flower has them."""
+    values = list(model.values() if isinstance(model, Mapping) else model) if isinstance(model, Mapping | list) else []
+    return bool(values) and all(isinstance(one, np.ndarray | np.generic) for one in values)
+
+
+def state_dict_of_arrays(model: Any, template: nn.Module | None) -> Any:
+    """Return NumPy arrays as the state dict of a module; any other object as it is.
+
+    Raises InputError for a list that has not as many arrays as the module, or of other shapes.
+    """
+    if template is None or not is_arrays(model):
+        return model
+    import torch  # here, since networks in files need none
+
+    own = template.state_dict()
+    if isinstance(model, list):
+        if len(model) != len(own):
+            text = f"is a list of {len(model)} arrays, and the module's state_dict() has {len(own)}"
+            raise InputError("", text, "give arrays by name, or all in the order of state_dict()", "E-SHAPE")
+        model = dict(zip(own, model, strict=True))
+        for name, values in model.items():
+            if values.shape != tuple(own[name].shape):
+                text = f"has the shape {values.shape}, expected {tuple(own[name].shape)}: arrays go by their order"
+                raise InputError(name, text, "give arrays by name", "E-SHAPE")
+    return {str(name): torch.from_numpy(np.array(values)) for name, values in model.items()}
+
+
 def content_digest(arrays: Mapping[str, AnyArray]) -> str:
     """Return a digest of arrays that copies have, and copies whose units stand in another order."""
     digest = hashlib.sha256()
@@ -170,8 +198,9 @@ class NetworkReading(Reading[DescribedNetwork]):
 
     def convert(self, one: NamedInput) -> tuple[DescribedNetwork, Record]:
         """Return a module, Network or state dict as a network."""
-        if is_module(one.model) or isinstance(one.model, Network) or is_state_dict(one.model):
-            described = describe_object(one.model, one.name, one.label, self.template, self.example)
+        model = state_dict_of_arrays(one.model, self.template)
+        if is_module(model) or isinstance(model, Network) or is_state_dict(model):
+            described = describe_object(model, one.name, one.label, self.template, self.example)
             return replace(described, content_digest=content_digest(described.sent_arrays)), None
         text = f"a {type(one.model).__name__} is no network; expected a module, Network or path"
         known = training_state_problem(one.model)

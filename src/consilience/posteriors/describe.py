@@ -162,7 +162,11 @@ def unsupported_model(model: Any) -> Problem:
     if hasattr(model, "__array__") or hasattr(model, "__dataframe__") or sparse.issparse(model):
         text = f"is data ({name}), expected a model that was fitted to them"
         return Problem(
-            "", text, "fit a model at the site, and describe it: `consilience.describe(model, data)`", "E-DATA"
+            "",
+            text,
+            "fit a model at the site, and describe it: `consilience.describe(model, data)`; a table of posterior draws,"
+            " a column a parameter, is `consilience.Draws(table, prior=1 / number of sites)`",
+            "E-DATA",
         )
     return Problem(
         "",

@@ -30,7 +30,8 @@ _PRIOR_ROUNDING = 1e-9
 """Relative difference between words up to which a prior is the same for all: a prior that is the mean of several has
 the rounding of each word. Chosen by hand, far above the rounding of float64."""
 
-_REMEDY = "give `features=cs.Features(names=vocabulary)`"
+_UNNAMED = ", and as many columns are not the same words"
+_REMEDY = "name them: `cs.describe(model, features=words)`, of gensim also `id2word=` when it is trained"
 
 
 @dataclass(frozen=True)
@@ -71,18 +72,14 @@ def align_vocabularies(
     problems = [
         Problem(name, "has no words", code="E-NEEDED") for name, posterior in models if posterior.family.size == 0
     ]
-    if problems or _agree(unaligned):
-        return unaligned, None, problems
-    problems = [
+    problems = problems or [
         Problem(
-            name,
-            f"does not say which words its {posterior.family.size} columns are, and the vocabularies differ; {_REMEDY}",
-            code="E-MISMATCH",
+            name, f"does not say which words its {posterior.family.size} columns are{_UNNAMED}", _REMEDY, "E-NEEDED"
         )
         for name, posterior in models
         if posterior.features.names is None
     ]
-    if problems:
+    if problems or _agree(unaligned):
         return unaligned, None, problems
     aligned, alignment, problems = _over_union(models)
     return (unaligned, None, problems) if problems else (aligned, alignment, [])

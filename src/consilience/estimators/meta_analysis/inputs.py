@@ -13,10 +13,16 @@ from consilience.errors import InputError, Problem
 from consilience.estimators.laplace_product import site_estimate
 from consilience.estimators.meta_analysis.between_sites import SiteEstimates
 from consilience.estimators.statistics import Statistics
-from consilience.files.csv import read_csv
+from consilience.files.tables import NamedTable, as_named_table, read_named_table
 
-SPREADS = ("se", "standard_error", "variance")
-"""Columns of a table that say how sure an estimate is, of which it has one."""
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "site": ("site", "study", "slab", "trial", "centre", "center", "hospital"),
+    "coefficient": ("coefficient", "term", "variable", "parameter"),
+    "estimate": ("estimate", "yi", "effect", "te", "coef", "beta"),
+    "standard error": ("se", "sei", "standard_error", "std_err", "std.error", "sete"),
+    "variance": ("variance", "vi", "var"),
+}
+"""Names of the columns of a table of estimates: ours, those of metafor (yi, vi, sei, slab), meta (TE, seTE), broom."""
 
 _ASYMMETRY = 1e-8
 """Asymmetry of a covariance, as a part of its largest entry, that rounding of a printed table may leave."""
@@ -29,7 +35,12 @@ def read_estimates(
     by_site: dict[str, Site] = {}
     problems: list[Problem] = []
     if isinstance(estimates, str | Path):
-        by_site = _read_table(Path(estimates))
+        table = read_named_table(Path(estimates))
+        if table is None:
+            raise InputError(estimates, "is no table with named columns", "give .csv, .tsv or .parquet", "E-FILE")
+        by_site = _read_table(table, estimates)
+    elif (frame := as_named_table(estimates)) is not None:
+        by_site = _read_table(frame, "estimates")
     elif isinstance(estimates, Mapping):
         for site, value in estimates.items():
             try:
@@ -38,7 +49,7 @@ def read_estimates(
                 problems += [problem.about(site) for problem in error.problems]
     else:
         text = (
-            f"expected a mapping from sites to (estimate, covariance), or the path of a CSV table, found"
+            f"expected a mapping from sites to (estimate, covariance), or a table or its path, found"
             f" {type(estimates).__name__}"
         )
         raise InputError("estimates", text, code="E-TYPE")
@@ -134,35 +145,70 @@ def _checked(labels: list[Any] | None, mean: Array, matrix: Array) -> Site:
     if np.abs(matrix - matrix.T).max() > _ASYMMETRY * np.abs(matrix).max():
         raise InputError("covariance", "is not symmetric", code="E-NUMBER")
     matrix = (matrix + matrix.T) / 2.0
-    deviations = np.sqrt(np.maximum(np.diag(matrix), 0.0))  # in units of which one rounding holds for all
-    correlation = matrix / np.outer(deviations, deviations) if np.all(deviations > 0) else None
-    if correlation is None or np.linalg.eigvalsh(correlation)[0] < p * np.finfo(np.float64).eps:
+    if not np.all(np.diag(matrix) > 0.0):
+        place = int(np.flatnonzero(~(np.diag(matrix) > 0.0))[0])
+        which = "variance" if p == 1 else f"variance of {place if labels is None else labels[place]}"
+        text = f"the {which} is {matrix[place, place]:g}, expected above 0"
+        raise InputError("", text, "leave it out, or give what it is known to", "E-NUMBER")
+    deviations = np.sqrt(np.diag(matrix))  # in units of which one rounding holds for all
+    correlation = matrix / np.outer(deviations, deviations)
+    if np.linalg.eigvalsh(correlation)[0] < p * np.finfo(np.float64).eps:
         text = "is not positive definite"
         raise InputError("covariance", text, "leave out coefficients that others determine", "E-NUMBER")
     return [None] * p if labels is None else labels, mean, matrix
 
 
-def _read_table(path: Path) -> dict[str, Site]:
-    """Return the estimates of a table with columns ``site``, ``estimate``, one of `SPREADS`, and ``coefficient``."""
-    table = read_csv(path, ("site", "estimate", "coefficient", *SPREADS))
-    header = [name.lower() for name in table.header or ()]
-    spreads = [name for name in SPREADS if name in header]
-    if {"site", "estimate"} - set(header) or len(spreads) != 1:
-        text = (
-            f"has columns {', '.join(header[:8]) or 'without names'}, expected site, estimate, one of"
-            f" {', '.join(SPREADS)}, and coefficient where there are several"
-        )
-        raise InputError(path, text, code="E-SHAPE")
-    numbers = table.numbers([header.index("estimate"), header.index(spreads[0])])
-    variances = numbers[:, 1] if spreads[0] == "variance" else numbers[:, 1] ** 2
+def _read_table(table: NamedTable, called: object) -> dict[str, Site]:
+    """Return the estimates of a table: a row for each coefficient of a site, or for each site.
+
+    Columns are known by the names of `COLUMNS`, in any case; without one of sites, rows are "row 0", "row 1", ...
+    """
+    header = [name.strip().lower() for name in table.header]
+    place = {
+        what: next((header.index(name) for name in names if name in header), None) for what, names in COLUMNS.items()
+    }
+    spreads = [what for what in ("standard error", "variance") if place[what] is not None]
+    if place["estimate"] is None or not spreads:
+        known = "; ".join(f"{what} ({', '.join(names)})" for what, names in COLUMNS.items())
+        text = f"has columns {', '.join(table.header[:8]) or 'without names'}, expected some of: {known}"
+        raise InputError(called, text, code="E-SHAPE")
+    n = len(np.asarray(table.take(place["estimate"])))
+    sites = _texts(table, place["site"]) or [f"row {row}" for row in range(n)]
+    coefficients = _texts(table, place["coefficient"]) or ["effect"] * n
+    means = _numbers(table, place["estimate"], called)
+    spread = _numbers(table, place[spreads[0]], called)
     rows: dict[str, dict[str, tuple[float, float]]] = {}
-    for cells, line, mean, variance in zip(table.rows, table.lines, numbers[:, 0], variances, strict=True):
-        site = cells[header.index("site")].strip()
-        name = cells[header.index("coefficient")].strip() if "coefficient" in header else "effect"
+    for row, (site, name) in enumerate(zip(sites, coefficients, strict=True)):
         if name in rows.setdefault(site, {}):
-            raise InputError(path, f"line {line}: has {name} of {site} a second time", code="E-TWICE")
-        if not variance > 0:
-            raise InputError(path, f"line {line}: expected a positive {spreads[0]}", code="E-NUMBER")
-        rows[site][name] = (float(mean), float(variance))
+            raise InputError(called, f"{table.called_row(row)}: has {name} of {site} a second time", code="E-TWICE")
+        if not spread[row] > 0:
+            text = f"{table.called_row(row)}: the {spreads[0]} of {site} is {spread[row]:g}, expected above 0"
+            raise InputError(called, text, "leave the site out, or give what it is known to", "E-NUMBER")
+        rows[site][name] = (float(means[row]), float(spread[row] if spreads[0] == "variance" else spread[row] ** 2))
     columns = {site: np.array(list(of_site.values())).T for site, of_site in rows.items()}  # (2, p)
     return {site: (list(rows[site]), mean, np.diag(variance)) for site, (mean, variance) in columns.items()}
+
+
+def _texts(table: NamedTable, place: int | None) -> list[str]:
+    """Return the cells of a column as texts; none without such a column."""
+    return [] if place is None else [str(cell).strip() for cell in np.asarray(table.take(place)).tolist()]
+
+
+def _numbers(table: NamedTable, place: int | None, called: object) -> Array:
+    """Return a column as numbers (n,), or raise for a cell that is none."""
+    assert place is not None  # noqa: S101  (narrows the type; callers have asked)
+    cells = np.asarray(table.take(place)).tolist()
+    numbers = np.array([_number(cell) for cell in cells])
+    if not np.isfinite(numbers).all():
+        row = int(np.flatnonzero(~np.isfinite(numbers))[0])
+        text = f"{table.called_row(row)}, column {table.header[place]}: expected a finite number"
+        raise InputError(called, f"{text}, found {cells[row]!r:.60}", code="E-NUMBER")
+    return numbers
+
+
+def _number(cell: object) -> float:
+    """Return a cell as a number; NaN for one that is none."""
+    try:
+        return float(str(cell))
+    except ValueError:
+        return float("nan")

@@ -1,4 +1,4 @@
-"""CSV files of CmdStan among models: which files are the chains of one site."""
+"""Files of samplers among models: CSV of CmdStan, whose files may be chains of one site, and netCDF of ArviZ."""
 
 from __future__ import annotations
 
@@ -7,28 +7,58 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from consilience.errors import InputError
+from consilience.errors import FileFormatError, InputError
 from consilience.files.remote import is_remote, list_files
 
 _CHAIN_NUMBER = re.compile(r"[_-]\d+$")
 
+_NETCDF = (".nc", ".nc4")
 
-def expand_csv(models: Any) -> Any:
-    """Return CSV files of CmdStan, and patterns of such, as the draws of sites; other models as they are."""
-    if isinstance(models, str | Path) and str(models).endswith(".csv"):
+
+def expand_sampler_files(models: Any) -> Any:
+    """Return files of CmdStan and ArviZ, and patterns of such, as the draws of sites; other models as they are."""
+    if isinstance(models, str | Path) and (str(models).endswith(".csv") or _is_netcdf(models)):
         try:
-            models = [file.path for file in list_files(models, (".csv",)) if not is_remote(file.path)]
+            listed = list_files(models, (".csv", *_NETCDF))
         except InputError:  # whoever opens them says it
             return models
+        models = [file.path for file in listed if not is_remote(file.path)]
     among = models.values() if isinstance(models, Mapping) else models
-    if not isinstance(models, Mapping | Sequence) or isinstance(models, str) or not any(map(_is_csv, among)):
+    is_several = isinstance(models, Mapping | Sequence) and not isinstance(models, str)
+    if not is_several or not any(_is_csv(model) or _is_netcdf(model) for model in among):
         return models
     sites = _read_csv_sites(models)
     from consilience.draws.draws import Draws  # here, since models of other kinds need none
 
+    def read(model: Any) -> Any:
+        if isinstance(model, list):
+            return Draws(model)
+        return read_netcdf(Path(model)) if _is_netcdf(model) else model
+
     if isinstance(sites, Mapping):
-        return {name: Draws(model) if isinstance(model, list) else model for name, model in sites.items()}
-    return [Draws(model) if isinstance(model, list) else model for model in sites]
+        return {name: read(model) for name, model in sites.items()}
+    return [read(model) for model in sites]
+
+
+def _is_netcdf(model: object) -> bool:
+    return isinstance(model, str | Path) and str(model).endswith(_NETCDF)
+
+
+def read_netcdf(path: Path) -> Any:
+    """Return the InferenceData or DataTree in a netCDF file; without ArviZ the path, whose reader says what it is.
+
+    Raises FileFormatError for a file that is none.
+    """
+    try:
+        import arviz
+    except ImportError:
+        return path
+    if not path.is_file():
+        return path  # whoever opens it says it
+    try:
+        return arviz.from_netcdf(path)  # type: ignore[no-untyped-call]
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise FileFormatError(path, f"is no netCDF file that arviz.from_netcdf reads ({error})") from error
 
 
 def chain_files(paths: Sequence[Path]) -> dict[str, list[Path]]:
