@@ -12,6 +12,7 @@ from consilience.bayesian.choice.workshop import BayesianWorkshop
 from consilience.networks.choice.sites import Sites
 from consilience.networks.fuse_aligned import NetworkArguments
 from tests.bayesian.nets import digits, layers_of, network, random_layers, symmetry_of
+from tests.copies import COPIES
 
 X, Y = digits()
 X = X.astype(np.float32)
@@ -95,6 +96,7 @@ def test_without_descriptions_it_is_kl_fusion_to_the_last_bit(widths):
     assert plain.details["chosen"] == "kl"
 
 
+@COPIES
 def test_equal_networks_come_back(described):
     fusion = cs.fuse([described["lund"], described["lund"]], **FAST)
     assert fusion.details["chosen"].startswith("site:")

@@ -11,6 +11,7 @@ import pytest
 import consilience as cs
 from tests.bayesian.methods_zoo import NAMES, SPECIMENS
 from tests.bayesian.nets import example, network, random_layers, symmetry_of
+from tests.copies import COPIES
 from tests.tolerances import DESCENT, ROUNDING
 
 every_method = pytest.mark.parametrize("name", NAMES)
@@ -85,6 +86,7 @@ def test_the_networks_are_left_as_they_are(name):
     assert after == before
 
 
+@COPIES
 @every_method
 def test_identical_posteriors_fuse_into_their_means(name):
     """Variances are a method's own: several copies may count as more evidence than one."""

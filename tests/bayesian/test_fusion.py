@@ -22,6 +22,7 @@ from tests.bayesian.nets import (
     shuffled,
     symmetry_of,
 )
+from tests.copies import COPIES
 from tests.tolerances import DESCENT, ROUNDING
 
 pytestmark = pytest.mark.covering(2)
@@ -70,6 +71,7 @@ def same_up_to_order(found, expected, rtol=1e-9):
 # -- KL-fusion.
 
 
+@COPIES
 @pytest.mark.parametrize("widths", WIDTHS)
 @pytest.mark.parametrize("outgoing", ["sum", "share"])
 def test_fusing_copies_returns_the_posterior(widths, outgoing):
@@ -81,6 +83,7 @@ def test_fusing_copies_returns_the_posterior(widths, outgoing):
         assert np.all(group.members == 4)
 
 
+@COPIES
 def test_the_predictive_of_fused_copies_is_that_of_each():
     layers, models = copies((3, 5, 2), 3)
     fusion = fused(models, regularization=0.3)
@@ -159,6 +162,7 @@ def test_only_the_ratio_of_site_weights_counts(method):
     assert_layers(layers_of(equal.model), layers_of(none.model))
 
 
+@COPIES
 def test_a_site_of_overwhelming_weight_gives_its_shared_units():
     models = [copies((3, 4, 2), 1)[0], *random_sites((3, 4, 2), 1)]
     fusion = fused(models, regularization=50.0, weights=(1e9, 1))
@@ -264,6 +268,7 @@ def test_a_class_that_one_of_three_sites_saw_survives(lone):
 # -- Alignment.
 
 
+@COPIES
 @pytest.mark.parametrize("metric", METRICS)
 def test_equal_posteriors_stay_in_their_order(metric):
     (layers,) = random_sites((3, 5, 4, 2), 1)
@@ -274,6 +279,7 @@ def test_equal_posteriors_stay_in_their_order(metric):
     assert_layers(layers_of(fusion.model), layers)
 
 
+@COPIES
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("widths", WIDTHS)
 def test_a_permuted_copy_comes_to_distance_zero(widths, metric):
@@ -347,6 +353,7 @@ def test_an_alignment_has_converged_unless_its_passes_end_before(metric):
     assert one_pass is (cs.results.Status.MAX_ITERATIONS if is_joint else cs.results.Status.CONVERGED)
 
 
+@COPIES
 def test_several_copies_align_with_one_another():
     layers, models = copies((3, 5, 4, 2), 4)
     fusion = fused(models, "w2", restarts=10)

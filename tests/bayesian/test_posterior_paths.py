@@ -16,6 +16,7 @@ from consilience.bayesian.gaussian_arrays import divergences
 from consilience.bayesian.predictive_barrier import GAUSSIAN_PATHS, PredictiveBarrier, geodesic, natural_interpolation
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.networks.landscape.evaluation import Classification
+from tests.copies import COPIES
 from tests.tolerances import ROUNDING, SINGLE_PRECISION, STANDARD_ERRORS
 
 pytestmark = pytest.mark.covering(2)
@@ -207,6 +208,7 @@ def test_a_mixture_predicts_the_average_of_what_its_parts_predict() -> None:
         assert curve.values["error"][place] == pytest.approx(100.0 * (p.argmax(axis=1) != y).mean(), abs=ROUNDING)
 
 
+@COPIES
 @pytest.mark.parametrize("path", GAUSSIAN_PATHS)
 def test_a_permuted_copy_has_a_barrier_that_alignment_removes(path: str) -> None:
     sure = posterior(0, variance=1e-3)
@@ -278,6 +280,7 @@ def mirrored() -> list[cs.BayesianNetwork]:
     ]
 
 
+@COPIES
 @pytest.mark.parametrize(
     ("metric", "order"),
     [("means", [0, 1]), ("w2", [1, 0]), ("kl", [1, 0]), ("kl_reverse", [1, 0]), ("hellinger", [1, 0])],

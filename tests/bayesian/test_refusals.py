@@ -8,6 +8,7 @@ from torch import nn
 import consilience as cs
 from consilience.errors import InputError, OptionError, UnsupportedError
 from tests.bayesian.nets import Centred, Twice
+from tests.copies import COPIES
 
 EXAMPLE = torch.zeros(2, 6)
 
@@ -50,6 +51,7 @@ def test_units_that_a_normalisation_makes_too_are_not_pruned():
     assert fitted.posterior.means["0.weight"].shape[0] == 6
 
 
+@COPIES
 def test_a_copy_in_another_order_is_found_beside_parameters_that_are_nearly_points():
     net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
     one = bayesian(net)

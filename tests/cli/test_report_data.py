@@ -11,6 +11,7 @@ import consilience as cs
 from consilience.posteriors.sparse_gp.kernels import RBF
 from consilience.posteriors.sparse_gp.model import SparseGP
 from tests.cli.bad_files import content, site
+from tests.copies import COPIES
 from tests.posteriors.hmmlearn_sites import MEANS, by_hand
 
 PAGE = "report.html"
@@ -76,6 +77,7 @@ def test_a_truth_is_not_needed_nor_are_names(folder, command, rows):
     assert "True label" not in text
 
 
+@COPIES
 def test_without_names_all_columns_but_the_truth_are_data(folder, command, rows):
     values, truth = rows["monday"]
     cs.fuse([by_hand(STAY), by_hand(STAY)], n_observations="equal", n_components=2).save(FUSED)

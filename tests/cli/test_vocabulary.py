@@ -10,6 +10,7 @@ from numpy.testing import assert_array_equal
 import consilience as cs
 from consilience.cli.commands import cli
 from consilience.posteriors.vocabulary import expand_vocabulary
+from tests.copies import COPIES
 from tests.posteriors.test_vocabulary import GENSIM, PRIOR, SKLEARN, WORDS, shuffled, site, some
 
 # -- Files, the command and the report
@@ -135,6 +136,7 @@ def test_units_of_words_are_refused():
     assert problem.startswith("model 1: states units or scaling of its columns, which word counts do not have")
 
 
+@COPIES
 def test_an_empty_vocabulary_is_refused():
     nothing = {"natural": np.zeros((3, 0)), "prior": np.zeros(0), "features": cs.Features(names=())}
     empty = replace(site(1), family=cs.families.Dirichlet(0), **nothing)

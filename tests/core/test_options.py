@@ -12,6 +12,7 @@ import torch
 import consilience as cs
 from consilience.core.methods import MethodTable, Options
 from consilience.networks.methods.baselines import NetworkAverage
+from tests.copies import COPIES
 
 METHODS = (
     cs.methods.KLFusion,
@@ -103,6 +104,7 @@ def test_a_class_of_a_users_own_is_never_taken_for_one_of_ours():
         cs.fuse(networks, method=Mine(), example=torch.zeros(1, 2))
 
 
+@COPIES
 @pytest.mark.parametrize("method", [cs.methods.BayesianAuto(), cs.methods.DrawsAuto()])
 def test_the_default_of_another_kind_is_that_of_this_one(method):
     networks = [torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2)) for _ in range(2)]

@@ -14,6 +14,7 @@ import consilience as cs
 from consilience.drawing.display import Tabular
 from consilience.drawing.plots import Plotted
 from consilience.errors import OptionError, UnsupportedError
+from tests.copies import COPIES
 from tests.core.values_zoo import ALL_VALUES, posterior_fusion
 
 mpl.use("agg")
@@ -82,6 +83,7 @@ def test_components_of_any_dimension_are_drawn(dim):
     assert len(ax.lines) + len(ax.patches) >= 2
 
 
+@COPIES
 def test_components_without_a_place_say_so_and_the_default_is_another_chart():
     family = cs.families.Gamma()
     sites = [cs.Posterior(family, family.to_natural(shape=[2.0, 9.0], rate=[1.0, 1.0])) for _ in range(2)]

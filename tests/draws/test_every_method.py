@@ -6,6 +6,7 @@ from scipy.special import digamma
 
 import consilience as cs
 from consilience.draws.subposteriors import MIN_SHIFT, Subposteriors
+from tests.copies import COPIES
 from tests.draws.methods_zoo import NAMES, SPECIMENS
 from tests.draws.sites import flat, gaussian_sites, poisson_rate_sites
 from tests.tolerances import ROUNDING
@@ -88,6 +89,7 @@ def test_product_and_consensus_are_exact_to_the_moments_of_the_sites():
     np.testing.assert_allclose(consensus.mean(axis=0), mean, rtol=0, atol=ROUNDING * 10)
 
 
+@COPIES
 def test_copies_of_one_file_with_likelihood_to_their_number_give_the_file_back_under_wasp():
     rng = np.random.default_rng(0)
     for dim in (1, 3):

@@ -13,6 +13,7 @@ from consilience.posteriors.report.gaussian_processes import process_of
 from consilience.posteriors.sparse_gp.kernels import RBF
 from consilience.posteriors.sparse_gp.model import SparseGP
 from consilience.posteriors.topics.gaussian_topics import GaussianTopics
+from tests.copies import COPIES
 from tests.end_to_end.pages import mixtures, readable, report, safe
 from tests.posteriors.hmmlearn_sites import fitted
 from tests.posteriors.test_vocabulary import GENSIM, SKLEARN, WORDS
@@ -163,6 +164,7 @@ def test_the_law_of_spahm_is_told_in_plain_words(path):
     assert "within variance" not in page.words  # it is not told twice
 
 
+@COPIES
 @pytest.mark.parametrize("method", [kind.name for kind in METHODS])
 def test_every_method_has_a_report_of_every_kind_that_it_fuses(method, path):
     states, curve = fitted("VariationalGaussianHMM", "diag", 0, (0, 1)), processes()[0]

@@ -11,11 +11,13 @@ import pytest
 
 import consilience as cs
 from consilience.drawing import html as html_module
+from tests.copies import COPIES
 from tests.end_to_end.pages import enriched, report, safe
 
 STYLE = Path(html_module.__file__).parent / "styles" / "report.css"
 
 
+@COPIES
 def test_hostile_names_stay_names(path):
     family = cs.families.Dirichlet(3)
     names = ["<script>alert(1)</script>", "\u202e\ud800", '"><img src=x onerror=alert(1)>']

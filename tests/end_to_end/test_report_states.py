@@ -13,6 +13,7 @@ import consilience as cs
 from consilience.posteriors.hidden_markov.learner import StickyHDPHMM
 from consilience.posteriors.report.hidden_markov import chain_of, runs
 from consilience.posteriors.report.illustration import illustrate
+from tests.copies import COPIES
 from tests.end_to_end.pages import mixtures, readable, report, safe
 from tests.posteriors.hmmlearn_sites import MEANS, TRANSITIONS, by_hand, chain
 from tests.tolerances import ROUNDING
@@ -147,6 +148,7 @@ def test_a_long_sequence_is_drawn_in_as_many_places_as_can_be_seen():
     assert np.repeat([run[2] for run in runs(few)], [run[1] - run[0] for run in runs(few)]).tolist() == few.tolist()
 
 
+@COPIES
 def test_many_sequences_and_many_states_are_summed_up(path):
     one = StickyHDPHMM(n_states=2, n_init=1).fit(np.random.default_rng(0).normal(size=(40, 1))).posterior
     count, kappa = 50, np.full(50, 20.0)
@@ -179,6 +181,7 @@ def test_a_sticky_hdp_hmm_is_shown_too(recorded, path):
     assert {"chain", "time"} <= set(page.sections)
 
 
+@COPIES
 def test_states_that_emit_symbols_and_a_state_that_is_never_left(path):
     model = CategoricalHMM(2, n_features=3)
     model.startprob_, model.transmat_ = np.full(2, 0.5), np.array([[0.9, 0.1], [0.0, 1.0]])
@@ -195,6 +198,7 @@ def test_states_that_emit_symbols_and_a_state_that_is_never_left(path):
         fusion.report(path, data=np.array([[0], [5]]))
 
 
+@COPIES
 def test_transitions_without_a_library_are_shown_but_decode_nothing(path):
     family = cs.families.Gaussian(1)
     natural = family.to_natural(mean=[[0.0], [5.0]], covariance=np.ones((2, 1, 1)))
@@ -243,6 +247,7 @@ def test_data_that_do_not_fit_are_refused_and_named(fused, path, case):
     assert not path.exists()
 
 
+@COPIES
 def test_a_truth_needs_data_and_data_a_model_that_shows_them(fused, path):
     with pytest.raises(cs.errors.OptionError, match=r"^truth: is shown with data"):
         fused.report(path, truth=[1, 2])

@@ -8,6 +8,7 @@ from sklearn.naive_bayes import GaussianNB, MultinomialNB
 
 import consilience as cs
 from consilience.errors import InputError, OptionError
+from tests.copies import COPIES
 
 pytestmark = pytest.mark.covering(2)
 
@@ -50,6 +51,7 @@ def test_neither_the_order_of_sites_nor_the_units_of_columns_change_who_is_left_
     assert_allclose(other.model.coef_, 0.03 * fusion.model.coef_, rtol=1e-9)
 
 
+@COPIES
 def test_equal_sums_are_a_fixed_point_and_nobody_is_left_out():
     rng = np.random.default_rng(5)
     rows, target = regression(rng)
@@ -59,6 +61,7 @@ def test_equal_sums_are_a_fixed_point_and_nobody_is_left_out():
     assert_allclose(fusion.model.coef_, LinearRegression().fit(rows, target).coef_, rtol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore::consilience.errors.UnitsWarning")
 @pytest.mark.parametrize("shift", [1.0, 1e3, 1e9])
 def test_one_of_five_moves_coefficients_no_farther_than_honest_ones_differ(shift):
     rng = np.random.default_rng(6)

@@ -11,6 +11,7 @@ from sklearn.preprocessing import StandardScaler
 import consilience as cs
 from consilience.estimators.describe import ApproximateStatisticsWarning
 from tests.cli.running import command
+from tests.copies import COPIES
 from tests.estimators.estimators_zoo import class_rows, code_rows, count_rows, regression_rows
 from tests.estimators.sites import differences
 
@@ -38,6 +39,7 @@ def test_weighted_rows_leave_without_their_unweighted_moments():
     np.testing.assert_allclose(cs.rebuild(sent).var_, model.var_, rtol=1e-6)
 
 
+@COPIES
 def test_a_column_with_a_value_in_few_rows_does_not_leave():
     X = regression_rows(0)[0].copy()
     X[2:, 1] = np.nan  # of two rows their mean and variance tell both

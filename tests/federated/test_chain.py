@@ -14,6 +14,7 @@ import consilience as cs
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.federated.requests.base import StandingAnswer
 from consilience.federated.requests.layer_refits import RIDGE
+from tests.copies import COPIES
 from tests.federated.network_sites import SITES, fused, make, own
 
 X, Y = load_digits(return_X_y=True)
@@ -176,6 +177,7 @@ def test_convolutions_take_part():
     assert np.all(np.diff(ended.history) >= 0.0)
 
 
+@COPIES
 def test_copies_of_a_network_stay_as_they_are():
     network = own("b")
     fusion = cs.fuse({"a": network, "b": network}, method="consensus", example=torch.zeros(1, 3))

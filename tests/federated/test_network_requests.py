@@ -13,6 +13,7 @@ from consilience.federated.requests.base import Content, StandingAnswer
 from consilience.federated.requests.head import RIDGE
 from consilience.federated.requests.network_state import PREFIX, module_of_state
 from consilience.networks.parametrised_layers import plain_module
+from tests.copies import COPIES
 from tests.federated.network_sites import SITES, fused, make, own, rows, trained
 from tests.federated.rounds import mixture
 from tests.federated.test_request_mutants import mutant, said
@@ -122,6 +123,7 @@ def test_layers_are_refitted_one_behind_another_as_on_all_rows():
     assert ended.history[0] == 0.0
 
 
+@COPIES
 def test_equal_networks_stay_as_they_are_under_gram():
     x, y = rows(5, 300)
     network = trained(0, x, y)
@@ -241,6 +243,7 @@ def convolutional():
     )  # fmt: skip
 
 
+@COPIES
 def test_convolutions_are_refitted_and_have_heads():
     rng = np.random.default_rng(0)
     data = {site: (rng.random((150, 1, 6, 6)).astype(np.float32), rng.integers(0, 3, 150)) for site in "ab"}
@@ -256,6 +259,7 @@ def test_convolutions_are_refitted_and_have_heads():
     torch.testing.assert_close(ended.model[:-1](inputs).detach(), features, atol=1e-4, rtol=1e-4)
 
 
+@COPIES
 def test_a_table_of_embeddings_is_no_head():
     network = torch.nn.Sequential(torch.nn.Embedding(7, 5), torch.nn.Flatten(), torch.nn.Linear(20, 4), torch.nn.ReLU(),
                                   torch.nn.Linear(4, 3)).eval()  # fmt: skip

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 import consilience as cs
 from consilience.api.kinds import inspect_file
 from consilience.files.foreign_formats import foreign_problem
+from tests.copies import COPIES
 
 
 def module():
@@ -105,6 +106,7 @@ def test_the_index_of_a_checkpoint_is_named_where_it_is_inspected(tmp_path):
         inspect_file(index)
 
 
+@COPIES
 @pytest.mark.parametrize("name", ["state.pt", "weights.bin", "a.ckpt", "plain"])
 def test_a_safetensors_file_is_one_by_whatever_name(tmp_path, name):
     save_file(WHOLE, tmp_path / name)

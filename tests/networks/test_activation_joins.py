@@ -15,6 +15,7 @@ from consilience.networks.repair import refit
 from consilience.networks.repair.partners import joined_layers
 from consilience.networks.symmetry.transport import permutation
 from consilience.testing import check_transport
+from tests.copies import COPIES
 
 ROUNDING = 1e-9
 SINGLE_ROUNDING = 1e-4
@@ -111,6 +112,7 @@ def convolutional(seed, channels=6):
     return net.eval()
 
 
+@COPIES
 @pytest.mark.parametrize("make", [perceptron, convolutional])
 def test_a_network_with_every_unit_twice_is_joined_into_the_same_function(make):
     single = make(0, 5)
@@ -133,6 +135,7 @@ def test_a_network_with_every_unit_twice_is_joined_into_the_same_function(make):
         torch.testing.assert_close(fusion.model(X), single(X), atol=SINGLE_ROUNDING, rtol=0)
 
 
+@COPIES
 def test_units_inside_heads_are_refused():
     torch.manual_seed(0)
     net = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()

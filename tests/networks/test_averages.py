@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import consilience as cs
+from tests.copies import COPIES
 from tests.networks.fusable_nets import deviation, outputs, proved, raw, shuffled, siblings
 from tests.networks.methods_zoo import (
     METHODS,
@@ -111,6 +112,7 @@ def test_fitting_layers_anew_leaves_the_models_as_they_are():
     assert not made.training
 
 
+@COPIES
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
 @every_method
 def test_the_precision_of_the_models_is_kept(method, dtype):
@@ -123,6 +125,7 @@ def test_the_precision_of_the_models_is_kept(method, dtype):
     assert deviation(again, copies[0].float(), inputs) < 10 * (torch.finfo(dtype).eps + SINGLE_PRECISION)
 
 
+@COPIES
 def test_double_precision_is_computed_in_double_precision():
     module, inputs, symmetry = proved("lenet")
     copies = [shuffled(module, symmetry, seed).double() for seed in range(2)]
@@ -131,6 +134,7 @@ def test_double_precision_is_computed_in_double_precision():
         assert deviation(model, copies[0], inputs.double()) < 1e-12, name
 
 
+@COPIES
 @every_method
 def test_half_precision_is_averaged_in_single_precision(method):
     """The mean of many half-precision networks keeps digits that sums in half precision lose."""
@@ -153,6 +157,7 @@ def test_tied_weights_stay_tied(method, name):
 # -- Outputs stay where they are.
 
 
+@COPIES
 @pytest.mark.parametrize("name", ["mlp", "transformer encoder"])
 @every_method
 def test_outputs_are_never_renumbered(method, name):

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import consilience as cs
+from tests.copies import COPIES
 from tests.networks.state_dicts import CONSTANTS, ENTRIES, INF, NAN, same_bits, state
 
 ROBUST = [None, "median", "trim", True]
@@ -15,6 +16,7 @@ def fused(states, **options):
     return {key: torch.as_tensor(values) for key, values in cs.fuse(states, "average", **options).model.items()}
 
 
+@COPIES
 @every_kind
 @pytest.mark.parametrize("robust", ROBUST, ids=str)
 def test_copies_of_a_network_fuse_to_it_to_the_bit(kind, robust):
@@ -56,6 +58,7 @@ class ComplexNet(nn.Module):
         return self.out(torch.tanh(self.hidden(x.to(self.hidden.weight.dtype)))).abs()
 
 
+@COPIES
 @pytest.mark.parametrize("method", ["rebasin", "ot", "wb", "fedma", "consensus"])
 def test_units_of_complex_networks_are_matched(method):
     torch.manual_seed(0)
@@ -79,6 +82,7 @@ def test_integers_of_other_types_that_are_equal_pass():
     assert fused(states)["ids"].tolist() == [0, 1, 2]
 
 
+@COPIES
 def test_eight_bit_floats_are_carried_over_or_refused():
     states = [{"w": torch.ones(2), "f": torch.tensor([v, 2.0]).to(torch.float8_e4m3fn)} for v in (1.0, 1.0, 3.0)]
     assert fused(states[:2])["f"].float().tolist() == [1.0, 2.0]
@@ -91,6 +95,7 @@ def test_real_and_complex_do_not_mix():
         cs.fuse([{"w": torch.ones(2)}, {"w": torch.ones(2, dtype=torch.cfloat)}], "average")
 
 
+@COPIES
 @pytest.mark.parametrize("counts", [(3, 9), (9, 3)])
 def test_counters_take_the_largest(counts):
     states = [{"bn.weight": torch.ones(2), "bn.num_batches_tracked": torch.tensor(count)} for count in counts]
@@ -141,6 +146,7 @@ class Pruned(nn.Module):
         return self.out(torch.relu(self.hidden(x)) * self.keep)
 
 
+@COPIES
 def test_a_mask_over_units_is_refused_where_units_go_elsewhere():
     torch.manual_seed(0)
     net, other, x = Pruned().eval(), Pruned().eval(), torch.randn(5, 5)

@@ -9,6 +9,7 @@ import torch
 
 import consilience as cs
 from consilience.networks.symmetry.transport import Injection
+from tests.copies import COPIES
 from tests.networks.fusable_nets import deviation, proved, shuffled, siblings
 from tests.networks.methods_zoo import (
     MARGINALS,
@@ -42,6 +43,7 @@ def test_couplings_have_uniform_marginals(method, name, epsilon):
     )
 
 
+@COPIES
 @pytest.mark.parametrize("kind", ["ot", "wb"])
 def test_little_entropy_leaves_copies_the_same_function(kind):
     module, inputs, symmetry = proved("lenet")
@@ -52,6 +54,7 @@ def test_little_entropy_leaves_copies_the_same_function(kind):
 # -- Unlabeled inputs.
 
 
+@COPIES
 @pytest.mark.parametrize("method", [
     cs.methods.ReBasin(cost="activations"), cs.methods.ReBasin(cost="correlation"),
     cs.methods.OTFusion(cost="activations"), cs.methods.WassersteinFusion(cost="activations"),

@@ -18,6 +18,7 @@ from consilience.networks.choice import inputs
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.teacher import Teacher
 from consilience.networks.torch_modules import arrays_of_module
+from tests.copies import COPIES
 from tests.promises import SEEDS, lower_end
 
 X, Y = load_digits(return_X_y=True)
@@ -186,6 +187,7 @@ def test_networks_of_one_start_without_descriptions_are_averaged():
     assert same_bytes(plain.model, average.model)
 
 
+@COPIES
 def test_equal_networks_come_back(nets):
     net = nets["lund"]
     rows = ROWS["lund"]
@@ -874,6 +876,7 @@ def test_labels_beside_unlabelled_inputs_are_left_out(nets):
     assert same_bytes(of_both.model, cs.fuse(nets, example=X[:2], inputs=X[HELD], steps=0).model)
 
 
+@COPIES
 def test_copies_that_nobody_describes_are_matched_and_others_are_left_to_one_site():
     nets = [nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).eval() for _ in range(2)]
     symmetry = cs.symmetry(nets[0], torch.zeros(2, 4))

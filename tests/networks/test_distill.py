@@ -13,6 +13,7 @@ import consilience as cs
 from consilience.networks.choice.teacher import Teacher
 from consilience.networks.ensemble import ModuleEnsemble
 from consilience.networks.torch_modules import arrays_of_module
+from tests.copies import COPIES
 from tests.networks.test_default_fusion import HELD, ROWS, X, Y, accuracy, make, make_normed, same_bytes, train
 from tests.promises import SEEDS, lower_end
 
@@ -213,6 +214,7 @@ def test_time_that_is_up_is_said_in_status_and_verdict(monkeypatch):
     assert "Training ended at `max_seconds=0.5`, after" in cut.verdict.text
 
 
+@COPIES
 def test_networks_that_are_one_stay_as_they_are():
     net = nets()["lund"]
     same = cs.fuse([net, net], method="distill", inputs=UNLABELLED, example=X[:2])

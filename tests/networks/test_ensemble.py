@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import consilience as cs
+from tests.copies import COPIES
 from tests.networks.fusable_nets import (
     dense_net,
     deviation,
@@ -34,6 +35,7 @@ def average(models, name, **options):
 # -- The average.
 
 
+@COPIES
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("weights", [[1, 1], [1, 1, 1], [1] * 7, [0.2, 0.3, 0.5]], ids=str)
 @pytest.mark.parametrize("name", ["lenet", "resnet18", "gru"])
@@ -93,6 +95,7 @@ def test_networks_of_other_widths_cannot_be_averaged():
 # -- The ensemble.
 
 
+@COPIES
 @pytest.mark.parametrize("mean", ["probabilities", "logits"])
 @pytest.mark.parametrize("name", ["mlp", "lenet", "resnet18"])
 def test_an_ensemble_of_copies_answers_as_the_copies(name, mean):

@@ -7,6 +7,7 @@ from torch import nn
 
 import consilience as cs
 from consilience.networks.entry_names import common_names, is_bookkeeping
+from tests.copies import COPIES
 
 PREFIXES = ["module.", "_orig_mod.", "model.", "bert.", "transformer.", "module._orig_mod.", "_forward_module.model."]
 SHAPES = {"a.weight": (2, 3), "a.bias": (2,), "b.weight": (3, 2)}
@@ -106,6 +107,7 @@ def test_state_dicts_under_a_prefix_are_fused(prefix, has_module):
     assert f"model 0: names without the prefix {prefix!r}" in fusion.notes
 
 
+@COPIES
 @pytest.mark.parametrize("has_module", [True, False])
 def test_state_dicts_of_parametrised_layers_under_a_prefix_are_fused(has_module):
     def make():
@@ -137,6 +139,7 @@ def test_a_module_around_the_network_of_another_site_is_refused_by_its_prefix():
         cs.fuse([norm_net(), Wrapper()], "average")
 
 
+@COPIES
 def test_extra_state_in_files_is_left_out(tmp_path):
     paths = [tmp_path / f"{number}.safetensors" for number in (2, 4)]
     for number, path in zip((2, 4), paths, strict=True):

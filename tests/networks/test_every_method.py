@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import consilience as cs
+from tests.copies import COPIES
 from tests.networks.informed_nets import informed, observations, perceptron
 from tests.networks.methods_zoo import NAMES, SPECIMENS
 from tests.tolerances import DESCENT, ROUNDING
@@ -63,6 +64,7 @@ def test_only_ratios_of_weights_matter(name):
     np.testing.assert_allclose(answers(fused(name, weights=[5.0, 3.0, 2.0])), answers(plain(name)), rtol=ROUNDING)
 
 
+@COPIES
 @every_method
 def test_identical_networks_fuse_into_one_of_them(name):
     model = perceptron()

@@ -10,6 +10,7 @@ from torch import nn
 import consilience as cs
 from consilience.networks.methods.fisher.masked_objective import LowRankGaussian, MaskedObjective, draw_masks
 from consilience.networks.methods.fisher.precision import conjugate_gradients
+from tests.copies import COPIES
 from tests.networks.fusable_nets import deviation, outputs, proved, shuffled
 from tests.networks.informed_nets import dense, informed, observations, perceptron, vector
 from tests.tolerances import DIFFERENCES, ROUNDING, SINGLE_PRECISION
@@ -42,6 +43,7 @@ def merged(models, method, fishers, **options):
 # -- What any merge by information must do.
 
 
+@COPIES
 @pytest.mark.parametrize("name", EVERY)
 def test_equal_models_are_returned(name):
     _, infos = informed(prior_precision=0.0)
@@ -60,6 +62,7 @@ def test_the_order_of_the_models_changes_nothing(method):
     assert torch.equal(one, other)
 
 
+@COPIES
 @pytest.mark.parametrize("name", ["isotropic", "diagonal", "low rank", "full"])
 def test_a_model_counted_twice_is_two_models(name):
     models, infos = informed()
@@ -204,6 +207,7 @@ def ridge(x, y, prior, noise):
     return torch.linalg.solve(x.T @ x / noise**2 + prior * torch.eye(x.shape[1]), x.T @ y / noise**2).T
 
 
+@COPIES
 @pytest.mark.parametrize("structure", ["low_rank", "full"])
 @pytest.mark.parametrize("prior", [1e-3, 0.7])
 def test_linear_regressions_on_disjoint_data_give_the_regression_on_all(structure, prior):
@@ -444,6 +448,7 @@ def test_buffers_are_averaged_and_frozen_parameters_kept(kind):
     assert fusion.needs_repair
 
 
+@COPIES
 @pytest.mark.parametrize("aligned", [True, False])
 def test_tied_weights_stay_tied(aligned):
     module, inputs, symmetry = proved("tied embedding")

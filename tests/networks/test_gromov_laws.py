@@ -9,6 +9,7 @@ from torch import nn
 
 import consilience as cs
 from consilience.networks.symmetry.transport import Injection
+from tests.copies import COPIES
 from tests.networks.gromov_nets import (
     ARCHITECTURES,
     EXACT,
@@ -52,6 +53,7 @@ def never_rises(history):
 # -- Copies.
 
 
+@COPIES
 @every_architecture
 @pytest.mark.parametrize("turned", [False, True], ids=["renumbered", "turned"])
 def test_renumbered_and_turned_copies_fuse_into_the_same_function(name, turned):
@@ -63,6 +65,7 @@ def test_renumbered_and_turned_copies_fuse_into_the_same_function(name, turned):
     assert all(isinstance(transport, Injection) for moves in fusion.transports for transport in moves.values())
 
 
+@COPIES
 @every_cell
 @pytest.mark.parametrize("number", [2, 4])
 def test_any_number_of_copies_fuse_into_the_same_function(kind, number):
@@ -109,6 +112,7 @@ def test_only_the_proposing_gate_turns_with_its_unit(kind):
             assert difference(fused([module, turned], kind).model, module, kind) < EXACT
 
 
+@COPIES
 @every_mode
 @pytest.mark.parametrize("name", FEW)
 def test_renumbered_copies_fuse_into_the_same_function_in_every_mode(name, mode):
@@ -117,6 +121,7 @@ def test_renumbered_copies_fuse_into_the_same_function_in_every_mode(name, mode)
     assert difference(fusion.model, module, name) < (EXACT if mode == "exact" else SINGLE_PRECISION)
 
 
+@COPIES
 @pytest.mark.parametrize("start", ["input", "matching"])
 @pytest.mark.parametrize("name", FEW)
 def test_renumbered_copies_are_found_from_one_start(name, start):
@@ -125,6 +130,7 @@ def test_renumbered_copies_are_found_from_one_start(name, start):
     assert difference(fusion.model, module, name) < EXACT
 
 
+@COPIES
 @pytest.mark.parametrize("kind", SIGNED)
 def test_renumbered_and_turned_units_are_found_under_noise(kind):
     module = net(kind, hidden=8)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import consilience as cs
+from tests.copies import COPIES
 from tests.networks.fusable_nets import outputs
 from tests.networks.gromov_nets import EXACT, difference, every_mode, fused, net, plan_of, renumbered, sequences
 from tests.networks.methods_zoo import MARGINALS
@@ -18,6 +19,7 @@ WIDER = [
 ]  # fmt: skip
 
 
+@COPIES
 @pytest.mark.parametrize("factor", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", WIDER)
 def test_copies_into_a_multiple_of_the_width_are_the_same_function(name, factor):
@@ -28,6 +30,7 @@ def test_copies_into_a_multiple_of_the_width_are_the_same_function(name, factor)
     assert all(fusion.groups[group] == 5 * factor for group in recurrent)
 
 
+@COPIES
 @pytest.mark.parametrize("kind", ["rnn", "lstm", "gru"])
 def test_in_single_precision_copies_into_twice_the_width_are_the_same_function(kind):
     module, target = net(kind).float(), net(kind, hidden=10).float()

@@ -13,6 +13,7 @@ from consilience.networks.choice import inputs as choice_inputs_module
 from consilience.networks.choice.compare import CandidateComparison
 from consilience.networks.methods.fisher.informed import InformedMethod
 from consilience.networks.torch_modules import arrays_of_module
+from tests.copies import COPIES
 
 X, Y = load_digits(return_X_y=True)
 X, Y = torch.tensor(X / 16, dtype=torch.float32), torch.tensor(Y)
@@ -110,6 +111,7 @@ def test_a_candidate_of_one_start_is_the_method_by_name(nets, described, fusion)
         )
 
 
+@COPIES
 def test_equal_networks_stay_what_they_are():
     net = train(~HELD, 0)
     data = [(X[~HELD][part::3], Y[~HELD][part::3]) for part in range(3)]

@@ -12,6 +12,7 @@ from torch import nn
 import consilience as cs
 from consilience.networks.fisher.kronecker import KroneckerFactors, moved_factors
 from consilience.networks.symmetry.transport import permutation
+from tests.copies import COPIES
 from tests.networks.fusable_nets import deviation, outputs, proved, random_orders
 from tests.networks.informed_nets import informed, observations, perceptron
 from tests.networks.zoo import ZOO
@@ -41,6 +42,7 @@ def parameters(module):
 # -- What the merge is.
 
 
+@COPIES
 @every_merge
 def test_equal_networks_come_back_to_the_last_bit(method):
     models, infos = known()

@@ -9,6 +9,7 @@ import consilience as cs
 from consilience.networks.symmetry.transport import move, permutation
 from consilience.networks.tracing.export import answer_of
 from consilience.networks.tracing.proof import prove
+from tests.copies import COPIES
 from tests.networks.language_models import LanguageModel, Output, RMSNorm
 
 IDS = {"input_ids": torch.arange(10).reshape(2, 5)}
@@ -48,6 +49,7 @@ def test_a_model_is_left_as_it_was(traced):
     assert model(**IDS).logits.dtype == torch.float32
 
 
+@COPIES
 def test_a_renumbered_copy_is_recovered(traced):
     model, renumbered = LanguageModel(seed=1), LanguageModel(seed=1)
     rng = np.random.default_rng(0)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import consilience as cs
+from tests.copies import COPIES
 from tests.networks.fusable_nets import dense_net, deviation, outputs, proved, random_layers, shuffled
 from tests.networks.resizable_nets import (
     every_network,
@@ -38,6 +39,7 @@ def test_the_fused_network_may_be_narrower(method, kind):
             np.testing.assert_allclose(transport.sending.sum(0), 1.0, atol=1e-9)
 
 
+@COPIES
 @pytest.mark.parametrize("method", ["ot", "wb"])
 def test_units_that_a_network_has_twice_merge_without_loss(method):
     """Every hidden unit twice, what it sends halved: half the width is the same function."""
@@ -156,6 +158,7 @@ def test_growth_stops_at_the_target_widths():
     assert list(fusion.groups.values()) == [7, 9]
 
 
+@COPIES
 def test_with_growth_far_beyond_copies_are_found_to_be_copies():
     module = random_net("mlp", 0)
     copies = [shuffled(module, symmetry_of_kind("mlp"), seed) for seed in range(3)]

@@ -10,6 +10,7 @@ from torch import nn
 import consilience as cs
 from consilience.errors import HarmWarning
 from consilience.networks.torch_modules import arrays_of_module
+from tests.copies import COPIES
 
 X, Y = load_digits(return_X_y=True)
 X, Y = torch.tensor(X / 16, dtype=torch.float32), torch.tensor(Y)
@@ -69,6 +70,7 @@ def test_the_verdict_changes_no_byte_of_the_network(described, nets):
     assert all((named.network.arrays[key] == values).all() for key, values in plain.network.arrays.items())
 
 
+@COPIES
 def test_copies_of_one_network_are_neither_better_nor_worse(described):
     one = described["lund"]
     fusion = cs.fuse({"lund": one, "again": one}, "average")

@@ -22,6 +22,7 @@ from consilience.networks.report.page import shown_networks_of_files
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import module_with
 from consilience.networks.weight_parts import find_parts, plain_arrays
+from tests.copies import COPIES
 
 Parametrise = Callable[[nn.Module], nn.Module]
 ROUNDING = 2e-6  # of float32 through a few layers
@@ -105,6 +106,7 @@ def test_the_plain_module_is_the_same_function_and_leaves_the_module_as_it_is(ki
     assert all(torch.equal(before[key], values) for key, values in net.state_dict().items())
 
 
+@COPIES
 @pytest.mark.parametrize("method", ["average", "rebasin", "consensus", None])
 @pytest.mark.parametrize("kind", OF_MODULES)
 def test_two_copies_of_a_network_are_fused_into_its_function_with_its_parts(kind: str, method: str | None) -> None:
@@ -217,6 +219,7 @@ OF_LAYERS: dict[str, Callable[[nn.Module, str], nn.Module]] = {
 }
 
 
+@COPIES
 @pytest.mark.parametrize("kind", OF_LAYERS)
 @pytest.mark.parametrize("layer", LAYERS)
 def test_layers_of_every_type_are_the_same_function_as_plain_ones_and_as_copies(layer: str, kind: str) -> None:
@@ -333,6 +336,7 @@ def test_parts_that_names_do_not_explain_are_refused_without_a_module_and_fused_
     assert distance(cs.fuse(nets, "average").model, fused) < 1e-5
 
 
+@COPIES
 def test_arrays_that_only_look_like_parts_are_left_alone_in_modules_and_where_shapes_do_not_fit() -> None:
     class Gates(nn.Module):
         def __init__(self) -> None:
@@ -352,6 +356,7 @@ def test_units_of_parametrised_networks_are_permuted() -> None:
     assert distance(net, permuted) < ROUNDING
 
 
+@COPIES
 def test_fisher_information_is_of_weights_and_merges_parametrised_networks() -> None:
     nets = [network(parametrizations.weight_norm, seed) for seed in (0, 0)]
     information = [cs.fisher(net, EXAMPLE, minimum=1) for net in nets]

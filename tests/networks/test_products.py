@@ -8,6 +8,7 @@ from torch.nn import functional as F  # noqa: N812
 
 import consilience as cs
 from consilience.networks.tracing.trace import trace
+from tests.copies import COPIES
 from tests.networks.fusable_nets import deviation, shuffled
 from tests.tolerances import SINGLE_PRECISION
 
@@ -84,6 +85,7 @@ def test_a_product_written_out_keeps_its_groups(product):
     assert deviation(shuffled(module, symmetry, seed=2), module, inputs) < SINGLE_PRECISION
 
 
+@COPIES
 @pytest.mark.parametrize("name", ["x @ w.t()", "x @ w.T", "linear", "einsum", "inner", "tensordot", "multi_dot"])
 def test_renumbered_copies_of_a_product_written_out_are_fused_to_the_same_function(name):
     module, inputs = WrittenOut(PRODUCTS[name], seed=3), torch.randn(5, 4, generator=torch.Generator().manual_seed(4))

@@ -6,6 +6,7 @@ import torch
 
 import consilience as cs
 from consilience.networks.methods.wasserstein import ANNEALING_TEMPERATURES
+from tests.copies import COPIES
 from tests.networks.fusable_nets import dense_net, deviation, random_layers, shuffled
 from tests.tolerances import DESCENT
 
@@ -62,6 +63,7 @@ def test_annealed_starts_end_lower_than_others():
     assert objectives[True] < 0.95 * objectives[False]
 
 
+@COPIES
 def test_annealed_copies_are_the_same_function():
     models, symmetry = noisy_copies(3, 0.0)
     assert deviation(from_random_rows(models, symmetry).model, models[0], INPUTS) < 1e-9

@@ -8,6 +8,7 @@ import consilience as cs
 from consilience.core.robust import MAX_DEVIATION, judge, judge_twice, standardized_coordinates
 from consilience.errors import OptionError
 from consilience.networks.robust import squared_distances, standardized_squared_distances
+from tests.copies import COPIES
 
 pytestmark = pytest.mark.covering(2)
 
@@ -55,6 +56,7 @@ def test_copies_of_a_hostile_network_are_left_out():
     assert {steps.get(f"model {site}") for site in (7, 8, 9)} == {"copy of another"}
 
 
+@COPIES
 def test_equal_networks_are_a_fixed_point():
     modules = [network(0) for _ in range(4)]
     fusion = fuse(modules)

@@ -11,6 +11,7 @@ from consilience.networks.network import Network
 from consilience.networks.symmetry.axes import Axis, Group, Layout, Segment
 from consilience.networks.symmetry.symmetry import Symmetry
 from tests import tolerances
+from tests.copies import COPIES
 
 HOWS = ("trim", "median", True)
 every_how = pytest.mark.parametrize("how", HOWS)
@@ -64,6 +65,7 @@ def fused(networks, **options):
     return cs.fuse(networks, rng=0, **{"method": "average", **options})
 
 
+@COPIES
 @every_how
 @pytest.mark.parametrize("method", ["average", "rebasin", "consensus", "wb"])
 def test_copies_are_a_fixed_point(how, method):
@@ -81,6 +83,7 @@ def test_the_order_of_networks_changes_nothing(how):
         assert_array_equal(one[key], other[key])
 
 
+@COPIES
 def test_trimming_gives_the_average_of_the_others():
     good = honest(8)
     bad = [times(good[0], 10.0), times(good[1], -1.0)]

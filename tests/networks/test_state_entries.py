@@ -6,6 +6,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import consilience as cs
+from tests.copies import COPIES
 
 X = torch.randn(4, 5)
 
@@ -68,6 +69,7 @@ LAZY = {
 }
 
 
+@COPIES
 @pytest.mark.parametrize("kind", LAZY)
 def test_lazy_layers_are_initialised_by_the_example(kind):
     net = LAZY[kind]()
@@ -75,6 +77,7 @@ def test_lazy_layers_are_initialised_by_the_example(kind):
     assert any(isinstance(values, nn.UninitializedParameter) for values in net.parameters())  # the caller's stays
 
 
+@COPIES
 def test_a_lazy_template_takes_the_weights_of_state_dicts():
     state = nn.Sequential(nn.Linear(5, 3)).state_dict()
     model = cs.fuse([state, state], "average", module=lambda: nn.Sequential(nn.LazyLinear(3)), example=X).model

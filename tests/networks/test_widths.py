@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import consilience as cs
+from tests.copies import COPIES
 from tests.networks.fusable_nets import dense_net, deviation, outputs, proved, random_layers, shuffled
 from tests.networks.references import concatenated
 from tests.networks.resizable_nets import (
@@ -33,6 +34,7 @@ every_widening = pytest.mark.parametrize("method", WIDENING.values(), ids=list(W
 # -- One function, wider.
 
 
+@COPIES
 @every_network
 @every_widening
 def test_copies_into_twice_the_width_are_the_same_function(method, kind):
@@ -43,6 +45,7 @@ def test_copies_into_twice_the_width_are_the_same_function(method, kind):
     assert deviation(fusion.model, module, inputs_of(kind)) < 1e-9
 
 
+@COPIES
 @pytest.mark.parametrize("factor", [1.5, 3])
 @every_network
 @pytest.mark.parametrize("kind_of_method", ["ot", "wb"])
@@ -121,6 +124,7 @@ def test_units_side_by_side_are_the_network_of_blocks():
         np.testing.assert_allclose(np.sort(fused.ravel()), np.sort(value.numpy().ravel()), atol=ROUNDING)
 
 
+@COPIES
 @pytest.mark.parametrize("name", ["resnet18", "depthwise", "densenet"])
 def test_copies_of_networks_with_normalisation_come_back_wider(name):
     module, inputs, symmetry = proved(name)

@@ -207,7 +207,7 @@ def test_the_product_of_topic_models_adds_up_their_words():
         model = LatentDirichletAllocation(3, topic_word_prior=0.3, doc_topic_prior=0.1)
         model.topic_word_prior_, model.doc_topic_prior_ = 0.3, 0.1
         model.components_ = 0.3 + words[rng.permutation(3)]
-        models.append(model)
+        models.append(cs.describe(model, features=[f"word {number}" for number in range(30)]))
         totals += words
     fusion = cs.fuse(models, n_components=3, combine="product")
     assert_close(fusion.model.components_, 0.3 + totals, "topics")

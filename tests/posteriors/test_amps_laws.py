@@ -7,6 +7,7 @@ from sklearn.metrics import adjusted_rand_score
 
 import consilience as cs
 from tests import tolerances
+from tests.copies import COPIES
 from tests.families.zoo import ZOO
 from tests.posteriors import planted
 
@@ -59,6 +60,7 @@ def test_the_history_never_rises_and_labels_are_a_matching(name, growth, sizes):
         assert len(set(fusion.matching.of_site(number).tolist())) == size
 
 
+@COPIES
 @every_family
 def test_copies_align_and_multiply(name):
     """N copies give N lambda - (N - 1) lambda0."""

@@ -7,6 +7,7 @@ import pytest
 from sklearn.mixture import BayesianGaussianMixture
 
 import consilience as cs
+from tests.copies import COPIES
 from tests.posteriors.test_counted_twice import FAMILY, site
 
 
@@ -38,6 +39,7 @@ def test_weights_that_contradict_counts_are_refused():
     assert problems_of(counts=np.array([90.0, 5.0, 5.0]), weights=np.array([0.8, 0.1, 0.1])) == []
 
 
+@COPIES
 @pytest.mark.parametrize("concentration", [1e-3, 1.0, 20.0])
 @pytest.mark.parametrize("kind", ["dirichlet_process", "dirichlet_distribution"])
 def test_a_prior_of_weights_is_no_contradiction(kind, concentration):

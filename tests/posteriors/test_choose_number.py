@@ -13,6 +13,7 @@ from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 
 import consilience as cs
 from tests import tolerances
+from tests.copies import COPIES
 from tests.families.zoo import NAMES, ZOO
 from tests.posteriors import planted
 
@@ -42,6 +43,7 @@ def content(fusion):
 # -- Copies.
 
 
+@COPIES
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("n_components", "n_copies"), [(1, 3), (4, 2), (3, 5)])
 def test_copies_of_one_model_give_it_back(name, n_components, n_copies):
@@ -211,6 +213,7 @@ def test_units_and_origins_do_not_matter(name, unit, shift):
 # -- Weights of sites.
 
 
+@COPIES
 def test_a_site_of_no_weight_has_no_vote():
     """It may have anything to say: the others' number and matches are what they are without it."""
     truth = planted.mixtures()

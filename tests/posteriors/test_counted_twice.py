@@ -7,6 +7,7 @@ import pytest
 
 import consilience as cs
 from consilience.posteriors.files import read_posterior
+from tests.copies import COPIES
 from tests.families.zoo import NAMES, ZOO
 
 FAMILY = cs.families.NormalWishart(2)
@@ -127,6 +128,7 @@ def test_fused_files_that_share_a_site_are_refused(files, tmp_path):
     assert f"was fused from b, as {left} was: what they share would count twice" in problem.text
 
 
+@COPIES
 def test_copies_of_a_model_are_no_fused_file():
     assert cs.check([site(0), site(0)]) == []
 

@@ -19,6 +19,7 @@ from consilience.posteriors.adapters.hmmlearn.gaussian import GaussianHMMAdapter
 from consilience.posteriors.model_ensemble import MixtureEnsemble, ModelEnsemble, RegressionEnsemble, ensemble_of
 from consilience.posteriors.sparse_gp.kernels import RBF
 from consilience.posteriors.sparse_gp.model import SparseGP
+from tests.copies import COPIES
 from tests.tolerances import QUADRATURE, ROUNDING
 
 pytestmark = pytest.mark.covering(2)
@@ -51,12 +52,15 @@ def process(seed, noise=0.1):
 
 def topics():
     counts = np.random.default_rng(1).poisson(1.0, (40, 8))
-    return [LatentDirichletAllocation(3, max_iter=3, random_state=seed).fit(counts) for seed in (0, 1)], counts
+    words = [f"word {number}" for number in range(counts.shape[1])]
+    fits = [LatentDirichletAllocation(3, max_iter=3, random_state=seed).fit(counts) for seed in (0, 1)]
+    return [cs.describe(model, features=words) for model in fits], counts
 
 
 # -- Mixtures.
 
 
+@COPIES
 @every_mixture
 def test_the_ensemble_of_one_model_many_times_is_the_model(kind):
     model = mixtures(kind)[2]
@@ -131,6 +135,7 @@ def test_files_make_the_same_ensemble(tmp_path):
 # -- Regression.
 
 
+@COPIES
 def test_the_ensemble_of_one_process_many_times_is_the_process():
     model = process(0)
     fused = cs.fuse([model] * 3, "ensemble").model
@@ -160,6 +165,7 @@ def test_mean_and_variance_are_those_of_the_density():
 # -- What has no common meaning.
 
 
+@COPIES
 @pytest.mark.parametrize("method", ["predict", "transform", "score"])
 def test_what_members_say_of_things_of_their_own_is_not_averaged(method):
     fused = cs.fuse([KMeans(2, n_init=1, random_state=seed).fit(ROWS) for seed in (0, 1)], "ensemble").model
@@ -289,6 +295,7 @@ def test_an_ensemble_of_hidden_markov_models_predicts_every_row_from_those_befor
     assert not hasattr(fusion.model, "predict")
 
 
+@COPIES
 def test_an_ensemble_of_centres_has_no_score():
     models = [KMeans(2, n_init=1, random_state=seed).fit(ROWS) for seed in (0, 1)]
     with pytest.raises(

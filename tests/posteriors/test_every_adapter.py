@@ -11,7 +11,8 @@ import consilience as cs
 from consilience.core.scores import ScoreKind
 from consilience.posteriors.adapters.table import ADAPTERS
 from consilience.testing import check_adapter
-from tests.posteriors.adapters_zoo import COUNTS, KINDS, ROWS, SYMBOLS, fitted
+from tests.copies import COPIES
+from tests.posteriors.adapters_zoo import COUNTS, KINDS, ROWS, SYMBOLS, WORDS, fitted
 from tests.tolerances import ROUNDING
 
 
@@ -27,11 +28,13 @@ def test_a_file_of_a_model_and_of_its_posterior_are_the_same(kind, tmp_path):
     assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "site.safetensors").read_bytes()
 
 
+@COPIES
 @pytest.mark.parametrize("kind", KINDS)
 def test_fused_models_are_of_the_class_that_was_fused(kind):
     adapter = ADAPTERS[KINDS.index(kind)]
     n_observations = None if adapter.records_n_observations else "equal"
-    fusion = cs.fuse([cs.describe(fitted(kind))] * 2, "average", n_observations=n_observations)
+    words = WORDS if kind == "sklearn.LatentDirichletAllocation" else None
+    fusion = cs.fuse([cs.describe(fitted(kind), features=words)] * 2, "average", n_observations=n_observations)
     assert adapter.accepts(fusion.model)
 
 

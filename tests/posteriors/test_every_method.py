@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import consilience as cs
 from tests import tolerances
+from tests.copies import COPIES
 from tests.posteriors.methods_zoo import NAMES, SPECIMENS
 
 every_method = pytest.mark.parametrize("name", NAMES)
@@ -78,6 +79,7 @@ def test_the_objective_never_rises_and_ends_where_its_history_does(name):
         assert_allclose(plain(name).objective, history[-1], rtol=tolerances.DESCENT)
 
 
+@COPIES
 @every_method
 def test_copies_in_any_order_fuse_into_one_another(name):
     """Into as many components, each the same: but for methods that keep all, or shrink what they average."""

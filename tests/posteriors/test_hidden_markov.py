@@ -14,6 +14,7 @@ from consilience.posteriors.hidden_markov.forward_backward import forward_backwa
 from consilience.posteriors.hidden_markov.learner import StickyHDPHMM
 from consilience.posteriors.hidden_markov.model import HiddenMarkovModel
 from consilience.posteriors.hidden_markov.sticky_transitions import expected_logs
+from tests.copies import COPIES
 from tests.posteriors.hidden_chains import CENTRES, SITES, fitted, simulated
 from tests.tolerances import CONJUGATE_UPDATE, ROUNDING
 
@@ -201,6 +202,7 @@ def true_labels():
     return np.concatenate([simulated(SITES[site], seed=site)[1] for site in (0, 1)])
 
 
+@COPIES
 @pytest.mark.parametrize("method", ["kl", "average"])
 def test_copies_are_fused_into_what_they_are_copies_of(method):
     model, (rows, _, lengths) = fitted(), simulated(SITES[0])
@@ -261,7 +263,7 @@ def test_a_fused_model_can_be_compared_with_a_sites_own_and_fused_again():
     comparison = cs.evaluate(fusion, fitted(0), new(1)[0])
     assert comparison.better == "fused"  # it knows a state that this site never saw
     assert comparison.scores[0].name == "log density given the rows before"
-    assert cs.fuse([fusion.model, fitted(1)]).n_components == len(CENTRES)
+    assert cs.fuse([fusion.model, fitted(2)]).n_components == len(CENTRES)
 
 
 def test_sites_that_do_not_agree_are_refused():

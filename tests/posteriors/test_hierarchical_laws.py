@@ -20,6 +20,7 @@ from consilience.posteriors.inspect import inspect_posterior
 from consilience.posteriors.intervals import MAX_PAIR_ERROR, pair_error_bounds
 from consilience.posteriors.posterior import Posterior
 from tests import tolerances
+from tests.copies import COPIES
 from tests.posteriors.random_effects_sites import normal_wisharts
 
 pytestmark = pytest.mark.covering(2)
@@ -106,6 +107,7 @@ def test_components_without_heterogeneity_are_the_product_bit_for_bit(make):
     assert np.all(np.isinf(effects.effective_dof[is_zero]))
 
 
+@COPIES
 def test_copies_of_one_model_give_the_product_bit_for_bit():
     site = sites_of(1, sites=1)[0]
     fused = cs.fuse([site] * 5)
@@ -359,6 +361,7 @@ def test_an_unknown_average_is_refused():
         cs.methods.KLFusion(combine="mean")
 
 
+@COPIES
 def test_families_without_a_random_effects_average_refuse_it_by_name():
     family = f.Gamma()
     prior = family.to_natural(shape=[1.0], rate=[1.0])[0]

@@ -9,6 +9,7 @@ from sklearn.metrics import adjusted_mutual_info_score
 
 import consilience as cs
 from consilience.posteriors.adapters.hmmlearn.parameters import expected_visits
+from tests.copies import COPIES
 from tests.posteriors.hmmlearn_sites import (
     CYCLE,
     HELD,
@@ -140,6 +141,7 @@ def test_the_order_of_states_and_of_sites_changes_nothing(name, kind):
     assert_allclose(found.startprob_[order], expected.startprob_, rtol=CONJUGATE_UPDATE, atol=CONJUGATE_UPDATE)
 
 
+@COPIES
 @some_models
 def test_copies_fuse_to_the_model(name, kind):
     model = fitted(name, kind, 0)
@@ -194,6 +196,7 @@ def test_a_transition_that_no_site_could_see_has_a_pseudo_count():
     assert_allclose(model.transmat_[b, [a, b, c]], [0.25, 0.5, 0.25], rtol=ROUNDING)
 
 
+@COPIES
 def test_a_transition_that_a_site_could_see_and_has_not_stays_impossible():
     model = cs.fuse([by_hand(LEFT_TO_RIGHT)] * 2, n_components=4, n_observations="equal", min_count=0).model
     order = order_of(model, by_hand(LEFT_TO_RIGHT))

@@ -8,6 +8,7 @@ from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 
 import consilience as cs
+from tests.copies import COPIES
 from tests.posteriors.hmmlearn_sites import by_hand
 from tests.tolerances import ROUNDING
 
@@ -19,6 +20,7 @@ NUMBERS = {"a": 120, "b": 400}
 TRANSITIONS = [[0.9, 0.1, 0.0], [0.2, 0.7, 0.1], [0.3, 0.3, 0.4]]
 
 
+@COPIES
 @pytest.mark.parametrize(
     "models", [MIXTURES, {"a": by_hand(TRANSITIONS), "b": by_hand(TRANSITIONS)}], ids=["mix", "hmm"]
 )

@@ -22,6 +22,7 @@ from sklearn.preprocessing import (
 
 import consilience as cs
 from consilience.posteriors.scaling import AffineMap, scaling_of
+from tests.copies import COPIES
 from tests.families.zoo import ZOO
 
 pytestmark = pytest.mark.covering(2)
@@ -138,6 +139,7 @@ def test_diagonal_covariances_follow_scales_of_columns(step, model):
     assert_allclose(rebuilt.predict_proba(ROWS), pipeline.predict_proba(ROWS), atol=PREDICTIONS)
 
 
+@COPIES
 def test_the_density_of_raw_rows_has_the_determinant_in_it():
     """The oracle is SciPy: mixtures of normal densities in raw units."""
     pipeline = make_pipeline(StandardScaler(), GaussianMixture(3, random_state=0)).fit(ROWS)

@@ -8,6 +8,7 @@ from sklearn.metrics import adjusted_rand_score
 import consilience as cs
 from consilience import families as f
 from tests import tolerances
+from tests.copies import COPIES
 from tests.matching.log_posterior import fused, law_of
 from tests.posteriors import planted
 
@@ -109,6 +110,7 @@ def test_the_same_seed_gives_the_same_answer(law):
 # -- Who shares an atom.
 
 
+@COPIES
 @pytest.mark.parametrize("options", [{}, {"within_variance": 1e-6, "optimize": False}], ids=["estimated", "given"])
 @pytest.mark.parametrize("dim", [1, 3])
 def test_equal_models_share_all_atoms(options, dim):

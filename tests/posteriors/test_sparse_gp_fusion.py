@@ -11,6 +11,7 @@ from consilience.posteriors.sparse_gp.adapter import InducingPointAdapter
 from consilience.posteriors.sparse_gp.kernels import KERNELS, RBF, make_kernel
 from consilience.posteriors.sparse_gp.model import SparseGP
 from consilience.posteriors.sparse_gp.product import GPPrior, bayes_product, fused_prior
+from tests.copies import COPIES
 from tests.posteriors.sparse_gps import (
     CONSTANT,
     KERNEL,
@@ -69,6 +70,7 @@ def titsias_whitened(X, y, Z, noise):
     )
 
 
+@COPIES
 def test_copies_count_their_data_as_often():
     Z, data = inputs(), rows(0)
     fused = cs.fuse([titsias(*data, Z)] * 3, "kmeans").model
@@ -295,6 +297,7 @@ def test_what_must_agree_is_checked_beforehand():
         cs.fuse([gp, scaled], "concatenate")  # one of them states no scaling, which `check` takes for unknown
 
 
+@COPIES
 def test_a_site_wider_than_its_prior_says_nothing_there_and_is_told_of():
     Z = inputs(0, 3)
     wide = SparseGP(Z, np.full(3, CONSTANT), 2.0 * prior_at(KERNEL, Z), KERNEL, noise=NOISE, constant=CONSTANT)

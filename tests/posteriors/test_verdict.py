@@ -12,6 +12,7 @@ from scipy.stats import multivariate_normal
 from sklearn.mixture import BayesianGaussianMixture
 
 import consilience as cs
+from tests.copies import COPIES
 from tests.posteriors.hmmlearn_sites import fitted
 
 pytestmark = pytest.mark.covering(2)
@@ -115,6 +116,7 @@ def test_harm_is_told_and_warned_of_where_the_model_is_taken_up(tmp_path):
         hardly.save(tmp_path / "fused.safetensors")
 
 
+@COPIES
 def test_copies_of_one_model_are_as_good_as_it():
     verdict = cs.fuse([site((0, 1, 2))] * 3).verdict
     assert verdict.harmless is None

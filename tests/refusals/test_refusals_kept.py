@@ -5,6 +5,7 @@ import json
 import pytest
 
 import consilience as cs
+from tests.copies import COPIES
 from tests.refusals.cases import RECORD, all_cases
 from tests.refusals.running import refusal
 from tests.refusals.wording import losses, lost_words
@@ -21,6 +22,7 @@ def as_severe(old, new):
 
 
 @pytest.mark.parametrize("name", CASES)
+@COPIES
 def test_a_refusal_is_as_good_as_it_was(name, tmp_path):
     old, new = RECORDED[name], refusal(CASES[name], tmp_path)
     said = "\n".join(f"  {line}" for line in new.lines)

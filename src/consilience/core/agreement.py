@@ -233,7 +233,7 @@ def _other_spellings(sites: Labelled) -> Iterator[Doubt]:
         apart = not set(owners[first]) & set(owners[second])
         if apart:  # a site that has both means two classes
             rarer, other = sorted((first, second), key=lambda one: (len(owners[one]), -names.index(one)))
-            slips[owners[rarer][0]].append(f"{rarer!r} beside {other!r} of {known[owners[other][0]][0]}")
+            slips[owners[rarer][0]].append(f"{rarer!r} for {other!r} of {known[owners[other][0]][0]}")
     for site in sorted(slips):
         text = f"has the {'class' if len(slips[site]) == 1 else 'classes'} {first_names(slips[site], MAX_NAMED)}"
         problem = Problem(known[site][0], f"{text}: two classes here, one perhaps", "spell labels alike at all sites")

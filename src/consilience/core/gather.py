@@ -159,8 +159,9 @@ def gather(inputs: Sequence[NamedInput], reading: Reading[Value]) -> Gathered[Va
         digests = {one.name: one.file.digest for one in inputs if one.file is not None}
         described = [replace(site, digest=digests.get(site.name)) for site in described]
     problems += [*_files_given_twice(inputs, described), *counted_twice([*described, *unsettled])]
-    doubts = _copies(described)
+    doubts = []
     if not problems:
+        doubts = _copies(described)
         copied = {doubt.problem.subject for doubt in doubts}
         others = [site for site in described if site.label not in copied]
         doubts += doubts_of([(site.label, reading.meaning_of(site.original)) for site in others])
@@ -242,6 +243,8 @@ def remember(model: Any, provenance: Mapping[str, Any], digest_of: Callable[[Any
     """
     with suppress(ConsilienceError):
         digest, ancestors = digest_of(model), dict(ancestors_of(provenance))
+        if digest in ancestors:  # one of the parts as it is, such as the network of the best site
+            return model
         try:
             object.__setattr__(model, _ATTRIBUTE, (digest, ancestors))
         except (AttributeError, TypeError):

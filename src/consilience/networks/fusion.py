@@ -116,7 +116,8 @@ class NetworkFusion(Fusion):
         Warns (`HarmWarning`) where a site's own network is known to be better.
         """
         self.verdict.warn(stacklevel=5)  # past what caches the property
-        return remember(self._rebuilt(), self.provenance, self._content_digest)
+        model = self._rebuilt()
+        return model if self.keeps_models else remember(model, self.provenance, self._content_digest)
 
     def _rebuilt(self) -> Any:
         """Return the fused network as a model of the kind that went in."""

@@ -141,7 +141,7 @@ def state_dict_of_arrays(model: Any, template: nn.Module | None) -> Any:
 
 
 def content_digest(arrays: Mapping[str, AnyArray]) -> str:
-    """Return a digest of arrays that copies have, and copies whose units stand in another order."""
+    """Return a digest of arrays that copies share, and copies whose units are in another order."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         values = arrays[name]

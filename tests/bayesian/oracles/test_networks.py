@@ -23,6 +23,7 @@ from tests.bayesian.nets import (
     symmetry_of,
     unit_vectors,
 )
+from tests.copies import COPIES
 from tests.tolerances import DESCENT, KL_MATRIX_PRODUCT, LOCAL_OPTIMUM, ROUNDING, STANDARD_ERRORS
 
 pytestmark = pytest.mark.covering(2)
@@ -468,6 +469,7 @@ def test_the_aligned_posteriors_average_to_their_wasserstein_barycenter(weights)
     assert_layers(layers_of(fusion.model), expected, rtol=ROUNDING)
 
 
+@COPIES
 def test_permutations_by_the_divergence_are_not_those_by_means_alone():
     # s0 = s1 = (1, 2): the trace term is 2 for the identity, 2.5 for the swap, though the appendix calls it constant.
     variances = np.array([[1.0], [2.0]])
@@ -483,6 +485,7 @@ def test_permutations_by_the_divergence_are_not_those_by_means_alone():
         assert fusion.details["distance_after"] == pytest.approx(0, abs=ROUNDING)
 
 
+@COPIES
 def test_two_gaussians_mirrored_at_the_diagonal_are_told_apart_by_wasserstein():
     # Figure A1 of Rossi et al. 2023, as two units with one weight each: means (1, 3) and (3, 1), other things equal.
     def mirrored(first, second, wide, narrow):

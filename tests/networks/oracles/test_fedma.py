@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import consilience as cs
+from tests.copies import COPIES
 from tests.networks.fusable_nets import (
     assert_layers,
     dense_net,
@@ -95,6 +96,7 @@ def test_fedma_without_growth_is_the_best_full_matching(widths):
         assert [(label, j) for j, label in enumerate(matching.of_site(1))] == sorted(best[1], key=lambda p: p[1])
 
 
+@COPIES
 @pytest.mark.parametrize(("sigma", "sigma0"), [(1.0, 1.0), (0.5, 2.0), (2.0, 0.5)])
 @pytest.mark.parametrize("number", [2, 3])
 def test_shrinkage_scales_matched_neurons_by_the_known_factor(number, sigma, sigma0):

@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 import consilience as cs
+from tests.copies import COPIES
 from tests.tolerances import FLAT_MINIMUM, ROOT_FINDING, ROUNDING, STANDARD_ERRORS
 
 pytestmark = pytest.mark.covering(2)
@@ -696,6 +697,7 @@ def test_diagonal_information_gives_the_diagonal_merge_for_any_masks(mask_rate, 
     near(sites.merge("ssf", **options), truth, SOLVED)
 
 
+@COPIES
 @pytest.mark.parametrize("method", ["fisher", "ssf"])
 @pytest.mark.parametrize("same_information", [True, False])
 def test_identical_models_without_prior_are_returned(method, same_information):
