@@ -196,7 +196,7 @@ def main() -> None:
                     wrong[here, column] = values
                     noticed[fault].append(bool(says(wrong, sites)))
         by_table[name] = [doubted, fusions]
-        print(name, rows.shape, f"{doubted} of {fusions} honest fusions doubted", flush=True)
+        print(name, rows.shape, f"{doubted} of {fusions} honest fusions doubted", flush=True)  # noqa: T201
     results: dict[str, Any] = {
         "honest": {split: [sum(one), len(one)] for split, one in honest.items()},
         "tables": by_table,
@@ -206,7 +206,7 @@ def main() -> None:
     }
     for part in ("honest", "noticed"):
         for one, (count, total) in results[part].items():
-            print(f"{part:8} {one:20} {count:5} of {total:5}  {100 * count / max(total, 1):5.1f} %")
+            print(f"{part:8} {one:20} {count:5} of {total:5}  {100 * count / max(total, 1):5.1f} %")  # noqa: T201
     if arguments.write:
         path = HERE / "results.json"
         document = json.loads(path.read_text()) if path.exists() else {}

@@ -122,7 +122,6 @@ LISTED = {
     "not-positive-definite": (with_natural(1, 3, 1e6), "component 1 has a scale matrix that is not positive definite"),
     "other-dimension": (content(site(3, dim=4)), r"is NormalWishart\(dim=4\), expected NormalWishart\(dim=2\) as in a"),
     "other-family": (content(site(3, family=NormalGamma)), r"is NormalGamma\(dim=2\), expected NormalWishart"),
-    "other-order": (content(site(3, names=["x1", "x0"])), "features in another order; .* ordered x0, x1"),
     "empty-model": (forged({"natural": np.zeros((0, 8))}, counts=None), "the model has no components"),
     "pickle": (pickle.dumps(_Trap()), "is a pickle or zip archive, which is never loaded"),
 }

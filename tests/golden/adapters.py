@@ -205,6 +205,8 @@ TOPICS = ((0, 1, 2), (2, 0), (1, 2))
 @cases("scikit-learn LatentDirichletAllocation: prior {}", {"left": None, "given": 0.3})
 def _scikit_topics(folder, prior):
     models = [scikit_topics(number, own, prior=prior) for number, own in enumerate(TOPICS)]
+    for model in models:
+        put(model, feature_names_in_=np.array(WORDS, dtype=object))
     return fused_both_ways(models, folder, documents(len(WORDS)), n_components=3)
 
 

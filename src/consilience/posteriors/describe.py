@@ -11,24 +11,19 @@ describes or saves its model, whoever fuses states it, or all models are said to
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from consilience.checks import Array, is_number
 from consilience.core.caller import warn_caller
 from consilience.core.features import Features, final_model, is_pipeline
-from consilience.core.fusion import Fusion
-from consilience.core.inputs import training_state_problem
 from consilience.core.min_count import MIN_COUNT
 from consilience.core.observations import ExpectedColumns, read_observations
 from consilience.drawing.words import first_names
-from consilience.errors import FileFormatError, InputError, OptionError, Problem, UnsupportedError, WithheldWarning
-from consilience.files.safetensors_file import SafetensorsFile
+from consilience.errors import InputError, OptionError, Problem, UnsupportedError, WithheldWarning
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.table import adapter_of, known_adapters
 from consilience.posteriors.posterior import Posterior
@@ -40,6 +35,7 @@ from consilience.posteriors.thin_components import (
     withheld_text,
     without_components,
 )
+from consilience.posteriors.unsupported import unsupported_model
 
 _MAX_NAMED = 8
 """Withheld components that a warning names at most; more are counted. Chosen by hand."""
@@ -137,56 +133,6 @@ def _adapter_for(model: Any) -> Adapter:
         if adapter.accepts(model):
             return adapter
     raise UnsupportedError(unsupported_model(model))
-
-
-def unsupported_model(model: Any) -> Problem:
-    """Return why an object is no model that can be fused, and what to hand in instead; its subject is the caller's."""
-    name = f"{type(model).__module__}.{type(model).__qualname__}"
-    if (of_training := training_state_problem(model)) is not None:
-        return of_training
-    if isinstance(model, str | Path):
-        return _path_problem(Path(model))
-    if isinstance(model, type):
-        text = f"is the class {model.__name__}, expected a model that was fitted"
-        return Problem("", text, f"make one and fit it: {model.__name__}(...).fit(data)", "E-MODEL")
-    if isinstance(model, Fusion):
-        text = f"is a {type(model).__name__}, expected one model"
-        return Problem(
-            "", text, "take fusion.model or fusion.posterior, or write it with `fusion.save(path)`", "E-MODEL"
-        )
-    if isinstance(model, Mapping) and model and all(hasattr(value, "__array__") for value in model.values()):
-        text = f"is a mapping of arrays ({', '.join(map(str, model)):.80}), which could be anything"
-        return Problem(
-            "", text, "of posterior draws, say so: `consilience.Draws(mapping, prior=1 / number of sites)`", "E-MODEL"
-        )
-    if hasattr(model, "__array__") or hasattr(model, "__dataframe__") or sparse.issparse(model):
-        text = f"is data ({name}), expected a model that was fitted to them"
-        return Problem(
-            "",
-            text,
-            "fit a model at the site, and describe it: `consilience.describe(model, data)`; a table of posterior draws,"
-            " a column a parameter, is `consilience.Draws(table, prior=1 / number of sites)`",
-            "E-DATA",
-        )
-    return Problem(
-        "",
-        f"no adapter for {name}; there are some for mixtures, topics and hidden Markov models; linear, ridge and"
-        " Bayesian regressions, logistic and other generalised linear models; naive Bayes, discriminant and ridge"
-        " classifiers; PCA, covariances and scalers; posterior draws; torch modules (`consilience methods` lists them)",
-        "hand in a consilience.Posterior of its components, the last step of a pipeline, or a torch module",
-        "E-MODEL",
-    )
-
-
-def _path_problem(path: Path) -> Problem:
-    """Return that a path stands where a model in memory is expected, and what is wrong with its file, if anything."""
-    try:
-        SafetensorsFile(path).header()
-    except FileFormatError as error:
-        return error.problems[0].with_parts(subject="", text=f"{path}: {error.problems[0].text}")
-    return Problem(
-        "", f"is the path of a file ({path}), expected a model", "load it: `consilience.load(path)`", "E-MODEL"
-    )
 
 
 def _with_features(posterior: Posterior, features: Features, *, is_told: bool) -> Posterior:

@@ -77,8 +77,6 @@ MODELS = by_fuse_and_check({
     "another covariance_type": lambda: ([mixture(), mixture(1, covariance_type="diag")], {}),
     "other feature names": lambda: (
         pair(features=named("x", "y"), second={"features": named("x", "age")}), {}),
-    "features in another order": lambda: (
-        pair(features=named("x", "y"), second={"features": named("y", "x")}), {}),
     "other units": lambda: (
         pair(features=cs.Features(units=("m", "s")), second={"features": cs.Features(units=("m", "h"))}), {}),
     "another scaling": lambda: (
@@ -203,7 +201,7 @@ OPTIONS = {
 
 # -- Files.
 
-NOT_ALONE = {"other-features", "other-family", "other-dimension", "source-other", "other-order", "features-other"}
+NOT_ALONE = {"other-features", "other-family", "other-dimension", "source-other", "features-other"}
 FILES = each(
     "load, ", {name: content for name, (content, _) in BAD.items() if name not in {"header-is-huge", *NOT_ALONE}},
     lambda content: cs.load(written("bad.safetensors", content)),
