@@ -207,6 +207,10 @@ def inspect_file(path: Path) -> Inspection:
 
     if _starts_like_json(path) and not path.name.endswith(".index.json"):  # whose reader says what it is
         return inspect_symmetry(read_symmetry(path), str(path))
+    if path.suffix == ".csv":
+        from consilience.draws.inspect import inspect_cmdstan
+
+        return inspect_cmdstan(path)
     if path.suffix == PARQUET or (path.is_file() and is_shard(path)):
         return inspect_shard(as_file(path))
     file = as_file(path)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 from consilience.core.inspection import Row, listed, plain_words, provenance_rows
 from consilience.core.kind import Inspection
+from consilience.draws.cmdstan import read_cmdstan
 from consilience.draws.files import read_header
 from consilience.files.safetensors_file import SafetensorsFile
 
@@ -58,6 +60,28 @@ def inspect_draws(file: SafetensorsFile) -> Inspection:
         "draws of the same variables from other sites' posteriors, each with its share of the prior",
         header.provenance is not None,
     )
+    return Inspection(document, rows, plain)
+
+
+def inspect_cmdstan(path: Path) -> Inspection:
+    """Return what a CSV file of CmdStan has: one chain of a site."""
+    contents = read_cmdstan([path])
+    chains, length = next(iter(contents.variables.values())).shape[:2]
+    variables = [f"{name} {values.shape[2:]}" for name, values in contents.variables.items()]
+    rows: list[Row] = [
+        ("file", str(path)),
+        ("format", "CSV of CmdStan"),
+        ("draws", f"{length:,} after warm-up, in {chains} chain"),
+        ("variables", listed(variables)),
+    ]
+    if contents.diverging is not None:
+        rows.append(("divergent", f"{int(contents.diverging.sum()):,} of {length:,}"))
+    plain = plain_words(
+        f"a chain of {length:,} draws from the posterior of a site, of {listed(list(contents.variables))}",
+        None,
+        "draws of the same variables from other sites' posteriors, each with its share of the prior",
+    )
+    document = {"format": "CSV of CmdStan", "shapes": {name: list(v.shape) for name, v in contents.variables.items()}}
     return Inspection(document, rows, plain)
 
 

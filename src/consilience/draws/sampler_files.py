@@ -88,7 +88,15 @@ def _read_csv_sites(models: Any) -> Any:
         return {name: _paths(model) if _is_csv(model) else model for name, model in models.items()}
     if any(isinstance(model, list | tuple) for model in models):
         return [_paths(model) if _is_csv(model) else model for model in models]
-    sites: dict[str, Any] = dict(chain_files([Path(model) for model in models if _is_csv(model)]))
+    files = [Path(model) for model in models if _is_csv(model)]
+    sites: dict[str, Any] = dict(chain_files(files))
+    if len(sites) == 1 < len(files) == len(models):
+        name = next(iter(sites))
+        text = f"{len(files)} files whose names differ in a number at their end are the chains of one site, {name}"
+        remedy = (
+            f"for a site each, give names: `{{'lund': '{files[0].name}', 'oslo': '{files[1].name}'}}`, or rename them"
+        )
+        raise InputError("models", text, remedy, "E-COUNT")
     for place, model in enumerate(models):
         if not _is_csv(model):
             name = Path(model).stem if isinstance(model, str | Path) else f"model {place}"

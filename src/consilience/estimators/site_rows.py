@@ -88,7 +88,8 @@ def read_rows(
     if needs == "classes":
         y = _column(y)
         if y.shape != (n,):
-            raise InputError("y", f"expected one class for each of the {n} rows, found shape {y.shape}", code="E-SHAPE")
+            text = f"expected one class for each of the {n} rows, found shape {y.shape}"
+            raise InputError("y", text, "of one-hot labels give `y.argmax(axis=1)`", "E-SHAPE")
     elif needs == "targets":
         y = real_targets(y, n)
     else:

@@ -26,6 +26,7 @@ from consilience.networks.descriptions.moments import InputMomentStatistic
 from consilience.networks.descriptions.observations import (
     Batch,
     are_binary,
+    are_one_hot,
     batches_of_data,
     class_names,
     could_be_classes,
@@ -240,7 +241,12 @@ def _names_of_classes(
     """Return the names of the classes; None without classes or labels."""
     if classes is not None:
         return class_names(classes, n_outputs)
-    if batch.labels is None or kind_of_labels(batch.labels) == "f":
+    if batch.labels is None:
+        return None
+    if kind_of_labels(batch.labels) == "f":
+        if are_one_hot(batch.labels, n_outputs):
+            text = "has labels that look one-hot: real numbers, a single 1 in each row"
+            raise InputError(batch.name, text, "give numbers of classes: `y.argmax(1)`", "E-SHAPE")
         return None
     if kind_of_labels(batch.labels) in "UO":
         remedy = "give all names as `classes=`, in their order"

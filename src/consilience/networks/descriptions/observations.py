@@ -239,6 +239,13 @@ def could_be_classes(labels: Any, n_outputs: int) -> bool:
     return values.size == len(values) and bool((is_number | (values == IGNORED_LABEL)).all())
 
 
+def are_one_hot(labels: Any, n_outputs: int | None) -> bool:
+    """Return whether labels (n, n_outputs) are 0 but for a single 1 in each row, as those of classes are encoded."""
+    values = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+    is_wide = values.ndim == 2 and values.shape[1] == n_outputs and values.shape[1] > 1
+    return is_wide and bool(np.isin(values, (0, 1)).all() and (values.sum(axis=1) == 1).all())
+
+
 def numbers_of_classes(labels: Any, classes: Sequence[str], name: str) -> Labels:
     """Return the number of the class of every observation (n,), -1 where it has none.
 
