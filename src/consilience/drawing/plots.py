@@ -214,6 +214,21 @@ def draw_intervals(
     ax.set_title(label(title, 90) + more)
 
 
+def draw_funnel(
+    ax: Any, names: Sequence[str], means: Array, errors: Array, centre: float, quantile: float, title: str
+) -> None:
+    """Draw estimates (n,) over their standard errors (n,), and the funnel in which they lie where sites are alike."""
+    widest = 1.05 * float(errors.max())
+    ax.fill_betweenx([0.0, widest], [centre, centre - quantile * widest], [centre, centre + quantile * widest],
+                     color=_SOFT, alpha=0.25)  # fmt: skip
+    ax.axvline(centre, color=_SOFT, linewidth=0.8)
+    ax.plot(means, errors, linestyle="", marker="s", color=_FUSED)
+    for name, mean, error in list(zip(names, means, errors, strict=True))[:MAX_ROWS]:
+        ax.annotate(label(name, 16), (mean, error), textcoords="offset points", xytext=(4, 3), fontsize=7)
+    ax.set_ylim(widest, 0.0)
+    ax.set(xlabel="estimate", ylabel="standard error", title=label(title, 90))
+
+
 def draw_curve(ax: Any, t: Array, curve: Array, name: str) -> None:
     """Draw a curve between two networks, and the straight line between its ends, above which it is a barrier."""
     finite = np.isfinite(curve)

@@ -19,9 +19,9 @@ from consilience.checks import Array, is_number
 from consilience.core.scores import LEVEL
 from consilience.core.verdict import Verdict
 from consilience.drawing.display import Displayed, Tabular, names_in_line
-from consilience.drawing.plots import Chart, Plotted, draw_intervals
+from consilience.drawing.plots import Chart, Plotted, draw_funnel, draw_intervals
 from consilience.drawing.words import format_count, printable, shorten
-from consilience.errors import OptionError
+from consilience.errors import InputError, OptionError
 from consilience.estimators.meta_analysis.between_sites import (
     Method,
     Pooled,
@@ -29,7 +29,9 @@ from consilience.estimators.meta_analysis.between_sites import (
     between_site_covariance,
     pool,
 )
+from consilience.estimators.meta_analysis.counts import Measure, checked_measure
 from consilience.estimators.meta_analysis.inputs import read_estimates
+from consilience.estimators.meta_analysis.regression import MetaRegression, regress
 
 Interval = Literal["hartung_knapp", "truncated_hartung_knapp", "normal"]
 """How intervals of random effects are made: scaled by how sites scatter, with Student's t; the same with a scale of
@@ -181,6 +183,57 @@ class MetaAnalysis(Displayed, Plotted, Tabular):
         """Coefficients whose random-effects interval is narrower than that of the fixed effect."""
         return tuple(self.coefficients[c] for c in _narrower(self.random, self.fixed))
 
+    def leave_one_out(self) -> dict[str, MetaAnalysis]:
+        """Return the analysis of all sites but one, by the name of the site that is left out.
+
+        An effect that one site makes is no effect of all. Raises InputError where two sites would not be left.
+        """
+        if len(self.sites) < 3:
+            raise InputError("leave_one_out", f"leaves {len(self.sites) - 1} of {len(self.sites)} sites", code="E-FEW")
+        observed, found = self._observed, {}
+        for place, site in enumerate(self.sites):
+            others = np.arange(len(self.sites)) != place
+            left = SiteEstimates(observed.estimates[others], observed.covariances[others], observed.known[others])
+            if not left.known.any(axis=0).all():
+                text = "alone has a coefficient, which the others say nothing of"
+                raise InputError(site, text, "analyse the coefficients that several have", "E-NEEDED")
+            names = tuple(name for name in self.sites if name != site)
+            found[site] = _analysis(
+                names, self.coefficients, left, self.method, self.interval, self.is_diagonal, self.level
+            )
+        return found
+
+    def regress(self, moderators: Any, coefficient: str | None = None) -> MetaRegression:
+        """Return how an effect changes with moderators of the sites, such as their latitude or year.
+
+        Parameters
+        ----------
+        moderators : mapping of str to mapping, or table
+            Numbers by name and site, ``{"latitude": {"lund": 55.7, ...}}`` or the other way round, or a table with a
+            column ``site``.
+        coefficient : str, optional
+            The coefficient that is the effect. Default: the only one.
+
+        Raises
+        ------
+        InputError
+            For moderators that some site lacks, or as many as there are sites.
+        """
+        if coefficient not in (self.coefficients if len(self.coefficients) > 1 else (None, *self.coefficients)):
+            known_names = ", ".join(self.coefficients[:8])
+            raise OptionError("coefficient", f"expected one of {known_names}, found {coefficient!r}")
+        number = 0 if coefficient is None else self.coefficients.index(coefficient)
+        known = np.flatnonzero(~np.isnan(self.estimates[:, number]))
+        sites, effects = [self.sites[site] for site in known], self.estimates[known, number]
+        variances = self.covariances[known, number, number]
+        return regress(sites, effects, variances, moderators, self.interval, self.level, self.method)
+
+    @property
+    def _observed(self) -> SiteEstimates:
+        """What sites estimated, 0 where they lack a coefficient."""
+        known = ~np.isnan(self.estimates)
+        return SiteEstimates(np.nan_to_num(self.estimates), np.nan_to_num(self.covariances), known)
+
     def _headline(self) -> str:
         test, coefficients = self.heterogeneity, format_count(len(self.coefficients), "coefficient")
         return (
@@ -201,7 +254,22 @@ class MetaAnalysis(Displayed, Plotted, Tabular):
         }
 
     def _charts(self) -> dict[str, Chart | str]:
-        return {name: self._forest(number) for number, name in enumerate(self.coefficients)}
+        forests = {name: self._forest(number) for number, name in enumerate(self.coefficients)}
+        of = {name: f"funnel {name}" if len(self.coefficients) > 1 else "funnel" for name in self.coefficients}
+        return {**forests, **{of[name]: self._funnel(number) for number, name in enumerate(self.coefficients)}}
+
+    def _funnel(self, number: int) -> Chart:
+        """Return what draws the funnel of one coefficient: estimates over their standard errors."""
+        known = np.flatnonzero(~np.isnan(self.estimates[:, number]))
+        return partial(
+            draw_funnel,
+            names=[self.sites[site] for site in known],
+            means=self.estimates[known, number],
+            errors=np.sqrt(self.covariances[known, number, number]),
+            centre=float(self.fixed.mean[number]),
+            quantile=float(ndtri(0.5 + self.level / 2.0)),
+            title=f"{self.coefficients[number]}: funnel of {100 * self.level:g} % about the fixed effect",
+        )
 
     def _forest(self, number: int) -> Chart:
         """Return what draws the forest of one coefficient: its sites, and the pooled effects below."""
@@ -293,23 +361,26 @@ def _refuse_options(method: str, interval: str, diagonal: object, level: Any) ->
 
 
 def meta_analysis(
-    estimates: Mapping[str, Any] | str | Path,
+    estimates: Mapping[str, Any] | str | Path | Any,
     *,
     method: str = "reml",
     interval: Interval = "hartung_knapp",
     diagonal: bool | None = None,
     level: float = LEVEL,
     names: Sequence[str] | None = None,
+    measure: Measure = "log_odds_ratio",
 ) -> MetaAnalysis:
     """Return the fixed and random effects of estimates of several sites.
 
     Parameters
     ----------
-    estimates : mapping of str to (estimate, covariance), or str or Path
+    estimates : mapping of str to (estimate, covariance), table, or its path
         By site, a number and its variance, or a vector (p,) and its covariance (p, p). An estimate may be a mapping
         or Series by names of coefficients, which are matched by name, and sites may lack some; or a fitted result with
-        ``params`` and ``cov_params()``, as of statsmodels, robust covariances too. Or the path of a CSV with columns
-        site, estimate, se or variance, and coefficient where there are several, which are then taken as independent.
+        ``params`` and ``cov_params()``, as of statsmodels, robust covariances too. Or two by two counts, treated
+        first: ``[[events, others], [events, others]]``. Or a table (pandas, polars, Arrow, the path of a CSV, TSV or
+        Parquet file) with columns site, estimate, se or variance, and coefficient where there are several, which are
+        then taken as independent; columns may be called as in metafor (yi, vi, sei, slab; ai, bi, ci, di) and meta.
     method : {"reml", "dersimonian_laird", "paule_mandel", "fixed"}, optional
         How the covariance T between sites is estimated; "dl" and "pm" for short. The second and third
         are of each coefficient alone. Default: restricted maximum likelihood.
@@ -322,6 +393,8 @@ def meta_analysis(
         Probability of the intervals. Default: 0.95.
     names : sequence of str, optional
         Names of the coefficients of vectors without.
+    measure : {"log_odds_ratio", "log_risk_ratio", "risk_difference"}, optional
+        The effect of two by two counts.
 
     Raises
     ------
@@ -344,7 +417,20 @@ def meta_analysis(
     """
     method = _SHORT_METHODS.get(method, method)
     _refuse_options(method, interval, diagonal, level)
-    sites, coefficients, observed = read_estimates(estimates, names)
+    sites, coefficients, observed = read_estimates(estimates, names, checked_measure(measure))
+    return _analysis(sites, coefficients, observed, method, interval, diagonal, float(level))
+
+
+def _analysis(
+    sites: tuple[str, ...],
+    coefficients: tuple[str, ...],
+    observed: SiteEstimates,
+    method: str,
+    interval: str,
+    diagonal: bool | None,
+    level: float,
+) -> MetaAnalysis:
+    """Return the analysis of estimates that were read, by options that were checked."""
     p = len(coefficients)
     by_moments = method in ("dersimonian_laird", "paule_mandel")
     if by_moments and p > 1 and diagonal is False:

@@ -12,6 +12,7 @@ from consilience.checks import Array
 from consilience.errors import InputError, Problem
 from consilience.estimators.laplace_product import site_estimate
 from consilience.estimators.meta_analysis.between_sites import SiteEstimates
+from consilience.estimators.meta_analysis.counts import Measure, effects_of_counts
 from consilience.estimators.statistics import Statistics
 from consilience.files.tables import NamedTable, as_named_table, read_named_table
 
@@ -24,12 +25,21 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 """Names of the columns of a table of estimates: ours, those of metafor (yi, vi, sei, slab), meta (TE, seTE), broom."""
 
+COUNTS: Mapping[tuple[str, str, str, str], bool] = {
+    ("ai", "bi", "ci", "di"): False,
+    ("event.e", "n.e", "event.c", "n.c"): True,
+    ("events_treated", "n_treated", "events_control", "n_control"): True,
+    ("tpos", "tneg", "cpos", "cneg"): False,
+}
+"""Names of the columns of two by two counts, those of metafor and meta among them, and whether the second and the
+fourth are totals of the groups."""
+
 _ASYMMETRY = 1e-8
 """Asymmetry of a covariance, as a part of its largest entry, that rounding of a printed table may leave."""
 
 
 def read_estimates(
-    estimates: Mapping[str, Any] | str | Path, names: Sequence[str] | None
+    estimates: Any, names: Sequence[str] | None, measure: Measure = "log_odds_ratio"
 ) -> tuple[tuple[str, ...], tuple[str, ...], SiteEstimates]:
     """Return the names of sites, those of coefficients, and the estimates with their covariances."""
     by_site: dict[str, Site] = {}
@@ -38,13 +48,13 @@ def read_estimates(
         table = read_named_table(Path(estimates))
         if table is None:
             raise InputError(estimates, "is no table with named columns", "give .csv, .tsv or .parquet", "E-FILE")
-        by_site = _read_table(table, estimates)
+        by_site = _read_table(table, estimates, measure)
     elif (frame := as_named_table(estimates)) is not None:
-        by_site = _read_table(frame, "estimates")
+        by_site = _read_table(frame, "estimates", measure)
     elif isinstance(estimates, Mapping):
         for site, value in estimates.items():
             try:
-                by_site[str(site)] = _site(value, names)
+                by_site[str(site)] = _site(_counted(value, measure), names)
             except InputError as error:
                 problems += [problem.about(site) for problem in error.problems]
     else:
@@ -158,12 +168,45 @@ def _checked(labels: list[Any] | None, mean: Array, matrix: Array) -> Site:
     return [None] * p if labels is None else labels, mean, matrix
 
 
-def _read_table(table: NamedTable, called: object) -> dict[str, Site]:
+def _counted(value: Any, measure: Measure) -> Any:
+    """Return the effect and variance of two by two counts, [[events, others], [events, others]]; else what is given."""
+    if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) and np.shape(value) == (2, 2):
+        effect, variance = effects_of_counts(np.asarray(value, dtype=np.float64)[None], measure)
+        return float(effect[0]), float(variance[0])
+    return value
+
+
+def _of_counts(table: NamedTable, header: Sequence[str], called: object, measure: Measure) -> dict[str, Site] | None:
+    """Return the effects of a table of two by two counts, a row a site; None of a table without such columns."""
+    names = next((names for names in COUNTS if set(names) <= set(header)), None)
+    if names is None:
+        return None
+    events_t, second_t, events_c, second_c = (_numbers(table, header.index(name), called) for name in names)
+    others = (second_t - events_t, second_c - events_c) if COUNTS[names] else (second_t, second_c)
+    counts = np.array([[events_t, others[0]], [events_c, others[1]]]).transpose(2, 0, 1)  # (J, 2, 2)
+    place = next((header.index(name) for name in COLUMNS["site"] if name in header), None)
+    sites = _texts(table, place) or [f"row {row}" for row in range(len(counts))]
+    if len(set(sites)) < len(sites):
+        raise InputError(called, "has a site a second time", code="E-TWICE")
+    found = {}
+    for row, (site, own) in enumerate(zip(sites, counts, strict=True)):
+        try:
+            effect, variance = effects_of_counts(own[None], measure)
+        except InputError as error:
+            where = f"{called}, {table.called_row(row)}"
+            raise InputError(problem.about(where) for problem in error.problems) from None
+        found[site] = ([measure.replace("_", " ")], effect, variance[:, None])
+    return found
+
+
+def _read_table(table: NamedTable, called: object, measure: Measure) -> dict[str, Site]:
     """Return the estimates of a table: a row for each coefficient of a site, or for each site.
 
     Columns are known by the names of `COLUMNS`, in any case; without one of sites, rows are "row 0", "row 1", ...
     """
     header = [name.strip().lower() for name in table.header]
+    if (counted := _of_counts(table, header, called, measure)) is not None:
+        return counted
     place = {
         what: next((header.index(name) for name in names if name in header), None) for what, names in COLUMNS.items()
     }
