@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 from gensim.corpora import Dictionary
 from gensim.models import LdaModel
-from hmmlearn.hmm import CategoricalHMM, GaussianHMM
+from hmmlearn.hmm import CategoricalHMM, GaussianHMM, PoissonHMM
 from hmmlearn.vhmm import VariationalCategoricalHMM, VariationalGaussianHMM
 from sklearn.cluster import Birch, BisectingKMeans, KMeans, MiniBatchKMeans
 from sklearn.decomposition import LatentDirichletAllocation
@@ -83,6 +83,7 @@ SPECIMENS = Specimens(
         "hmmlearn.GaussianHMM": lambda: _settled(GaussianHMM(3), ROWS),
         "hmmlearn.VariationalGaussianHMM": lambda: _settled(VariationalGaussianHMM(3), ROWS),
         "hmmlearn.CategoricalHMM": lambda: _settled(CategoricalHMM(2), SYMBOLS),
+        "hmmlearn.PoissonHMM": lambda: _settled(PoissonHMM(2), SYMBOLS),
         "hmmlearn.VariationalCategoricalHMM": lambda: _settled(VariationalCategoricalHMM(2), SYMBOLS),
         "consilience.StickyHDPHMM": lambda: StickyHDPHMM(n_states=4, n_init=1).fit(ROWS, np.array([60, 60])),
     },

@@ -93,8 +93,8 @@ def test_lists_of_other_arrays_are_refused(change, text):
 
 @pytest.mark.parametrize("as_type", [torch.float32, torch.float64])
 def test_one_hot_labels_are_not_taken_for_a_regression(as_type):
-    net, x = torch.nn.Linear(6, 3), torch.randn(40, 6)
-    labels = torch.nn.functional.one_hot(torch.arange(40) % 3, 3)
+    net, x = torch.nn.Linear(6, 3), torch.randn(120, 6)
+    labels = torch.nn.functional.one_hot(torch.arange(120) % 3, 3)
     with pytest.raises(cs.errors.InputError, match=r"look one-hot.*`y.argmax\(1\)`"):
         cs.describe(net, (x, labels.to(as_type)))
     several = labels.clone()

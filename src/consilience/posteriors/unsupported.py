@@ -63,10 +63,10 @@ _BY_NAME: Mapping[str, tuple[str, str]] = {
         "its components have no scale: those of two sites are known up to factors only",
         "fit LatentDirichletAllocation to the same counts, whose topics are distributions",
     )),
-    **dict.fromkeys(("GMMHMM", "PoissonHMM"), (
-        "its emissions have no family here",
-        "fit GaussianHMM or CategoricalHMM; counts by classes of counts",
-    )),
+    "GMMHMM": (
+        "its emissions are mixtures, whose components no two sites number alike in every state",
+        "fit GaussianHMM with more states",
+    ),
 }  # fmt: skip
 """Why models of a class cannot be fused, and what to do instead, by the name of the class."""
 

@@ -12,6 +12,7 @@ from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.gensim_lda import LdaModelAdapter
 from consilience.posteriors.adapters.hmmlearn.categorical import CategoricalHMMAdapter, VariationalCategoricalHMMAdapter
 from consilience.posteriors.adapters.hmmlearn.gaussian import GaussianHMMAdapter, VariationalGaussianHMMAdapter
+from consilience.posteriors.adapters.hmmlearn.poisson import PoissonHMMAdapter
 from consilience.posteriors.adapters.sklearn.kmeans import (
     BirchAdapter,
     BisectingKMeansAdapter,
@@ -41,6 +42,7 @@ ADAPTERS: tuple[Adapter, ...] = (
     VariationalGaussianHMMAdapter(),
     CategoricalHMMAdapter(),
     VariationalCategoricalHMMAdapter(),
+    PoissonHMMAdapter(),
     StickyHDPHMMAdapter(),
 )
 """Every adapter of this library; a new one is one file and one line here."""
