@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
+from agreement.tables import TABLES as AGREEMENT
 from average.tables import TABLES as AVERAGE
 from battery.tables import TABLES as BATTERY
 from bnn.alignment_tables import TABLES as POSTERIORS
@@ -38,6 +39,7 @@ from wasserstein.tables import TABLES as NETWORKS
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
+    "docs/agreement.md",
     "docs/benchmarks.md",
     "docs/house.md",
     "docs/scale.md",
@@ -397,6 +399,7 @@ TABLES = {
     "spahm-scaling": spahm_scaling_table,
     "states-speed": states_speed_table,
     **KL_FUSION,
+    **AGREEMENT,
     **AVERAGE,
     **BATTERY,
     **POINTS,

@@ -31,7 +31,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
 from record import versions
 
 import consilience as cs
-from consilience.errors import UnitsWarning
+from consilience.core.agreement import Meaning, doubts_of
+from consilience.errors import TwiceWarning, UnitsWarning
 
 HERE = Path(__file__).parent
 DATA = Path(os.environ.get("CONSILIENCE_DATA", HERE.parents[2] / "shared" / "data"))
@@ -141,8 +142,28 @@ def splits(rows: np.ndarray, of: np.ndarray | None, rng: np.random.Generator) ->
         yield "as the data came", of
 
 
-def says(rows: np.ndarray, of: np.ndarray) -> list[str]:
-    """Return what is said of the units of sites."""
+LABELS: dict[str, Callable[[], tuple[str, ...]]] = {
+    "breast cancer": lambda: tuple(datasets.load_breast_cancer().target_names),
+    "iris": lambda: tuple(datasets.load_iris().target_names),
+    "wine": lambda: tuple(datasets.load_wine().target_names),
+    "digits": lambda: tuple(map(str, range(10))),
+    "newsgroups": lambda: tuple(np.load(DATA / "newsgroups20_text.npz", allow_pickle=False)["label_names"].tolist()),
+    "mocap": lambda: tuple(np.load(DATA / "mocap6.npz", allow_pickle=False)["state_names"].tolist()),
+}
+"""Names of classes of the data in the docs."""
+
+
+def doubted_labels(names: tuple[str, ...], rng: np.random.Generator, n_sites: int) -> bool:
+    """Return whether sites that have each some of the classes, spelt alike, are doubted."""
+    sites = []
+    for site in range(n_sites):
+        own = rng.random(len(names)) < 0.6
+        sites.append((f"site {site}", Meaning(labels=tuple(name for name, has in zip(names, own, strict=True) if has))))
+    return bool(doubts_of(sites))
+
+
+def says(rows: np.ndarray, of: np.ndarray, category: type[Warning] = UnitsWarning) -> list[str]:
+    """Return what is said of the units of sites, or by another warning."""
     sites = {}
     for number in np.unique(of):
         own = rows[of == number]
@@ -154,7 +175,7 @@ def says(rows: np.ndarray, of: np.ndarray) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         cs.check(sites)
-    return [str(warning.message) for warning in caught if issubclass(warning.category, UnitsWarning)]
+    return [str(warning.message) for warning in caught if issubclass(warning.category, category)]
 
 
 def faults(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
@@ -177,6 +198,9 @@ def main() -> None:
     honest: dict[str, list[bool]] = defaultdict(list)
     noticed: dict[str, list[bool]] = defaultdict(list)
     by_table: dict[str, list[int]] = {}
+    twice: list[bool] = []
+    rng = np.random.default_rng(0)
+    labels = [doubted_labels(load(), rng, count) for load in LABELS.values() for count in SITES for _ in range(50)]
     for name in names:
         rows, of = TABLES[name]()
         doubted = fusions = 0
@@ -186,6 +210,7 @@ def main() -> None:
                 found = says(rows, sites)
                 fusions, doubted = fusions + 1, doubted + bool(found)
                 honest[split].append(bool(found))
+                twice.append(bool(says(rows, sites, TwiceWarning)))
                 if split != "random":
                     continue
                 site = int(rng.integers(sites.max() + 1))
@@ -201,9 +226,12 @@ def main() -> None:
         "honest": {split: [sum(one), len(one)] for split, one in honest.items()},
         "tables": by_table,
         "noticed": {fault: [sum(one), len(one)] for fault, one in noticed.items()},
+        "twice": [sum(twice), len(twice)],
+        "spelling": [sum(labels), len(labels)],
         "seeds": len(SEEDS),
         "versions": versions(),
     }
+    print("twice", results["twice"], "spelling", results["spelling"])  # noqa: T201
     for part in ("honest", "noticed"):
         for one, (count, total) in results[part].items():
             print(f"{part:8} {one:20} {count:5} of {total:5}  {100 * count / max(total, 1):5.1f} %")  # noqa: T201

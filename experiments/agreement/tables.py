@@ -1,0 +1,47 @@
+"""The results of ``run.py --write`` as Markdown tables, which ``experiments/write_tables.py`` writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+HALVES = ("tune", "report")
+
+
+def _results() -> dict[str, Any]:
+    results: dict[str, Any] = json.loads((HERE / "results.json").read_text())
+    return results
+
+
+def _cell(part: list[int]) -> str:
+    count, total = part
+    return f"{count} of {total} ({100 * count / total:.1f} %)" if total else "-"
+
+
+def honest_table() -> str:
+    """Return how often honest fusions were doubted, by how rows were split."""
+    results = _results()
+    lines = ["| split | on which numbers were set | on which none was |", "| --- | ---: | ---: |"]
+    lines += [
+        f"| {split} | {' | '.join(_cell(results[half]['honest'][split]) for half in HALVES)} |"
+        for split in results["tune"]["honest"]
+    ]
+    sums = [[sum(part) for part in zip(*results[half]["honest"].values(), strict=True)] for half in HALVES]
+    lines.append(f"| **all** | {' | '.join(map(_cell, sums))} |")
+    return "\n".join(lines) + "\n"
+
+
+def noticed_table() -> str:
+    """Return how often a column in another unit at one site was noticed, by the unit."""
+    results = _results()
+    lines = ["| one column of one site | on which numbers were set | on which none was |", "| --- | ---: | ---: |"]
+    lines += [
+        f"| {fault} | {' | '.join(_cell(results[half]['noticed'][fault]) for half in HALVES)} |"
+        for fault in results["tune"]["noticed"]
+    ]
+    return "\n".join(lines) + "\n"
+
+
+TABLES = {"units-honest": honest_table, "units-noticed": noticed_table}
