@@ -9,7 +9,7 @@ from gensim.models import LdaModel
 from hmmlearn.hmm import CategoricalHMM, GaussianHMM, PoissonHMM
 from hmmlearn.vhmm import VariationalCategoricalHMM, VariationalGaussianHMM
 from sklearn.cluster import Birch, BisectingKMeans, KMeans, MiniBatchKMeans
-from sklearn.decomposition import LatentDirichletAllocation
+from sklearn.decomposition import NMF, LatentDirichletAllocation
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 
 from consilience.posteriors.adapters.table import ADAPTERS
@@ -74,6 +74,7 @@ SPECIMENS = Specimens(
         "sklearn.LatentDirichletAllocation": lambda: LatentDirichletAllocation(3, max_iter=3, random_state=0).fit(
             COUNTS
         ),
+        "sklearn.NMF": lambda: NMF(3, max_iter=600, random_state=0).fit(COUNTS),
         "gensim.LdaModel": _gensim,
         "consilience.GaussianTopics": lambda: GaussianTopics(3, space="planted").fit(
             COUNTS, np.random.default_rng(4).normal(size=(12, 3)), WORDS

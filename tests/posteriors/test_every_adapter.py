@@ -33,7 +33,7 @@ def test_a_file_of_a_model_and_of_its_posterior_are_the_same(kind, tmp_path):
 def test_fused_models_are_of_the_class_that_was_fused(kind):
     adapter = ADAPTERS[KINDS.index(kind)]
     n_observations = None if adapter.records_n_observations else "equal"
-    words = WORDS if kind == "sklearn.LatentDirichletAllocation" else None
+    words = WORDS if kind in ("sklearn.LatentDirichletAllocation", "sklearn.NMF") else None
     fusion = cs.fuse([cs.describe(fitted(kind), features=words)] * 2, "average", n_observations=n_observations)
     assert adapter.accepts(fusion.model)
 

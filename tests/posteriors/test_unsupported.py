@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.decomposition import NMF
+from sklearn.decomposition import MiniBatchNMF
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.linear_model import Lasso, LogisticRegressionCV, QuantileRegressor, SGDClassifier
@@ -34,7 +34,7 @@ MODELS = {
     "neighbours": (lambda: KNeighborsClassifier().fit(X, LABELS), "keeps rows of its site"),
     "process": (lambda: GaussianProcessRegressor().fit(X, TARGETS), "SparseGP"),
     "descent": (lambda: SGDClassifier().fit(X, LABELS), "fit LogisticRegression"),
-    "factors": (lambda: NMF(2, max_iter=1000).fit(X), "LatentDirichletAllocation"),
+    "factors": (lambda: MiniBatchNMF(2, max_iter=2000, tol=0.1).fit(X), "fit NMF"),
     "layers": (lambda: MLPClassifier, "torch module"),
 }
 

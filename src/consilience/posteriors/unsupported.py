@@ -59,10 +59,10 @@ _BY_NAME: Mapping[str, tuple[str, str]] = {
         "its topics are clusters of embedded texts, named by words",
         "describe the clusters: the means of each as a mixture, with the same embedding at all sites",
     ),
-    **dict.fromkeys(("NMF", "MiniBatchNMF"), (
-        "its components have no scale: those of two sites are known up to factors only",
-        "fit LatentDirichletAllocation to the same counts, whose topics are distributions",
-    )),
+    "MiniBatchNMF": (
+        "it is fitted in batches, and not read here",
+        "fit NMF, whose components are fused as topics",
+    ),
     "GMMHMM": (
         "its emissions are mixtures, whose components no two sites number alike in every state",
         "fit GaussianHMM with more states",

@@ -20,6 +20,7 @@ from consilience.posteriors.adapters.sklearn.kmeans import (
     MiniBatchKMeansAdapter,
 )
 from consilience.posteriors.adapters.sklearn.mixture import BayesianGaussianMixtureAdapter, GaussianMixtureAdapter
+from consilience.posteriors.adapters.sklearn.nmf import NMFAdapter
 from consilience.posteriors.adapters.sklearn.topics import LatentDirichletAllocationAdapter
 from consilience.posteriors.hidden_markov.model import StickyHDPHMMAdapter
 from consilience.posteriors.posterior import Posterior
@@ -34,6 +35,7 @@ ADAPTERS: tuple[Adapter, ...] = (
     BisectingKMeansAdapter(),
     BirchAdapter(),
     LatentDirichletAllocationAdapter(),
+    NMFAdapter(),
     LdaModelAdapter(),
     GaussianTopicsAdapter(),
     SparseGPAdapter(),
