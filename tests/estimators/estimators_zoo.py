@@ -101,6 +101,7 @@ SPECIMENS = Specimens(
     {
         # Laplace's approximation is not the fit of all rows, so these have laws of their own, in test_laplace.py.
         "sklearn.LogisticRegression": (),
+        "sklearn.SGDClassifier": (),
         "sklearn.PoissonRegressor": (),
         "sklearn.GammaRegressor": (),
         "sklearn.TweedieRegressor": (),

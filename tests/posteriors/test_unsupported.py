@@ -6,7 +6,7 @@ import torch
 from sklearn.decomposition import MiniBatchNMF
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.linear_model import Lasso, LogisticRegressionCV, QuantileRegressor, SGDClassifier
+from sklearn.linear_model import Lasso, LogisticRegressionCV, QuantileRegressor
 from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
@@ -33,7 +33,6 @@ MODELS = {
     "vectors": (lambda: SVC().fit(X, LABELS), "keeps rows of its site"),
     "neighbours": (lambda: KNeighborsClassifier().fit(X, LABELS), "keeps rows of its site"),
     "process": (lambda: GaussianProcessRegressor().fit(X, TARGETS), "SparseGP"),
-    "descent": (lambda: SGDClassifier().fit(X, LABELS), "fit LogisticRegression"),
     "factors": (lambda: MiniBatchNMF(2, max_iter=2000, tol=0.1).fit(X), "fit NMF"),
     "layers": (lambda: MLPClassifier, "torch module"),
 }

@@ -42,7 +42,7 @@ _BY_NAME: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("GaussianProcessRegressor", "GaussianProcessClassifier", "ExactGP"), _EXACT_PROCESS),
     **dict.fromkeys(("SVC", "SVR", "NuSVC", "NuSVR", "OneClassSVM", "KernelRidge"), _KEEPS_ROWS),
     **dict.fromkeys(("KNeighborsClassifier", "KNeighborsRegressor", "RadiusNeighborsClassifier"), _KEEPS_ROWS),
-    **dict.fromkeys(("SGDClassifier", "SGDRegressor", "Perceptron", "PassiveAggressiveClassifier", "LinearSVC"), (
+    **dict.fromkeys(("SGDRegressor", "Perceptron", "PassiveAggressiveClassifier", "LinearSVC"), (
         "it keeps coefficients alone, without how sure they are",
         "fit LogisticRegression or Ridge at the sites, and describe it with its data",
     )),

@@ -45,6 +45,10 @@ MAX_NEWTON_STEP = 0.5
 tolerance end within 0.1; weights that were forgotten move by 1 and more. Chosen by hand between them."""
 
 
+OPTIMUM_TOLERANCE, OPTIMUM_ITERATIONS = 1e-8, 10_000
+"""Tolerance and iterations of the optimum of a loss, far beyond those of descent."""
+
+
 class LaplaceProductAdapter(EstimatorAdapter):
     """A model whose sites send normal approximations of their posteriors, of which the fused one is the product."""
 
@@ -244,9 +248,9 @@ class LogisticRegressionAdapter(LaplaceAdapter, RefittedAdapter):
             return Problem("class_weight", "weighs rows otherwise at every site", "fit without, or with sample_weight")
         return None
 
-    @staticmethod
-    def precision(parameters: Mapping[str, Json]) -> float:
-        """Return 1 / C, 0 without a penalty."""
+    def precision(self, parameters: Mapping[str, Json], n_rows: float) -> float:
+        """Return 1 / C, 0 without a penalty, whatever the number of rows."""
+        del n_rows
         if parameters.get("penalty", "l2") is None:
             return 0.0
         inverse = number(parameters, "C")
@@ -264,7 +268,8 @@ class LogisticRegressionAdapter(LaplaceAdapter, RefittedAdapter):
             raise InputError(name, f"has coefficients of shape {theta.shape} for {n_classes} classes", code="E-SHAPE")
         law = self.likelihood(theta, rows)
         p, information = theta.shape[1], law.information_by_class()
-        prior = np.tile(prior_precision(p, self.precision(parameters), parameters), (n_classes, 1))
+        precision = self.precision(parameters, float(rows.weight_of_each.sum()))
+        prior = np.tile(prior_precision(p, precision, parameters), (n_classes, 1))
         hessian, gradient, penalty = _free(information, law.gradient_by_class(), prior)
         mode = law.theta[1] - law.theta[0] if n_classes == 2 else theta.ravel()
         eta, own_class = law.log_odds, (np.arange(rows.n), rows.numbers)
@@ -288,7 +293,8 @@ class LogisticRegressionAdapter(LaplaceAdapter, RefittedAdapter):
         """Return sum I_j (q, q), the shift (q,), sum P_j (q,) and P (q,) of the free coefficients, q = p or C p."""
         information, shift = statistics.counts[INFORMATION], statistics.counts[SHIFT]
         n_classes, p = shift.shape
-        target = prior_precision(p, self.precision(statistics.parameters), statistics.parameters)
+        precision = self.precision(statistics.parameters, statistics.n_observations)
+        target = prior_precision(p, precision, statistics.parameters)
         hessian, vector, _ = _free(information, shift, np.zeros_like(shift))
         summed = statistics.counts[PRIOR][1] if n_classes == 2 else statistics.counts[PRIOR].ravel()
         return hessian, vector, summed, target if n_classes == 2 else np.tile(target, n_classes)
@@ -308,7 +314,8 @@ class LogisticRegressionAdapter(LaplaceAdapter, RefittedAdapter):
     def expanded(self, statistics: Statistics, coefficients: Array, information: Array) -> Statistics:
         """Return statistics of some coefficients with the information there."""
         n_classes, p = statistics.counts[SHIFT].shape
-        prior = prior_precision(p, self.precision(statistics.parameters), statistics.parameters)
+        precision = self.precision(statistics.parameters, statistics.n_observations)
+        prior = prior_precision(p, precision, statistics.parameters)
         shift = (information @ coefficients).reshape(-1, p) + prior * coefficients.reshape(-1, p)
         if n_classes == 2:
             information = np.kron(np.array([[1.0, -1.0], [-1.0, 1.0]]), information)
@@ -330,6 +337,49 @@ class LogisticRegressionAdapter(LaplaceAdapter, RefittedAdapter):
         model.coef_ = np.ascontiguousarray(theta[:, :-1] if has_intercept else theta)
         model.intercept_ = theta[:, -1].copy() if has_intercept else np.zeros(len(theta))
         model.n_iter_ = np.array([1], dtype=np.int32)
+
+
+class SGDClassifierAdapter(LogisticRegressionAdapter):
+    """Logistic regression by stochastic gradient descent, as the linear model that its loss has: precision alpha n.
+
+    Descent stops before the optimum of its loss, so a site sends the expansion at the optimum for its rows, and the
+    fused model has the coefficients that the descent of all rows would approach. More than two classes are one model a
+    class there, and refused.
+    """
+
+    kind: ClassVar[str] = "sklearn.SGDClassifier"
+    loose_solvers: ClassVar[Mapping[str, tuple[str, ...]]] = {"loss": ("log_loss",)}
+
+    def refusal(self, parameters: Mapping[str, Json]) -> Problem | None:
+        """Refuse losses that are no likelihood, and penalties that are no normal prior."""
+        if parameters.get("loss") != "log_loss":
+            text = f"is {parameters.get('loss')!r}, which is no log-likelihood of rows"
+            return Problem("loss", text, "fit with `loss='log_loss'`")
+        if parameters.get("penalty") not in ("l2", None):
+            return Problem("penalty", "is no normal prior, so that no Laplace approximation adds up", "fit with l2")
+        if parameters.get("class_weight") is not None:
+            return Problem("class_weight", "weighs rows otherwise at every site", "fit without, or with sample_weight")
+        return None
+
+    def precision(self, parameters: Mapping[str, Json], n_rows: float) -> float:
+        """Return alpha n, 0 without a penalty: the loss is the mean over rows."""
+        return 0.0 if parameters.get("penalty") is None else number(parameters, "alpha") * n_rows
+
+    def sums_of_model(self, model: Any, rows: SiteRows) -> SiteSums:
+        """Return the expansion at the optimum of the loss for these rows."""
+        if rows.n_classes > 2:
+            text = f"has {rows.n_classes} classes, and is one model for each"
+            raise InputError(f"this {self.class_name}", text, "fit LogisticRegression", "E-SHAPE")
+        precision = self.precision(rows.parameters, float(rows.weight_of_each.sum()))
+        parameters = {
+            "C": 1.0 / precision if precision > 0 else np.inf,
+            "fit_intercept": rows.parameters.get("fit_intercept", True),
+            "tol": OPTIMUM_TOLERANCE,
+            "max_iter": OPTIMUM_ITERATIONS,
+        }
+        fitted = new_estimator(self.module, "LogisticRegression", parameters)
+        fitted.fit(rows.X, rows.y, sample_weight=rows.weights)
+        return super().sums_of_model(fitted, rows)
 
 
 def _free(information: Array, vector: Array, prior: Array) -> tuple[Array, Array, Array]:

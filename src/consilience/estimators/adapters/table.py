@@ -22,6 +22,7 @@ from consilience.estimators.adapters.laplace import (
     GammaRegressorAdapter,
     LogisticRegressionAdapter,
     PoissonRegressorAdapter,
+    SGDClassifierAdapter,
     TweedieRegressorAdapter,
 )
 from consilience.estimators.adapters.laplace_torch import FullLaplaceAdapter, FullLLLaplaceAdapter
@@ -83,6 +84,7 @@ ESTIMATORS: tuple[EstimatorAdapter, ...] = (
     MinMaxScalerAdapter(),
     MaxAbsScalerAdapter(),
     LogisticRegressionAdapter(),
+    SGDClassifierAdapter(),
     PoissonRegressorAdapter(),
     GammaRegressorAdapter(),
     TweedieRegressorAdapter(),
