@@ -159,13 +159,19 @@ def gather(inputs: Sequence[NamedInput], reading: Reading[Value]) -> Gathered[Va
         digests = {one.name: one.file.digest for one in inputs if one.file is not None}
         described = [replace(site, digest=digests.get(site.name)) for site in described]
     problems += [*_files_given_twice(inputs, described), *counted_twice([*described, *unsettled])]
-    doubts = []
-    if not problems:
-        doubts = _copies(described)
-        copied = {doubt.problem.subject for doubt in doubts}
-        others = [site for site in described if site.label not in copied]
-        doubts += doubts_of([(site.label, reading.meaning_of(site.original)) for site in others])
-    return Gathered(described, said_once(problems) if problems else [], doubts)
+    return (
+        Gathered(described, said_once(problems), [])
+        if problems
+        else Gathered(described, [], doubts_among(described, reading))
+    )
+
+
+def doubts_among(described: Sequence[Described[Value]], reading: Reading[Value]) -> list[Doubt]:
+    """Return why inputs may not mean the same: copies of one another, and what the others say that differs oddly."""
+    doubts = _copies(described)
+    copied = {doubt.problem.subject for doubt in doubts}
+    others = [site for site in described if site.label not in copied]
+    return [*doubts, *doubts_of([(site.label, reading.meaning_of(site.original)) for site in others])]
 
 
 def _describe(

@@ -17,6 +17,7 @@ import numpy as np
 from consilience.checks import Labels
 from consilience.errors import InputError, Problem
 from consilience.families import Dirichlet
+from consilience.families.base import Family
 from consilience.posteriors.adapters.table import known_adapters
 from consilience.posteriors.details import VocabularyDetails
 from consilience.posteriors.posterior import Posterior
@@ -29,9 +30,6 @@ has measured other values."""
 _PRIOR_ROUNDING = 1e-9
 """Relative difference between words up to which a prior is the same for all: a prior that is the mean of several has
 the rounding of each word. Chosen by hand, far above the rounding of float64."""
-
-_UNNAMED = ", and as many columns are not the same words"
-_REMEDY = "name them: `cs.describe(model, features=words)`, of gensim also `id2word=` when it is trained"
 
 
 @dataclass(frozen=True)
@@ -56,6 +54,13 @@ def is_topic_posterior(posterior: Posterior) -> bool:
     return posterior.source.get("kind") in kinds and isinstance(posterior.family, Dirichlet)
 
 
+def unnamed_words(name: object, family: Family) -> Problem:
+    """Return that a topic model does not name its words."""
+    text = f"does not say which words its {family.size} columns are, and as many columns are not the same words"
+    remedy = "name them: `cs.describe(model, features=words)`, of gensim also `id2word=` when it is trained"
+    return Problem(name, text, remedy, "E-NEEDED")
+
+
 def align_vocabularies(
     names: Sequence[str], posteriors: Sequence[Posterior]
 ) -> tuple[list[Posterior], VocabularyAlignment | None, list[Problem]]:
@@ -73,11 +78,7 @@ def align_vocabularies(
         Problem(name, "has no words", code="E-NEEDED") for name, posterior in models if posterior.family.size == 0
     ]
     problems = problems or [
-        Problem(
-            name, f"does not say which words its {posterior.family.size} columns are{_UNNAMED}", _REMEDY, "E-NEEDED"
-        )
-        for name, posterior in models
-        if posterior.features.names is None
+        unnamed_words(name, posterior.family) for name, posterior in models if posterior.features.names is None
     ]
     if problems or _agree(unaligned):
         return unaligned, None, problems

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 
 from consilience.checks import Array, Json, Labels, as_weights, is_count
 from consilience.core.details import WithheldComponent
-from consilience.core.gather import Described, ancestors_of, counted_twice
+from consilience.core.gather import Described, ancestors_of, counted_twice, doubts_among
 from consilience.core.inputs import EQUAL, too_few_models
 from consilience.core.kind import Prepared, Request
 from consilience.core.min_count import MAX_NAMED, MIN_COUNT, checked_min_count
@@ -72,6 +72,7 @@ from consilience.posteriors.sharded.totals import (
     shard_totals,
 )
 from consilience.posteriors.thin_components import nothing_left, remaining_components, without_components
+from consilience.posteriors.vocabulary import unnamed_words
 
 PILOT_SITES = 256
 """Sites in the pilot sample; as many or fewer are fused in memory. Chosen by hand; nobody has measured other values."""
@@ -126,7 +127,17 @@ class _Plan:
         number = self.request.n_observations
         return {} if number is None else {"n_observations": number}
 
-    def number_problems(self) -> list[Problem]:
+    def statement_problems(self) -> list[Problem]:
+        """Return what the files would have to say and do not: all of them share one source and one vocabulary."""
+        return [*self._number_problems(), *self._word_problems()]
+
+    def _word_problems(self) -> list[Problem]:
+        """Return that topic models name no words."""
+        is_topics = self.adapter is not None and self.adapter.has_vocabulary
+        has_words = self.shards.kind.features.names is not None
+        return [unnamed_words(self.shards.files[0], self.shards.kind.family)] if is_topics and not has_words else []
+
+    def _number_problems(self) -> list[Problem]:
         """Return why numbers of observations forbid a fusion: all files share one source, which says of them."""
         number, source, adapter = self.request.n_observations, self.shards.kind.source, self.adapter
         if adapter is None or (adapter.records_n_observations and number is None):
@@ -157,7 +168,7 @@ class _Opened:
 def fuse_shards(models: Any, request: Request) -> PosteriorFusion:
     """Fuse the posteriors of J sites: a pilot sample of them in memory, then passes over all shards."""
     plan = _Plan.open(models, request)
-    if problems := plan.number_problems():
+    if problems := plan.statement_problems():
         raise InputError(problems)
     with running(request.engine) as engine:
         opened = _place(plan, engine)
@@ -393,7 +404,7 @@ def _check_shards(models: Any, request: Request) -> list[str]:
     except InputError as error:
         return list(error.problems)
     shards, method = plan.shards, plan.method
-    problems: list[str] = [*plan.number_problems()]
+    problems: list[str] = [*plan.statement_problems()]
     problems += plan.refusals() if shards.n_sites > plan.pilot_sites else []
     problems += [
         f"{need.subject} needs every model's {need.field}, which the shards do not state"
@@ -481,10 +492,14 @@ def _fuse_in_memory(plan: _Plan, site_weights: Array | None) -> PosteriorFusion:
     described, request = _described_sites(plan.shards), plan.request
     if problems := counted_twice(described):
         raise InputError(problems)
-    return fuse_described(
+    doubts = doubts_among(described, PosteriorReading(None, are_equal=False))
+    for doubt in doubts:
+        doubt.warn()
+    fusion = fuse_described(
         described, plan.method, None, site_weights, request.rng, request.seed, request.progress, plan.stated,
         plan.min_count,
     )  # fmt: skip
+    return fusion.with_doubts(doubts)
 
 
 def _described_sites(shards: Shards) -> list[Described[Posterior]]:
