@@ -85,14 +85,15 @@ def check_problems(*sites):
     return problems
 
 
-REMEDY = "give `features=cs.Features(names=vocabulary)`"
+REMEDY = "name them: `cs.describe(model, features=words)`, of gensim also `id2word=` when it is trained"
 
 
 def test_a_site_that_does_not_name_its_words_is_told_how_to():
     nameless = replace(site(1, WORDS[:20]), features=cs.Features())
     (problem,) = check_problems(site(0), nameless)
     assert problem == (
-        f"model 1: does not say which words its 20 columns are, and the vocabularies differ; {REMEDY} [E-MISMATCH]"
+        "model 1: does not say which words its 20 columns are, and as many columns are not the same words;"
+        f" {REMEDY} [E-NEEDED]"
     )
     assert len(check_problems(replace(site(0), features=cs.Features()), nameless)) == 2
     same_size = replace(site(2), features=cs.Features())

@@ -91,10 +91,10 @@ IN_PYTHON = {
         r"did you mean regularization\?.*\[E-OPTION\]"),
     "a misspelt method": (lambda: cs.fuse(mixtures(), "spham"), r"did you mean spahm\?; there are kl, .* \[E-METHOD\]"),
     "forests": (lambda: cs.fuse(forests()),
-        r"^model 0, model 1: no adapter for .*RandomForestClassifier.*consilience\.Posterior"
-                                            r".*last step of a pipeline, or a torch module \[E-MODEL\]$"),
+        r"^model 0, model 1: each is a RandomForestClassifier: it is made of splits .*; average what the models predict"
+        r".*\[E-MODEL\]$"),
     "a pipeline with a forest": (lambda: cs.fuse([make_pipeline(StandardScaler(), one) for one in forests()]),
-                                 r"the last step of a pipeline.*\[E-MODEL\]$"),
+                                 r"is a RandomForestClassifier: it is made of splits .*\[E-MODEL\]$"),
     "the class instead of a model": (lambda: cs.fuse([BayesianGaussianMixture] * 2),
                                      r"is the class BayesianGaussianMixture, .*; make one and fit it: .*\[E-MODEL\]$"),
     "a model that was not fitted": (lambda: cs.fuse([BayesianGaussianMixture()] * 2),

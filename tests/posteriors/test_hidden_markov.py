@@ -263,7 +263,9 @@ def test_a_fused_model_can_be_compared_with_a_sites_own_and_fused_again():
     comparison = cs.evaluate(fusion, fitted(0), new(1)[0])
     assert comparison.better == "fused"  # it knows a state that this site never saw
     assert comparison.scores[0].name == "log density given the rows before"
-    assert cs.fuse([fusion.model, fitted(2)]).n_components == len(CENTRES)
+    rows, _, lengths = simulated(SITES[1], seed=7)
+    third = StickyHDPHMM(n_states=8, n_init=2).fit(rows, lengths)
+    assert cs.fuse([fusion.model, third]).n_components == len(CENTRES)
 
 
 def test_sites_that_do_not_agree_are_refused():

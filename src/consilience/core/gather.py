@@ -159,11 +159,9 @@ def gather(inputs: Sequence[NamedInput], reading: Reading[Value]) -> Gathered[Va
         digests = {one.name: one.file.digest for one in inputs if one.file is not None}
         described = [replace(site, digest=digests.get(site.name)) for site in described]
     problems += [*_files_given_twice(inputs, described), *counted_twice([*described, *unsettled])]
-    return (
-        Gathered(described, said_once(problems), [])
-        if problems
-        else Gathered(described, [], doubts_among(described, reading))
-    )
+    if problems:
+        return Gathered(described, said_once(problems), [])
+    return Gathered(described, [], doubts_among(described, reading))
 
 
 def doubts_among(described: Sequence[Described[Value]], reading: Reading[Value]) -> list[Doubt]:

@@ -45,9 +45,6 @@ def value_problems(draws: Draws) -> list[Problem]:
             text = f"is {values[~finite][0]} in draw {draw} of chain {chain}, expected finite numbers"
             problems.append(Problem(name, text, code="E-NUMBER"))
             continue
-        if (discrete := _discrete_entries(values)).any():
-            problems.append(_discrete(name, discrete, [other for other in draws.variables if other != name]))
-            continue
         constraint = draws.constraints[name]
         inside = constraint.is_inside(values)
         if isinstance(constraint, Elementwise) and name not in draws.exchangeable:
@@ -59,6 +56,8 @@ def value_problems(draws: Draws) -> list[Problem]:
                 f" {np.asarray(values[tuple(where)]).ravel()[:3].tolist()}"
             )
             problems.append(Problem(name, text, _right_constraint(name, values), "E-NUMBER"))
+        elif (discrete := _discrete_entries(values)).any():
+            problems.append(_discrete(name, discrete, [other for other in draws.variables if other != name]))
     if problems:
         return problems
     if all(np.all(np.ptp(values, axis=(0, 1)) == 0) for values in draws.variables.values()):
