@@ -101,6 +101,17 @@ def test_counts_by_site_are_those_of_the_table():
     np.testing.assert_allclose(analysis.estimates, trials().estimates)
 
 
+@pytest.mark.parametrize("spread", [[0.2, 0.1], [[0.2, 0.0], [0.0, 0.1]]])
+def test_a_pair_of_two_coefficients_is_no_table_of_counts(spread):
+    """A tuple is an estimate with its covariance, whatever its shape."""
+    sites = {name: ([1.0, 2.0], spread) for name in "ab"}
+    if np.ndim(spread) == 1:
+        with pytest.raises(cs.errors.InputError, match=r"np\.diag"):
+            cs.meta_analysis(sites)
+    else:
+        np.testing.assert_allclose(cs.meta_analysis(sites, method="fixed").fixed.mean, [1.0, 2.0])
+
+
 def test_leaving_one_site_out_is_the_analysis_of_the_others():
     analysis = trials(interval="hartung_knapp")
     left = analysis.leave_one_out()

@@ -6,7 +6,7 @@ Objects are recognised by their classes, files by the format that their document
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -142,11 +142,16 @@ def _kind_by_statements(inputs: Sequence[NamedInput], has_posteriors: bool, meth
     if any(one.is_plain_checkpoint for one in inputs):
         is_of_networks = not keywords.isdisjoint(NETWORKS.statements)
         return NETWORKS if is_of_networks or not has_posteriors else POSTERIORS
-    if "module" in keywords and inputs and all(isinstance(one.model, Mapping | list) for one in inputs):
-        return NETWORKS  # arrays by name or in order, as federated frameworks hold them
-    # A dictionary of arrays could be anything, until a keyword states what draws alone have.
-    are_arrays = bool(inputs) and all(isinstance(one.model, Mapping) or is_frame(one.model) for one in inputs)
+    # Arrays could be anything, until a keyword states what networks or draws alone have.
+    if "module" in keywords and _are_all(inputs, lambda model: isinstance(model, Mapping | list)):
+        return NETWORKS  # by name or in order, as federated frameworks hold them
+    are_arrays = _are_all(inputs, lambda model: isinstance(model, Mapping) or is_frame(model))
     return DRAWS if are_arrays and not keywords.isdisjoint(DRAWS.statements) else POSTERIORS
+
+
+def _are_all(inputs: Sequence[NamedInput], holds: Callable[[object], bool]) -> bool:
+    """Return whether something holds of all models of a call, of which there are some."""
+    return bool(inputs) and all(holds(one.model) for one in inputs)
 
 
 def are_recognised(request: Request) -> bool:

@@ -131,8 +131,7 @@ def _other_units(sites: Labelled) -> Iterator[Doubt]:
     A factor multiplies mean and deviation alike, an origin moves the mean and leaves the deviation; sites that differ
     honestly do neither as exactly. Every site is compared with the median of the others.
     """
-    known = [(label, meaning.columns) for label, meaning in sites if meaning.columns is not None]
-    known = [(label, own) for label, own in known if own.n_observations >= MIN_OBSERVATIONS]
+    known = _with_columns(sites)
     if len(known) < 2 or len({len(own.means) for _, own in known}) > 1:
         return
     means = np.stack([own.means for _, own in known])  # (J, d)
@@ -144,15 +143,23 @@ def _other_units(sites: Labelled) -> Iterator[Doubt]:
     others = known[0][0] if len(known) == 2 else "the other sites"
     first = len(known) == 2  # of two, one is as odd as the other: said once
     for site, (label, own) in enumerate(known[first:], first):
-        odd = [
-            f"{name_of(own.names, column)} (mean and deviation {_shown(ratios[site, column])} times as large)"
-            if is_scaled[site, column]
-            else f"{name_of(own.names, column)} (mean {_shown(gaps[site, column])} deviations away)"
-            for column in np.flatnonzero(is_scaled[site] | is_shifted[site]).tolist()
-        ]
+
+        def described(column: int, site: int = site, names: tuple[str, ...] | None = own.names) -> str:
+            how = f"mean {_shown(gaps[site, column])} deviations away"
+            if is_scaled[site, column]:
+                how = f"mean and deviation {_shown(ratios[site, column])} times as large"
+            return f"{name_of(names, column)} ({how})"
+
+        odd = list(map(described, np.flatnonzero(is_scaled[site] | is_shifted[site]).tolist()))
         if odd:
             text = f"may have another unit than {others} in {first_names(odd, MAX_NAMED)}"
             yield Doubt(Problem(label, text, "give every column one unit at all sites"), UnitsWarning)
+
+
+def _with_columns(sites: Labelled) -> list[tuple[str, ColumnMoments]]:
+    """Return the sites that say enough of their columns."""
+    stated = [(label, meaning.columns) for label, meaning in sites]
+    return [(label, own) for label, own in stated if own is not None and own.n_observations >= MIN_OBSERVATIONS]
 
 
 def _shown(number: float) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.checks import Array
+from consilience.checks import Array, Labels
 from consilience.core.agreement import Doubt, twice
 from consilience.core.inspection import listed
 from consilience.draws.constraints import Elementwise, Simplex, SumToZero
@@ -177,29 +177,38 @@ def in_order_of(site: Draws, first: Draws) -> Draws | None:
     And where they cannot be: with other labels, labels that stand twice, a prior of its own, and constraints that know
     an order, such as those of Cholesky factors.
     """
-    moves = {
-        name: np.array([site.coords[name].tolist().index(label) for label in first.coords[name].tolist()])
-        for name in sorted(set(site.coords) & set(first.coords) & first.all_dims())
-        if not np.array_equal(site.coords[name], first.coords[name])
-        and len(set(site.coords[name].tolist())) == len(site.coords[name])
-        and sorted(map(str, site.coords[name])) == sorted(map(str, first.coords[name]))
-    }
+    shared = sorted(set(site.coords) & set(first.coords) & first.all_dims())
+    orders = {name: _order_of(site.coords[name].tolist(), first.coords[name].tolist()) for name in shared}
+    moves = {name: order for name, order in orders.items() if order is not None}
+    moved = [name for name in site.variables if not moves.keys().isdisjoint(site.dims_of(name))]
+    if not moves or not all(_may_move(site, name, moves) for name in moved):
+        return None
     variables = dict(site.variables)
-    for name, values in site.variables.items():
-        axes = [(axis, moves[dim]) for axis, dim in enumerate(site.dims_of(name), 2) if dim in moves]
-        constraint, has_law = site.constraints[name], isinstance(site.prior, dict) and name in site.prior
-        is_ordered = isinstance(constraint, TiedEntries) or not isinstance(constraint, _WITHOUT_ORDER)
-        if axes and (has_law or is_ordered or name in site.exchangeable):
-            return None
-        for axis, order in axes:
-            values = np.take(values, order, axis=axis)
-        variables[name] = values
+    for name in moved:
+        for axis, dim in enumerate(site.dims_of(name), 2):
+            if dim in moves:
+                variables[name] = np.take(variables[name], moves[dim], axis=axis)
     labels = {name: first.coords[name] for name in moves}
-    return replace(site, variables=variables, coords={**site.coords, **labels}) if moves else None
+    return replace(site, variables=variables, coords={**site.coords, **labels})
 
 
-_WITHOUT_ORDER = (Elementwise, Simplex, SumToZero, Covariance, Correlation)
-"""Constraints of variables whose entries may be put in another order, of both axes alike where they are matrices."""
+def _order_of(own: list[object], wanted: list[object]) -> Labels | None:
+    """Return where each label that is wanted stands; None where they are in order, or are not the same labels once."""
+    if own == wanted or len(set(own)) < len(own) or set(own) != set(wanted):
+        return None
+    return np.array([own.index(label) for label in wanted], dtype=np.int64)
+
+
+def _may_move(site: Draws, name: str, moves: Mapping[str, Labels]) -> bool:
+    """Return whether the entries of a variable may be put in another order: both axes alike of matrices."""
+    constraint = site.constraints[name]
+    has_law = isinstance(site.prior, dict) and name in site.prior
+    if has_law or name in site.exchangeable or isinstance(constraint, TiedEntries):
+        return False
+    if isinstance(constraint, Covariance | Correlation):
+        orders = [moves[dim].tolist() if dim in moves else None for dim in site.dims_of(name)[-2:]]
+        return orders[0] is not None and orders[0] == orders[-1]
+    return isinstance(constraint, Elementwise | Simplex | SumToZero)
 
 
 def variable_disagreements(first_label: str, first: Draws, label: str, site: Draws) -> list[Problem]:

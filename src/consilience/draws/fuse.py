@@ -241,16 +241,21 @@ class DrawsReading(FormatReading[Draws]):
         return draws
 
 
+def _numbers_of(n_observations: Any, inputs: Sequence[NamedInput]) -> Sequence[float] | None:
+    """Return the numbers of observations in the order of the inputs, where the call states them."""
+    numbers = in_order(n_observations, [one.name for one in inputs], "n_observations")
+    if numbers is not None and (isinstance(numbers, str) or len(numbers) != len(inputs)):
+        raise OptionError("n_observations", f"expected {len(inputs)} numbers, one for each, found {numbers!r:.80}")
+    return numbers
+
+
 def describe_inputs(inputs: Sequence[NamedInput], method: DrawsMethod, n_observations: Any) -> GatheredDraws:
     """Return the draws of all inputs that could be read, sorted by name, with what is wrong, in doubt or to be known.
 
     The options of the method say of sites what these do not say themselves; `n_observations` are by name, or in the
     order of the inputs.
     """
-    numbers = in_order(n_observations, [one.name for one in inputs], "n_observations")
-    if numbers is not None and (isinstance(numbers, str) or len(numbers) != len(inputs)):
-        raise OptionError("n_observations", f"expected {len(inputs)} numbers, one for each, found {numbers!r:.80}")
-    gathered = gather(inputs, DrawsReading(method, numbers))
+    gathered = gather(inputs, DrawsReading(method, _numbers_of(n_observations, inputs)))
     described = [DescribedDraws(**vars(site)) for site in sorted(gathered.described, key=lambda site: site.name)]
     problems, doubts = [*too_few_models(len(inputs)), *gathered.problems], gathered.doubts
     if method.multiplies and not problems:
@@ -258,13 +263,7 @@ def describe_inputs(inputs: Sequence[NamedInput], method: DrawsMethod, n_observa
         doubts += shared_chains([(site.label, site.value) for site in described if site.label not in copied])
     if not described:
         return GatheredDraws(described, problems, doubts, [])
-    ordered = [in_order_of(site.value, described[0].value) for site in described]
-    notes = [
-        f"{site.label} has its coordinates in another order: aligned by name"
-        for site, moved in zip(described, ordered, strict=True)
-        if moved is not None
-    ]
-    described = [site if own is None else site.with_value(own) for site, own in zip(described, ordered, strict=True)]
+    described, notes = _in_one_order(described)
     recognised, found = with_structures(*_labelled(described))
     described, problems = _with_draws(described, recognised), [*problems, *found]
     problems += disagreements([(site.label, site.value) for site in described])
@@ -278,6 +277,15 @@ def describe_inputs(inputs: Sequence[NamedInput], method: DrawsMethod, n_observa
     if not method.allow_divergent:
         problems += [problem.about(site.label) for site in described for problem in chain_problems(site.value)]
     return GatheredDraws(described, problems, doubts, notes)
+
+
+def _in_one_order(described: Sequence[DescribedDraws]) -> tuple[list[DescribedDraws], list[str]]:
+    """Return sites with the labels of their axes in the order of the first, and whose were moved."""
+    ordered = [in_order_of(site.value, described[0].value) for site in described]
+    moved = [site.label for site, own in zip(described, ordered, strict=True) if own is not None]
+    return [site if own is None else site.with_value(own) for site, own in zip(described, ordered, strict=True)], [
+        f"{label} has its coordinates in another order: aligned by name" for label in moved
+    ]
 
 
 def _labelled(described: Sequence[DescribedDraws]) -> tuple[list[Draws], list[str]]:

@@ -17,27 +17,32 @@ _NETCDF = (".nc", ".nc4")
 
 def expand_sampler_files(models: Any) -> Any:
     """Return files of CmdStan and ArviZ, and patterns of such, as the draws of sites; other models as they are."""
-    if isinstance(models, str | Path) and (str(models).endswith(".csv") or _is_netcdf(models)):
+    if isinstance(models, str | Path):
+        if not str(models).endswith((".csv", *_NETCDF)):
+            return models
         try:
             listed = list_files(models, (".csv", *_NETCDF))
         except InputError:  # whoever opens them says it
             return models
         models = [file.path for file in listed if not is_remote(file.path)]
+    if not isinstance(models, Mapping | Sequence):
+        return models
     among = models.values() if isinstance(models, Mapping) else models
-    is_several = isinstance(models, Mapping | Sequence) and not isinstance(models, str)
-    if not is_several or not any(_is_csv(model) or _is_netcdf(model) for model in among):
+    if not any(_is_csv(model) or _is_netcdf(model) for model in among):
         return models
     sites = _read_csv_sites(models)
-    from consilience.draws.draws import Draws  # here, since models of other kinds need none
-
-    def read(model: Any) -> Any:
-        if isinstance(model, list):
-            return Draws(model)
-        return read_netcdf(Path(model)) if _is_netcdf(model) else model
-
     if isinstance(sites, Mapping):
-        return {name: read(model) for name, model in sites.items()}
-    return [read(model) for model in sites]
+        return {name: _read(model) for name, model in sites.items()}
+    return [_read(model) for model in sites]
+
+
+def _read(model: Any) -> Any:
+    """Return the draws in the chains of a site, or in a netCDF file; other models as they are."""
+    if isinstance(model, list):
+        from consilience.draws.draws import Draws  # here, since models of other kinds need none
+
+        return Draws(model)
+    return read_netcdf(Path(model)) if _is_netcdf(model) else model
 
 
 def _is_netcdf(model: object) -> bool:

@@ -55,18 +55,13 @@ def align_columns(
     if len(named) < 2:
         return statistics, []
     widest = max(named, key=lambda site: len(site.features.names or ()))  # the first of as many
-    columns = widest.features.names or ()
     equations = max((site.parameters.get(_EQUATIONS) or [] for site in named), key=len)
     aligned, notes = [], []
     for label, site in sites:
-        names = site.features.names
-        if site.kind == widest.kind and names is not None and _can_be_arranged(site):
-            if isinstance(site.parameters.get(_EQUATIONS), list) and site.parameters[_EQUATIONS] != equations:
-                site, note = _with_equations(site, equations)
-                notes += [f"{label} {one}" for one in note]
-            if names != columns and set(names) <= set(columns):
-                site, note = _arranged(site, widest, absent_columns)
-                notes += [f"{label} {one}" for one in note]
+        if site.kind == widest.kind and site in named:
+            site, of_equations = _with_equations(site, equations)
+            site, of_columns = _arranged(site, widest, absent_columns)
+            notes += [f"{label} {note}" for note in (*of_equations, *of_columns)]
         aligned.append(site)
     return aligned, notes
 
@@ -80,24 +75,21 @@ def _can_be_arranged(site: Statistics) -> bool:
 def _arranged(site: Statistics, widest: Statistics, absent_columns: str | None) -> tuple[Statistics, list[str]]:
     """Return a site's statistics over the columns of the widest, where those that it lacks are known to be zero."""
     own, columns = site.features.names or (), widest.features.names or ()
+    if own == columns or not set(own) <= set(columns):
+        return site, []
     absent = [name for name in columns if name not in own]
     is_known = absent_columns == ZEROS or _are_absent_levels(absent, site.design, widest.design)
     if absent and not is_known:
         return site, []
     place = {name: number for number, name in enumerate(own)}
     index = np.array([place.get(name, _ABSENT) for name in columns], dtype=np.int64)
-    arranged = with_columns(site, index)
-    units = site.features.units
-    features = replace(
-        site.features, names=columns, units=None if units is None or absent else tuple(units[i] for i in index)
-    )
+    units = None if absent or site.features.units is None else tuple(site.features.units[i] for i in index)
+    features = replace(site.features, names=columns, units=units)
     design = replace(site.design, factors={**site.design.factors, **_wider(site.design, widest.design)})
-    note = (
-        f"has no {first_names(absent, MAX_NAMED)}: zero in all its rows"
-        if absent
-        else "has its columns in another order: aligned by name"
-    )
-    return replace(arranged, features=features, design=design), [note]
+    note = "has its columns in another order: aligned by name"
+    if absent:
+        note = f"has no {first_names(absent, MAX_NAMED)}: zero in all its rows"
+    return replace(with_columns(site, index), features=features, design=design), [note]
 
 
 def _wider(own: Design, widest: Design) -> Mapping[str, Any]:
@@ -202,8 +194,8 @@ def _with_equations(site: Statistics, categories: Sequence[str]) -> tuple[Statis
 
     One whose reference is another, or that has a category more, stays as it is.
     """
-    own, d = list(site.parameters[_EQUATIONS]), site.n_columns
-    if own[:1] != list(categories)[:1] or not set(own) < set(categories):
+    own, d = list(site.parameters.get(_EQUATIONS) or ()), site.n_columns
+    if not own or own[:1] != list(categories)[:1] or not set(own) < set(categories):
         return site, []
     place = {name: number for number, name in enumerate(own[1:])}
     index = np.concatenate(

@@ -24,8 +24,9 @@ from consilience.errors import InputError, OptionError, Problem
 from consilience.matching.result import Matching
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fusion import NetworkFusion, NetworkInput
-from consilience.networks.inputs import canonical_order
+from consilience.networks.inputs import DescribedNetwork, canonical_order
 from consilience.networks.method import NetworkEnsemble, NetworkMethod, check_widths
+from consilience.networks.network import Network
 from consilience.networks.parametrised_layers import plain_module
 from consilience.networks.shared_symmetry import NetworksWithSymmetry
 from consilience.networks.symmetry.symmetry import Symmetry
@@ -132,21 +133,19 @@ def fuse_aligned(
         details={**alignment.details, "proved": models.symmetry.proved, "notes": notes},
         provenance={},
         inputs=tuple(
-            NetworkInput(
-                of.name,
-                outcome.ensemble.networks[at],
-                float(weight),
-                of.digest,
-                said,
-                of.description,
-                sent,
-                of.rests_on,
-            )
+            _input(of, outcome.ensemble.networks[at], sent, float(weight), said)
             for of, at, weight, said, sent in zip(inputs, rank, weights, known, models.networks, strict=True)
         ),
         _rebuild=None if models.template is None else models.module,
     )
     return fusion, order
+
+
+def _input(
+    of: DescribedNetwork, aligned: Network, sent: Network, weight: float, information: FisherInformation | None
+) -> NetworkInput:
+    """Return what a fusion keeps of one network: its parameters as they were sent, and aligned to the others."""
+    return NetworkInput(of.name, aligned, weight, of.digest, information, of.description, sent, of.rests_on)
 
 
 def target_units(models: NetworksWithSymmetry, method: NetworkMethod, arguments: NetworkArguments) -> dict[str, int]:

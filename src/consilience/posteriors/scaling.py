@@ -210,23 +210,19 @@ def in_order_of(posterior: Posterior, names: Sequence[str], adapter: Adapter | N
     None where it has other names, or components that do not follow: those that are not of Gaussian data, and such as
     have an attached array that is not known to follow its columns.
     """
-    own = posterior.features.names
+    own, units = posterior.features.names, posterior.features.units
     if own is None or sorted(own) != sorted(names) or len(set(own)) < len(own):
         return None
-    if adapter is not None and not adapter.follows_units:
-        return None
-    place = {name: number for number, name in enumerate(own)}
-    index = [place[name] for name in names]
-    permutation = AffineMap(np.eye(len(own))[index], np.zeros(len(own)))
     in_squared_units = () if adapter is None else adapter.in_squared_units
     others = [array for name, array in posterior.attached.items() if name not in in_squared_units]
-    if any(len(own) in array.values.shape for array in others):
+    is_known = adapter is None or adapter.follows_units
+    if not is_known or any(len(own) in array.values.shape for array in others):
         return None
+    index = [own.index(name) for name in names]
     try:
-        image = _image(posterior, permutation, in_squared_units)
+        image = _image(posterior, AffineMap(np.eye(len(own))[index], np.zeros(len(own))), in_squared_units)
     except ConsilienceError:
         return None
-    units = posterior.features.units
     features = replace(
         posterior.features, names=tuple(names), units=None if units is None else tuple(units[i] for i in index)
     )

@@ -377,10 +377,11 @@ def meta_analysis(
     estimates : mapping of str to (estimate, covariance), table, or its path
         By site, a number and its variance, or a vector (p,) and its covariance (p, p). An estimate may be a mapping
         or Series by names of coefficients, which are matched by name, and sites may lack some; or a fitted result with
-        ``params`` and ``cov_params()``, as of statsmodels, robust covariances too. Or two by two counts, treated
-        first: ``[[events, others], [events, others]]``. Or a table (pandas, polars, Arrow, the path of a CSV, TSV or
-        Parquet file) with columns site, estimate, se or variance, and coefficient where there are several, which are
-        then taken as independent; columns may be called as in metafor (yi, vi, sei, slab; ai, bi, ci, di) and meta.
+        ``params`` and ``cov_params()``, as of statsmodels, robust covariances too. Or two by two counts, a list or an
+        array, treated first: ``[[events, others], [events, others]]``. Or a table (pandas, polars, Arrow, the path of
+        a CSV, TSV or Parquet file) with columns site, estimate, se or variance, and coefficient where there are
+        several, which are then taken as independent; columns may be called as in metafor (yi, vi, sei, slab; ai, bi,
+        ci, di) and meta.
     method : {"reml", "dersimonian_laird", "paule_mandel", "fixed"}, optional
         How the covariance T between sites is estimated; "dl" and "pm" for short. The second and third
         are of each coefficient alone. Default: restricted maximum likelihood.

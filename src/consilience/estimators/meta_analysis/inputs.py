@@ -13,26 +13,9 @@ from consilience.errors import InputError, Problem
 from consilience.estimators.laplace_product import site_estimate
 from consilience.estimators.meta_analysis.between_sites import SiteEstimates
 from consilience.estimators.meta_analysis.counts import Measure, effects_of_counts
+from consilience.estimators.meta_analysis.tables import Site, read_table
 from consilience.estimators.statistics import Statistics
-from consilience.files.tables import NamedTable, as_named_table, read_named_table
-
-COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "site": ("site", "study", "slab", "trial", "centre", "center", "hospital"),
-    "coefficient": ("coefficient", "term", "variable", "parameter"),
-    "estimate": ("estimate", "yi", "effect", "te", "coef", "beta"),
-    "standard error": ("se", "sei", "standard_error", "std_err", "std.error", "sete"),
-    "variance": ("variance", "vi", "var"),
-}
-"""Names of the columns of a table of estimates: ours, those of metafor (yi, vi, sei, slab), meta (TE, seTE), broom."""
-
-COUNTS: Mapping[tuple[str, str, str, str], bool] = {
-    ("ai", "bi", "ci", "di"): False,
-    ("event.e", "n.e", "event.c", "n.c"): True,
-    ("events_treated", "n_treated", "events_control", "n_control"): True,
-    ("tpos", "tneg", "cpos", "cneg"): False,
-}
-"""Names of the columns of two by two counts, those of metafor and meta among them, and whether the second and the
-fourth are totals of the groups."""
+from consilience.files.tables import as_named_table, read_named_table
 
 _ASYMMETRY = 1e-8
 """Asymmetry of a covariance, as a part of its largest entry, that rounding of a printed table may leave."""
@@ -48,9 +31,9 @@ def read_estimates(
         table = read_named_table(Path(estimates))
         if table is None:
             raise InputError(estimates, "is no table with named columns", "give .csv, .tsv or .parquet", "E-FILE")
-        by_site = _read_table(table, estimates, measure)
+        by_site = read_table(table, estimates, measure)
     elif (frame := as_named_table(estimates)) is not None:
-        by_site = _read_table(frame, "estimates", measure)
+        by_site = read_table(frame, "estimates", measure)
     elif isinstance(estimates, Mapping):
         for site, value in estimates.items():
             try:
@@ -65,24 +48,21 @@ def read_estimates(
         raise InputError("estimates", text, code="E-TYPE")
     if not problems and len(by_site) < 2:
         problems = [Problem("estimates", f"of {len(by_site)} sites, expected two or more", code="E-FEW")]
-    if not problems:
-        first, (of_first, _, _) = next(iter(by_site.items()))
-        problems = [
-            Problem(
-                site,
-                f"names its coefficients otherwise than {first}: {_said(known)}, {_said(of_first)}",
-                code="E-MISMATCH",
-            )
-            for site, (known, _, _) in by_site.items()
-            if (known[0] is None) != (of_first[0] is None) or (known[0] is None and len(known) != len(of_first))
-        ]
-    if problems:
+    if problems := problems or _other_names(by_site):
         raise InputError(problems)
     return _joined(by_site)
 
 
-Site = tuple[list[Any], Array, Array]
-"""Names of coefficients (None each, where there are none), estimates (p,), covariance (p, p)."""
+def _other_names(by_site: Mapping[str, Site]) -> list[Problem]:
+    """Return the sites whose coefficients are named otherwise than the first's, or are more or fewer without names."""
+    first, (of_first, _, _) = next(iter(by_site.items()))
+    return [
+        Problem(
+            site, f"names its coefficients otherwise than {first}: {_said(known)}, {_said(of_first)}", code="E-MISMATCH"
+        )
+        for site, (known, _, _) in by_site.items()
+        if (known[0] is None) != (of_first[0] is None) or (known[0] is None and len(known) != len(of_first))
+    ]
 
 
 def _said(names: Sequence[Any]) -> str:
@@ -155,6 +135,13 @@ def _checked(labels: list[Any] | None, mean: Array, matrix: Array) -> Site:
     if np.abs(matrix - matrix.T).max() > _ASYMMETRY * np.abs(matrix).max():
         raise InputError("covariance", "is not symmetric", code="E-NUMBER")
     matrix = (matrix + matrix.T) / 2.0
+    _refuse_improper(labels, matrix)
+    return [None] * p if labels is None else labels, mean, matrix
+
+
+def _refuse_improper(labels: list[Any] | None, matrix: Array) -> None:
+    """Raise for a covariance (p, p) with a variance that is not positive, or that is not positive definite."""
+    p = len(matrix)
     if not np.all(np.diag(matrix) > 0.0):
         place = int(np.flatnonzero(~(np.diag(matrix) > 0.0))[0])
         which = "variance" if p == 1 else f"variance of {place if labels is None else labels[place]}"
@@ -165,93 +152,17 @@ def _checked(labels: list[Any] | None, mean: Array, matrix: Array) -> Site:
     if np.linalg.eigvalsh(correlation)[0] < p * np.finfo(np.float64).eps:
         text = "is not positive definite"
         raise InputError("covariance", text, "leave out coefficients that others determine", "E-NUMBER")
-    return [None] * p if labels is None else labels, mean, matrix
 
 
 def _counted(value: Any, measure: Measure) -> Any:
-    """Return the effect and variance of two by two counts, [[events, others], [events, others]]; else what is given."""
-    if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) and np.shape(value) == (2, 2):
-        effect, variance = effects_of_counts(np.asarray(value, dtype=np.float64)[None], measure)
-        return float(effect[0]), float(variance[0])
-    return value
+    """Return the effect and variance of two by two counts, [[events, others], [events, others]]; else what is given.
 
-
-def _of_counts(table: NamedTable, header: Sequence[str], called: object, measure: Measure) -> dict[str, Site] | None:
-    """Return the effects of a table of two by two counts, a row a site; None of a table without such columns."""
-    names = next((names for names in COUNTS if set(names) <= set(header)), None)
-    if names is None:
-        return None
-    events_t, second_t, events_c, second_c = (_numbers(table, header.index(name), called) for name in names)
-    others = (second_t - events_t, second_c - events_c) if COUNTS[names] else (second_t, second_c)
-    counts = np.array([[events_t, others[0]], [events_c, others[1]]]).transpose(2, 0, 1)  # (J, 2, 2)
-    place = next((header.index(name) for name in COLUMNS["site"] if name in header), None)
-    sites = _texts(table, place) or [f"row {row}" for row in range(len(counts))]
-    if len(set(sites)) < len(sites):
-        raise InputError(called, "has a site a second time", code="E-TWICE")
-    found = {}
-    for row, (site, own) in enumerate(zip(sites, counts, strict=True)):
-        try:
-            effect, variance = effects_of_counts(own[None], measure)
-        except InputError as error:
-            where = f"{called}, {table.called_row(row)}"
-            raise InputError(problem.about(where) for problem in error.problems) from None
-        found[site] = ([measure.replace("_", " ")], effect, variance[:, None])
-    return found
-
-
-def _read_table(table: NamedTable, called: object, measure: Measure) -> dict[str, Site]:
-    """Return the estimates of a table: a row for each coefficient of a site, or for each site.
-
-    Columns are known by the names of `COLUMNS`, in any case; without one of sites, rows are "row 0", "row 1", ...
+    Counts are a list of two lists, or an array: a tuple is an estimate with its covariance.
     """
-    header = [name.strip().lower() for name in table.header]
-    if (counted := _of_counts(table, header, called, measure)) is not None:
-        return counted
-    place = {
-        what: next((header.index(name) for name in names if name in header), None) for what, names in COLUMNS.items()
-    }
-    spreads = [what for what in ("standard error", "variance") if place[what] is not None]
-    if place["estimate"] is None or not spreads:
-        known = "; ".join(f"{what} ({', '.join(names)})" for what, names in COLUMNS.items())
-        text = f"has columns {', '.join(table.header[:8]) or 'without names'}, expected some of: {known}"
-        raise InputError(called, text, code="E-SHAPE")
-    n = len(np.asarray(table.take(place["estimate"])))
-    sites = _texts(table, place["site"]) or [f"row {row}" for row in range(n)]
-    coefficients = _texts(table, place["coefficient"]) or ["effect"] * n
-    means = _numbers(table, place["estimate"], called)
-    spread = _numbers(table, place[spreads[0]], called)
-    rows: dict[str, dict[str, tuple[float, float]]] = {}
-    for row, (site, name) in enumerate(zip(sites, coefficients, strict=True)):
-        if name in rows.setdefault(site, {}):
-            raise InputError(called, f"{table.called_row(row)}: has {name} of {site} a second time", code="E-TWICE")
-        if not spread[row] > 0:
-            text = f"{table.called_row(row)}: the {spreads[0]} of {site} is {spread[row]:g}, expected above 0"
-            raise InputError(called, text, "leave the site out, or give what it is known to", "E-NUMBER")
-        rows[site][name] = (float(means[row]), float(spread[row] if spreads[0] == "variance" else spread[row] ** 2))
-    columns = {site: np.array(list(of_site.values())).T for site, of_site in rows.items()}  # (2, p)
-    return {site: (list(rows[site]), mean, np.diag(variance)) for site, (mean, variance) in columns.items()}
-
-
-def _texts(table: NamedTable, place: int | None) -> list[str]:
-    """Return the cells of a column as texts; none without such a column."""
-    return [] if place is None else [str(cell).strip() for cell in np.asarray(table.take(place)).tolist()]
-
-
-def _numbers(table: NamedTable, place: int | None, called: object) -> Array:
-    """Return a column as numbers (n,), or raise for a cell that is none."""
-    assert place is not None  # noqa: S101  (narrows the type; callers have asked)
-    cells = np.asarray(table.take(place)).tolist()
-    numbers = np.array([_number(cell) for cell in cells])
-    if not np.isfinite(numbers).all():
-        row = int(np.flatnonzero(~np.isfinite(numbers))[0])
-        text = f"{table.called_row(row)}, column {table.header[place]}: expected a finite number"
-        raise InputError(called, f"{text}, found {cells[row]!r:.60}", code="E-NUMBER")
-    return numbers
-
-
-def _number(cell: object) -> float:
-    """Return a cell as a number; NaN for one that is none."""
-    try:
-        return float(str(cell))
-    except ValueError:
-        return float("nan")
+    is_table = isinstance(value, list) and all(isinstance(row, list | tuple | np.ndarray) for row in value)
+    if isinstance(value, np.ndarray) or is_table:
+        counts = np.asarray(value, dtype=object)
+        if counts.shape == (2, 2):
+            effect, variance = effects_of_counts(counts.astype(np.float64)[None], measure)
+            return float(effect[0]), float(variance[0])
+    return value

@@ -22,7 +22,7 @@ from consilience.drawing.display import Displayed, Tabular
 from consilience.drawing.words import printable
 from consilience.errors import InputError
 from consilience.estimators.meta_analysis.between_sites import MAX_ITERATIONS, TOLERANCE
-from consilience.files.tables import as_named_table
+from consilience.files.tables import NamedTable, as_named_table
 
 INTERCEPT = "intercept"
 """Name of the effect where every moderator is zero."""
@@ -181,15 +181,7 @@ def read_moderators(moderators: Any, sites: Sequence[str]) -> tuple[tuple[str, .
     """
     table = as_named_table(moderators)
     if table is not None:
-        if "site" not in table.header:
-            raise InputError("moderators", "is a table without a column site", "name each row's site", "E-NEEDED")
-        place = table.header.index("site")
-        rows = [str(cell).strip() for cell in np.asarray(table.take(place)).tolist()]
-        others = [number for number in range(len(table.header)) if number != place]
-        moderators = {
-            table.header[number]: dict(zip(rows, np.asarray(table.take(number)).tolist(), strict=True))
-            for number in others
-        }
+        moderators = _of_table(table)
     if not isinstance(moderators, Mapping) or not moderators:
         text = f"expected a mapping from names to numbers by site, or a table, found {type(moderators).__name__}"
         raise InputError("moderators", text, code="E-TYPE")
@@ -198,6 +190,19 @@ def read_moderators(moderators: Any, sites: Sequence[str]) -> tuple[tuple[str, .
         moderators = {name: {site: own.get(name) for site, own in moderators.items()} for name in names}
     columns = [_column(str(name), values, sites) for name, values in moderators.items()]
     return tuple(map(str, moderators)), np.column_stack(columns)
+
+
+def _of_table(table: NamedTable) -> dict[str, dict[str, Any]]:
+    """Return the columns of a table by name and site."""
+    if "site" not in table.header:
+        raise InputError("moderators", "is a table without a column site", "name each row's site", "E-NEEDED")
+    place = table.header.index("site")
+    rows = [str(cell).strip() for cell in np.asarray(table.take(place)).tolist()]
+    return {
+        name: dict(zip(rows, np.asarray(table.take(number)).tolist(), strict=True))
+        for number, name in enumerate(table.header)
+        if number != place
+    }
 
 
 def _column(name: str, values: Any, sites: Sequence[str]) -> Array:
