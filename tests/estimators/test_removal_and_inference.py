@@ -238,3 +238,18 @@ def test_one_site_given_twice_is_noticed_whatever_it_withholds():
     fusion = cs.fuse([strict, *regressions(2)])
     with pytest.raises(cs.errors.InputError, match="would count twice"):
         cs.add(fusion, loose)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_inference_of_targets_without_noise_has_no_error(seed):
+    """What is left is rounding, of either sign."""
+    rng = np.random.default_rng(seed)
+    sites = []
+    for _ in range(2):
+        X = rng.normal(size=(40, 3))
+        rows = X, X @ [1.0, 2.0, 3.0] + 4.0
+        sites.append(cs.describe(LinearRegression().fit(*rows), rows))
+    found = linear_inference(cs.fuse(sites).statistics)
+    np.testing.assert_allclose(found.coefficients, [1.0, 2.0, 3.0], rtol=1e-9)
+    assert (found.standard_errors < 1e-6).all()
+    assert found.log_likelihood > 1e3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,12 +78,14 @@ def linear_inference(statistics: Statistics) -> LinearInference:
         text = f"of {d} columns need more than {moments.n:g} rows, or other columns"
         raise InputError("standard errors", text, code="E-FEW")
     coefficients = inverse @ moments.cross[:, 0]
-    residual = float(moments.target_gram[0, 0] - coefficients @ moments.cross[:, 0])
+    # Of data without noise the difference is rounding, of either sign; its likelihood has no bound.
+    residual = max(float(moments.target_gram[0, 0] - coefficients @ moments.cross[:, 0]), 0.0)
     scale = residual / freedom
     covariance = scale * inverse
     # Of centred columns the intercept is the mean of y, which is independent of the coefficients.
     intercept_variance = scale / moments.weight + moments.x_mean @ covariance @ moments.x_mean
     n = moments.n
+    log_variance = math.log(residual / n) if residual > 0.0 else -math.inf
     return LinearInference(
         coefficients,
         np.sqrt(np.diag(covariance)),
@@ -91,7 +94,7 @@ def linear_inference(statistics: Statistics) -> LinearInference:
         float(np.sqrt(intercept_variance)) if fits_intercept else 0.0,
         scale,
         freedom,
-        float(-n / 2.0 * (np.log(2.0 * np.pi * residual / n) + 1.0) + 0.5 * statistics.rows.log_weight),
+        -n / 2.0 * (math.log(2.0 * math.pi) + log_variance + 1.0) + 0.5 * float(statistics.rows.log_weight),
     )
 
 
