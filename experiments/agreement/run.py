@@ -1,7 +1,8 @@
 """Units and spellings: how often honest sites are doubted, and how often a fault is noticed.
 
 ``python experiments/agreement/run.py --half tune`` prints the results on one half of the data; ``--half report`` those
-on the other, on which no number was set; ``--write`` also writes them to ``results.json`` beside this file.
+on the other, on which no number was set; ``--extremes`` those of scalers by extremes in place of linear regressions;
+``--write`` also writes them to ``results.json`` beside this file.
 
 Honest sites are rows of one table in one unit, split at random, by clusters, along a column (the most uneven split
 there is), by class, or as the data came (firms, sequences, years). Faults are one column of one site in another unit:
@@ -26,6 +27,7 @@ from sklearn import datasets
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LinearRegression
+from sklearn.preprocessing import MaxAbsScaler
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
 from record import versions
@@ -162,14 +164,27 @@ def doubted_labels(names: tuple[str, ...], rng: np.random.Generator, n_sites: in
     return bool(doubts_of(sites))
 
 
-def says(rows: np.ndarray, of: np.ndarray, category: type[Warning] = UnitsWarning) -> list[str]:
+Describe = Callable[[np.ndarray], Any]
+"""What a site sends of its rows (n, d)."""
+
+
+def regression(rows: np.ndarray) -> Any:
+    """Return the sums of a linear regression of the last column on the others."""
+    model = LinearRegression().fit(rows[:, :-1], rows[:, -1])
+    return cs.describe(model, data=(rows[:, :-1], rows[:, -1]))
+
+
+def extremes(rows: np.ndarray) -> Any:
+    """Return the greatest absolute values of the columns."""
+    return cs.describe(MaxAbsScaler().fit(rows), min_count=0)
+
+
+def says(
+    rows: np.ndarray, of: np.ndarray, describe: Describe = regression, category: type[Warning] = UnitsWarning
+) -> list[str]:
     """Return what is said of the units of sites, or by another warning."""
-    sites = {}
-    for number in np.unique(of):
-        own = rows[of == number]
-        if len(own) >= MIN_ROWS:
-            model = LinearRegression().fit(own[:, :-1], own[:, -1])
-            sites[f"site {number}"] = cs.describe(model, data=(own[:, :-1], own[:, -1]))
+    by_site = {f"site {number}": rows[of == number] for number in np.unique(of)}
+    sites = {name: describe(own) for name, own in by_site.items() if len(own) >= MIN_ROWS}
     if len(sites) < 2:
         return []
     with warnings.catch_warnings(record=True) as caught:
@@ -192,8 +207,10 @@ def main() -> None:
     """Count doubts of honest sites and of faults, by table and by split."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--half", choices=("tune", "report"), required=True)
+    parser.add_argument("--extremes", action="store_true")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
+    describe, key = (extremes, f"{arguments.half} extremes") if arguments.extremes else (regression, arguments.half)
     names = list(TABLES)[0 if arguments.half == "tune" else 1 :: 2]
     honest: dict[str, list[bool]] = defaultdict(list)
     noticed: dict[str, list[bool]] = defaultdict(list)
@@ -207,10 +224,10 @@ def main() -> None:
         for seed in SEEDS:
             rng = np.random.default_rng(seed)
             for split, sites in splits(rows, of, rng):
-                found = says(rows, sites)
+                found = says(rows, sites, describe)
                 fusions, doubted = fusions + 1, doubted + bool(found)
                 honest[split].append(bool(found))
-                twice.append(bool(says(rows, sites, TwiceWarning)))
+                twice.append(bool(says(rows, sites, describe, TwiceWarning)))
                 if split != "random":
                     continue
                 site = int(rng.integers(sites.max() + 1))
@@ -219,7 +236,7 @@ def main() -> None:
                 for fault, values in faults(rows[here, column]):
                     wrong = rows.copy()
                     wrong[here, column] = values
-                    noticed[fault].append(bool(says(wrong, sites)))
+                    noticed[fault].append(bool(says(wrong, sites, describe)))
         by_table[name] = [doubted, fusions]
         print(name, rows.shape, f"{doubted} of {fusions} honest fusions doubted", flush=True)  # noqa: T201
     results: dict[str, Any] = {
@@ -238,7 +255,7 @@ def main() -> None:
     if arguments.write:
         path = HERE / "results.json"
         document = json.loads(path.read_text()) if path.exists() else {}
-        path.write_text(json.dumps({**document, arguments.half: results}, indent=1, sort_keys=True) + "\n")
+        path.write_text(json.dumps({**document, key: results}, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

@@ -44,4 +44,17 @@ def noticed_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-TABLES = {"units-honest": honest_table, "units-noticed": noticed_table}
+def extremes_table() -> str:
+    """Return how often the sites of scalers by extremes were doubted, honest ones and those with a column too large."""
+    parts = {half: _results()[f"{half} extremes"] for half in HALVES}
+    honest = [[sum(part) for part in zip(*parts[half]["honest"].values(), strict=True)] for half in HALVES]
+    lines = ["| sites | on which numbers were set | on which none was |", "| --- | ---: | ---: |"]
+    lines.append(f"| honest | {' | '.join(map(_cell, honest))} |")
+    lines += [
+        f"| one column {fault} | {' | '.join(_cell(parts[half]['noticed'][fault]) for half in HALVES)} |"
+        for fault in ("x 1000", "x 100", "x 18")
+    ]
+    return "\n".join(lines) + "\n"
+
+
+TABLES = {"units-honest": honest_table, "units-noticed": noticed_table, "units-extremes": extremes_table}

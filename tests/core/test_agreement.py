@@ -10,7 +10,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticD
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression, Ridge
 from sklearn.mixture import BayesianGaussianMixture
 from sklearn.naive_bayes import BernoulliNB, GaussianNB
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, StandardScaler
 
 import consilience as cs
 from consilience.core.agreement import ColumnMoments, Meaning, doubts_of
@@ -83,6 +83,28 @@ class TestSums:
             X, y = np.concatenate([X, rows(4)[0]]), np.concatenate([y, rows(4)[1]])
             order = np.arange(2 * N) if split == "random" else np.argsort(X[:, 1])
             assert not said({f"site {j}": KINDS[kind](X[part], y[part]) for j, part in enumerate(np.split(order, 3))})
+
+
+@pytest.mark.parametrize("scaler", [MinMaxScaler, MaxAbsScaler])
+def test_extremes_in_another_unit_are_named(scaler):
+    sites = {}
+    for seed in range(3):
+        X = rows(seed)[0]
+        sites[f"site {seed}"] = cs.describe(scaler().fit(X), min_count=0)
+    assert not said(sites, min_count=0)
+    X[:, 1] *= 1000.0
+    ((category, text),) = said({**sites, "site 2": cs.describe(scaler().fit(X), min_count=0)}, min_count=0)
+    assert category is UnitsWarning
+    assert text.startswith("site 2: may have another unit than the other sites in column 1 (values ")
+
+
+def test_equal_extremes_are_no_copy_and_one_object_twice_is():
+    """Extremes count once, and those of whole numbers agree between honest sites."""
+    one, other = (MaxAbsScaler().fit(np.array([[1.0, 5.0], [9.0, 4.0], [3.0, middle]])) for middle in (2.0, 3.0))
+    assert not said([one, other], min_count=0)
+    ((category, text),) = said([one, one], min_count=0)
+    assert category is TwiceWarning
+    assert "is the same object" in text
 
 
 def moments(mean, deviation, n=200.0, **more):

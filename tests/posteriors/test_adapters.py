@@ -77,6 +77,13 @@ def described(kind, name, part=None):
     return cs.describe(fitted(kind, name, part))
 
 
+def site(kind, name, part):
+    """What a site gives to be fused: its model, and of topics the words too."""
+    words = [f"word {number}" for number in range(COUNTS.shape[1])]
+    model = fitted(kind, name, part)
+    return cs.describe(model, features=words) if kind == "sklearn.LatentDirichletAllocation" else model
+
+
 def answers(model, rows):
     return {method: getattr(model, method)(rows) for method in SAYS if hasattr(model, method)}
 
@@ -110,10 +117,11 @@ def assert_same_labels(found, expected):
 def test_every_adapter_is_tested():
     """Those of other libraries have files of their own, since their models do not share scikit-learn's interface.
 
-    So have trees, whose components are not what they predict by: ``test_clustering_adapters``.
+    So have trees, whose components are not what they predict by: ``test_clustering_adapters``; and factors, which are
+    kept but for their scales: ``test_nmf``.
     """
-    trees = {"sklearn.Birch", "sklearn.BisectingKMeans"}
-    assert {*MODELS} | trees == {adapter.kind for adapter in ADAPTERS if adapter.library == "sklearn"}
+    elsewhere = {"sklearn.Birch", "sklearn.BisectingKMeans", "sklearn.NMF"}
+    assert {*MODELS} | elsewhere == {adapter.kind for adapter in ADAPTERS if adapter.library == "sklearn"}
     for kind, models in MODELS.items():
         for model in models.values():
             assert [other.kind for other in ADAPTERS if other.accepts(model)] == [kind]
@@ -168,11 +176,11 @@ def test_counts_add_up_to_the_observations(kind, name):
 @pytest.mark.parametrize("method", ["kl", "average", "concatenate"])
 def test_a_fused_model_is_an_estimator_like_the_others(kind, name, method):
     first, _, new = halves(kind)
-    sites = [fitted(kind, name, part) for part in (0, 1)]
+    sites = [site(kind, name, part) for part in (0, 1)]
     n_observations = "equal" if kind == "sklearn.GaussianMixture" else None  # which it does not record
     fusion = cs.fuse(sites, method, n_observations=n_observations)
     model = fusion.model
-    assert type(model) is type(sites[0])
+    assert type(model) is type(fitted(kind, name, 0))
     check_is_fitted(model)
     for values in answers(model, new).values():
         assert np.all(np.isfinite(values))

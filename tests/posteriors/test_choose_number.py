@@ -172,7 +172,8 @@ def test_topic_models_give_the_true_topics():
         fits = [LatentDirichletAllocation(len(own), random_state=seed).fit(X) for seed in range(2)]
         models.append(max(fits, key=lambda fit: fit.score(X)))
     truth = np.concatenate([(m.components_ @ common.T).argmax(axis=1) for m in models])
-    assert_true(found(models), truth)
+    names = [f"word {number}" for number in range(words)]
+    assert_true(found([cs.describe(model, features=names) for model in models]), truth)
 
 
 # -- Names, order, units.

@@ -11,7 +11,7 @@ from scipy import sparse
 import consilience as cs
 from consilience.core.scores import ScoreKind
 from consilience.posteriors.adapters.table import ADAPTERS
-from tests.posteriors.test_adapters import CASES, described, fitted, halves
+from tests.posteriors.test_adapters import CASES, described, fitted, halves, site
 from tests.tolerances import DIGAMMA_OF_SCIKIT_LEARN, ROUNDING
 
 pytestmark = pytest.mark.covering(2)
@@ -123,10 +123,11 @@ def test_the_difference_changes_sign_with_the_roles(kind, name):
 @every_model
 def test_a_fusion_its_model_its_posterior_and_its_file_score_the_same(kind, name, tmp_path):
     n_observations = "equal" if kind == "sklearn.GaussianMixture" else None  # which it does not record
-    fusion = cs.fuse([fitted(kind, name, part) for part in (0, 1)], n_observations=n_observations)
+    sites = [site(kind, name, part) for part in (0, 1)]
+    fusion = cs.fuse(sites, n_observations=n_observations)
     fusion.save(tmp_path / "fused.safetensors")
     found = {
-        str(cs.evaluate(form, fitted(kind, name, 0), rows(kind)))
+        str(cs.evaluate(form, sites[0], rows(kind)))
         for form in (fusion, fusion.model, fusion.posterior, tmp_path / "fused.safetensors")
     }
     assert len(found) == 1

@@ -49,6 +49,8 @@ class Meaning:
     labels: tuple[str, ...] | None = None  # its classes, where they are texts
     sums: Array | None = None  # sums over its rows, which have no order
     sums_error: float = SAME_SUMS  # relative difference of sums that the same rows may have
+    # Whether equal contents count once, as extremes do, which honest sites may share.
+    is_idempotent: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ def _other_units(sites: Labelled) -> Iterator[Doubt]:
         def described(column: int, site: int = site, names: tuple[str, ...] | None = own.names) -> str:
             how = f"mean {_shown(gaps[site, column])} deviations away"
             if is_scaled[site, column]:
-                how = f"mean and deviation {_shown(ratios[site, column])} times as large"
+                how = f"values {_shown(ratios[site, column])} times as large"
             return f"{name_of(names, column)} ({how})"
 
         odd = list(map(described, np.flatnonzero(is_scaled[site] | is_shifted[site]).tolist()))

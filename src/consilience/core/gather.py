@@ -166,7 +166,7 @@ def gather(inputs: Sequence[NamedInput], reading: Reading[Value]) -> Gathered[Va
 
 def doubts_among(described: Sequence[Described[Value]], reading: Reading[Value]) -> list[Doubt]:
     """Return why inputs may not mean the same: copies of one another, and what the others say that differs oddly."""
-    doubts = _copies(described)
+    doubts = _copies(described, reading)
     copied = {doubt.problem.subject for doubt in doubts}
     others = [site for site in described if site.label not in copied]
     return [*doubts, *doubts_of([(site.label, reading.meaning_of(site.original)) for site in others])]
@@ -216,9 +216,9 @@ def _files_given_twice(inputs: Sequence[NamedInput], described: Sequence[Describ
     return [] if are_known else files_given_twice(inputs)
 
 
-def _copies(described: Sequence[Described[Any]]) -> list[Doubt]:
+def _copies(described: Sequence[Described[Value]], reading: Reading[Value]) -> list[Doubt]:
     """Return which inputs say the very same as an earlier one; files that are the same are refused elsewhere."""
-    first: dict[str, Described[Any]] = {}
+    first: dict[str, Described[Value]] = {}
     doubts = []
     for site in described:
         if not (digest := site.content_digest):
@@ -227,6 +227,8 @@ def _copies(described: Sequence[Described[Any]]) -> list[Doubt]:
         if other is site or (site.digest is not None and site.digest == other.digest):
             continue
         is_same = site.model is not None and site.model is other.model
+        if not is_same and reading.meaning_of(site.original).is_idempotent:
+            continue
         shared = "is the same object as" if is_same else "has the same contents as"
         doubts.append(twice(site.label, f"{shared} {other.label}: it counts twice"))
     return doubts

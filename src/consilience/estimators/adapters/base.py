@@ -84,6 +84,8 @@ class EstimatorAdapter(ABC):
     """Whether its sums are moments of the columns, so that affine steps before it can be applied to sums."""
     by_column: ClassVar[bool] = False
     """Whether its moments have one record for each column."""
+    is_idempotent: ClassVar[bool] = False
+    """Whether the same statistics added a second time change nothing but the number of rows."""
     may_be_sparse: ClassVar[bool] = False
     """Whether sums are taken of sparse rows without filling them."""
     loose_solvers: ClassVar[Mapping[str, tuple[str, ...]]] = {}

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.checks import Array
+from consilience.core.agreement import ColumnMoments
 from consilience.errors import InputError, Problem
 from consilience.estimators.adapters.base import RefittedAdapter, SiteSums, whole_moments
 from consilience.estimators.site_rows import SiteRows
@@ -78,6 +79,7 @@ class ExtremesAdapter(RefittedAdapter):
 
     module: ClassVar[str] = "sklearn.preprocessing"
     follows_units: ClassVar[bool] = False
+    is_idempotent: ClassVar[bool] = True
 
     def disclosure(self) -> Problem | None:
         """Say that extremes are single observations."""
@@ -102,6 +104,11 @@ class ExtremesAdapter(RefittedAdapter):
     def sums_of_fitted(self, model: Any, n_observations: float | None) -> SiteSums:
         """Return the extremes that the object keeps, with its count of rows."""
         return SiteSums(counts={ROWS: np.array(float(np.max(model.n_samples_seen_)))}, maxima=self.extremes_of(model))
+
+    def column_moments(self, statistics: Statistics) -> ColumnMoments | None:
+        """Return the greatest absolute values as deviations from zero, which another unit multiplies like any."""
+        sizes = np.max(np.abs(list(statistics.maxima.values())), axis=0)
+        return ColumnMoments(statistics.features.names, statistics.n_observations, np.zeros(len(sizes)), sizes)
 
     @abstractmethod
     def extremes_of(self, model: Any) -> dict[str, Array]:
