@@ -3,6 +3,7 @@
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import statsmodels.api as sm
 from sklearn.decomposition import PCA
@@ -213,3 +214,45 @@ def test_few_counts_that_agree_by_chance_are_not_said_to_be_the_same_rows():
         [],
         [TwiceWarning],
     )  # equal contents are said, whoever sent them
+
+
+# -- Columns in another order, and values of a fusion.
+
+
+def frame_site(seed, columns, factor=1.0):
+    rng = np.random.default_rng(seed)
+    table = pd.DataFrame({"kg": rng.normal(60.0, 9.0, 150), "m": rng.normal(1.7, 0.1, 150) * factor})
+    y = table.kg + rng.normal(size=150)
+    return cs.describe(LinearRegression().fit(table[columns], y), (table[columns], y))
+
+
+@pytest.mark.parametrize("odd", [["kg", "m"], ["m", "kg"]])
+def test_units_are_compared_by_name(odd):
+    honest = {"lund": frame_site(0, ["kg", "m"]), "oslo": frame_site(1, ["m", "kg"]), "riga": frame_site(2, odd)}
+    assert not said(honest)
+    ((category, text),) = said({**honest, "riga": frame_site(2, odd, 100.0)})
+    assert category is UnitsWarning
+    assert text.startswith("riga: may have another unit than the other sites in m ")
+
+
+def test_the_same_rows_with_their_columns_in_another_order_count_twice():
+    ((category, text),) = said({"lund": frame_site(0, ["kg", "m"]), "oslo": frame_site(0, ["m", "kg"])})
+    assert category is TwiceWarning
+    assert text.startswith("oslo: has the ")
+
+
+def values_of_fusions():
+    sites = {name: frame_site(seed, ["kg", "m"]) for seed, name in enumerate(("lund", "oslo"))}
+    yield cs.fuse(sites).statistics, sites["lund"]
+    draws = [cs.Draws({"mu": np.random.default_rng(seed).normal(size=(2, 300))}, prior=0.5) for seed in range(2)]
+    yield cs.fuse(draws).draws, draws[0]
+    mixtures = [
+        BayesianGaussianMixture(n_components=2).fit(np.random.default_rng(s).normal(size=(90, 2))) for s in (0, 1)
+    ]
+    yield cs.fuse(mixtures).posterior, mixtures[0]
+
+
+def test_the_value_of_a_fusion_beside_a_part_is_refused():
+    for value, part in values_of_fusions():
+        with pytest.raises(cs.errors.InputError, match="was fused from"):
+            cs.fuse({"fused": value, "part": part})

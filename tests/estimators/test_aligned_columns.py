@@ -149,3 +149,24 @@ def test_scalers_of_extremes_follow_and_heads_stay():
 def test_the_option_is_checked():
     with pytest.raises(cs.errors.OptionError, match="'zeros' or None"):
         cs.fuse([GaussianNB().fit(np.eye(4), [0, 0, 1, 1])] * 2, absent_columns="zero")
+
+
+def rows_of_logit(seed, columns):
+    rng = np.random.default_rng(seed)
+    table = pd.DataFrame(rng.normal(size=(200, 2)), columns=["x", "z"])
+    return sm.add_constant(table[columns]), (1.5 * table.x + rng.logistic(size=200) > 0) * 1
+
+
+def test_answers_and_scores_of_named_columns_are_taken_by_name():
+    """A result of statsmodels is fitted by place; a table that has just its columns says which is which."""
+    rows = {"lund": rows_of_logit(0, ["x", "z"]), "oslo": rows_of_logit(1, ["z", "x"])}
+    fits = {site: sm.Logit(y, X).fit(disp=0) for site, (X, y) in rows.items()}
+    fusion = cs.fuse(fits)
+    refined = cs.federated.exchange("refine", fusion, rows, rounds=8)
+    X, y = (pd.concat(parts, ignore_index=True) for parts in zip(*rows.values(), strict=True))
+    np.testing.assert_allclose(refined.model.params, sm.Logit(y, X).fit(disp=0).params, atol=1e-6)
+    table, outcomes = rows["lund"]
+    moved = table[["z", "const", "x"]]
+    assert str(cs.evaluate(fusion, fits["lund"], (moved, outcomes))) == str(
+        cs.evaluate(fusion, fits["lund"], (table, outcomes))
+    )

@@ -178,3 +178,52 @@ def test_moderators_are_read_by_site_by_name_and_from_tables():
         np.testing.assert_allclose(analysis.regress(moderators).coefficients, expected)
     with pytest.raises(cs.errors.OptionError, match="measure: expected one of"):
         cs.meta_analysis(TRIALS, measure="hazard")
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda values: {"ablat": values},
+        lambda values: values,
+        lambda values: values.to_frame(),
+        lambda values: values.rename_axis("slab").reset_index(),
+    ],
+)
+def test_moderators_of_pandas_are_taken_by_their_index(shape):
+    shuffled = pd.Series(LATITUDES, name="ablat").iloc[::-1]
+    found = trials().regress(shape(shuffled))
+    np.testing.assert_allclose(found.coefficients, trials().regress({"ablat": LATITUDES}).coefficients, rtol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["dl", "pm"])
+def test_moments_of_the_regression_are_those_of_the_method(method):
+    """Q of the residuals is what it is expected to be under tau^2: at tau^2 = 0, or at the estimate itself."""
+    analysis = trials(method=method)
+    found = analysis.regress({"ablat": LATITUDES})
+    y, v = analysis.estimates[:, 0], analysis.covariances[:, 0, 0]
+    X = np.column_stack([np.ones(len(y)), TRIALS.ablat])
+
+    def residuals(w):
+        hat = X @ np.linalg.solve(X.T @ (w[:, None] * X), X.T * w)
+        return (np.eye(len(y)) - hat).T @ np.diag(w) @ (np.eye(len(y)) - hat)
+
+    weights = 1.0 / v if method == "dl" else 1.0 / (v + found.tau2)
+    form = residuals(weights)
+    np.testing.assert_allclose(y @ form @ y, np.trace(form @ np.diag(v + found.tau2)), rtol=1e-8)
+    assert found.tau2 > 0
+
+
+def test_effects_of_a_table_come_before_its_counts():
+    """As metafor's escalc adds them, by a measure of its own."""
+    expected = trials()
+    table = TRIALS.assign(yi=expected.estimates[:, 0], vi=expected.covariances[:, 0, 0])
+    np.testing.assert_allclose(cs.meta_analysis(table).estimates, expected.estimates)
+    with pytest.raises(cs.errors.InputError, match="sei is not the root of vi"):
+        cs.meta_analysis(table.assign(sei=table.vi))
+
+
+def test_a_series_is_no_table():
+    with pytest.raises(cs.errors.InputError, match="found Series"):
+        cs.meta_analysis(pd.Series([1.0, 2.0]))
+    with pytest.raises(cs.errors.InputError, match="without a column site"):
+        trials().regress(TRIALS[["ablat"]])

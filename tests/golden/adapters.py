@@ -350,6 +350,22 @@ def _categorical_chain(folder):
     return fused_both_ways(models, folder, SEQUENCE, samples=[300, 200, 400])
 
 
+RATES = np.array([[1.0, 15.0], [20.0, 2.0], [6.0, 6.0], [30.0, 30.0]])
+
+
+@case("hmmlearn PoissonHMM")
+def _poisson_chain(folder):
+    from hmmlearn.hmm import PoissonHMM
+
+    models = []
+    for number, own in enumerate(HELD):
+        rng = np.random.default_rng([number, 6])
+        model = chains(PoissonHMM, own, rng)
+        models.append(put(model, lambdas_=RATES[list(own)] + 0.2 * rng.uniform(size=(len(own), 2)), n_features=2))
+    rows = np.random.default_rng(7).poisson(RATES[SEQUENCE[:, 0]])
+    return fused_both_ways(models, folder, rows, samples=[300, 200, 400])
+
+
 @case("hmmlearn VariationalCategoricalHMM")
 def _variational_categorical_chain(folder):
     from hmmlearn.vhmm import VariationalCategoricalHMM

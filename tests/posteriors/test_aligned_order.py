@@ -88,3 +88,35 @@ def test_ids_of_two_dictionaries_are_no_words():
         cs.fuse([fit(0, sky, named=False), fit(1, sea, named=False)])
     fusion = cs.fuse([fit(0, sky, named=True), fit(1, sea, named=True)])
     assert set(fusion.posterior.features.names) == {*sky, *sea}
+
+
+def chain_rows(seed, columns, kind):
+    rng, state = np.random.default_rng(seed), (np.arange(400) // 20) % 2
+    places = np.where(state, 1, 20), np.where(state, 15, 2)
+    u, v = (rng.poisson(place) if kind == "PoissonHMM" else place + rng.normal(size=400) for place in places)
+    return pd.DataFrame({"u": u, "v": v})[columns]
+
+
+@pytest.mark.parametrize("kind", ["PoissonHMM", "full", "diag", "tied", "spherical"])
+@pytest.mark.parametrize("told", ["data", "file", "features"])
+def test_columns_of_hidden_markov_models_are_aligned_by_the_names_of_their_data(kind, told, tmp_path):
+    from hmmlearn import hmm
+
+    sites = []
+    for seed, columns in enumerate((["u", "v"], ["v", "u"])):
+        rows = chain_rows(seed, columns, kind)
+        options = {"n_components": 2, "random_state": 0}
+        is_counts = kind == "PoissonHMM"
+        model = hmm.PoissonHMM(**options) if is_counts else hmm.GaussianHMM(**options, covariance_type=kind)
+        rows.to_csv(tmp_path / "rows.csv", index=False)
+        said = {
+            "data": {"data": rows},
+            "file": {"data": tmp_path / "rows.csv"},
+            "features": {"n_observations": 400, "features": cs.Features(names=columns)},
+        }[told]
+        sites.append(cs.describe(model.fit(rows.to_numpy()), **said))
+    fusion = cs.fuse(sites)
+    assert fusion.notes == ("model 1 has its columns in another order: aligned by name",)
+    assert fusion.n_components == 2
+    found = fusion.model.lambdas_ if kind == "PoissonHMM" else fusion.model.means_
+    np.testing.assert_allclose(sorted(found.tolist()), [[1.0, 15.0], [20.0, 2.0]], atol=1.0)

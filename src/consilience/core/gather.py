@@ -172,6 +172,11 @@ def doubts_among(described: Sequence[Described[Value]], reading: Reading[Value])
     return [*doubts, *doubts_of([(site.label, reading.meaning_of(site.original)) for site in others])]
 
 
+def aligned_doubts(described: Sequence[Described[Value]], reading: Reading[Value]) -> list[Doubt]:
+    """Return the doubts among inputs whose columns were aligned, of their values as they stand now."""
+    return doubts_among([replace(site, original=site.value) for site in described], reading)
+
+
 def _describe(
     inputs: Sequence[NamedInput], reading: Reading[Value]
 ) -> tuple[list[Described[Value]], list[Described[Value]], list[Problem]]:

@@ -41,6 +41,9 @@ class DrawsFusion(Fusion):
     inputs: tuple[FusedInput[Draws], ...] = field(default=(), repr=False)
     _verdict: Verdict = field(repr=False)
 
+    def __post_init__(self) -> None:
+        remember(self.draws, self.provenance, lambda value: value.digest)
+
     def _where_else(self, name: str) -> str:
         is_elsewhere = name in ("posterior", "network", "statistics")
         return "the draws are in .draws" if is_elsewhere else super()._where_else(name)

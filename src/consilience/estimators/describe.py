@@ -23,7 +23,7 @@ from consilience.estimators.adapters.table import adapter_for, adapter_of_kind, 
 from consilience.estimators.class_labels import ClassLabels
 from consilience.estimators.fourth_moments import with_own_fourth_moments
 from consilience.estimators.rebuild import mixes_columns, rebuild, steps_of
-from consilience.estimators.site_rows import SiteRows, read_rows
+from consilience.estimators.site_rows import SiteRows, names_within, read_rows
 from consilience.estimators.statistics import NOISE, Statistics
 from consilience.posteriors.scaling import scaling_of
 
@@ -190,7 +190,7 @@ def _of_data(
     if sample_weight is not None and not adapter.takes_weights(model):
         raise OptionError("sample_weight", f"a {adapter.class_name} takes none; leave it out")
     n_columns = n_columns_of(whole)
-    names = features.names if features.from_columns else None
+    names = names_within(data, features)
     rows = read_rows(data, sample_weight, n_columns, names, adapter.needs, may_be_sparse=adapter.may_be_sparse)
     classes = ClassLabels.of(model.classes_) if adapter.needs == "classes" else None
     numbers = None if classes is None else classes.numbers_of(rows.y)

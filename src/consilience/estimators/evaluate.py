@@ -30,7 +30,7 @@ from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.heads.model import FittedHead
 from consilience.estimators.laplace_scores import laplace_scores
 from consilience.estimators.rebuild import rebuild
-from consilience.estimators.site_rows import SiteRows, read_rows
+from consilience.estimators.site_rows import SiteRows, names_within, read_rows
 from consilience.estimators.statistics import Statistics
 from consilience.files.csv import read_csv
 from consilience.files.labelled_arrays import read_class_labels, read_labelled_arrays
@@ -150,8 +150,7 @@ def _adapter(model: Any) -> EstimatorAdapter:
 def _rows(models: list[Any], adapter: EstimatorAdapter, data: Any, labels: Any) -> SiteRows:
     """Return the rows, with their classes or targets."""
     first = models[0]
-    names = getattr(first, "feature_names_in_", None)
-    columns = None if names is None else tuple(map(str, names))
+    columns = names_within(data, adapter.features_of(first))
     if labels is not None:
         data = _labelled(data, labels, n_columns_of(first), columns, adapter)
     rows = read_rows(data, None, n_columns_of(first), columns, adapter.needs, may_be_sparse=False)

@@ -46,6 +46,9 @@ class EstimatorFusion(Fusion):
     _model: Any = field(repr=False)
     _verdict: Verdict = field(repr=False)
 
+    def __post_init__(self) -> None:
+        remember(self.statistics, self.provenance, lambda value: value.digest)
+
     def _where_else(self, name: str) -> str:
         if hasattr(type(self._model), name):
             return f"its fitted model does: fusion.model.{name}"

@@ -14,7 +14,7 @@ import numpy as np
 from consilience.catalogue import said_once
 from consilience.core.agreement import SAME_SUMS, Doubt, Meaning
 from consilience.core.features import Features
-from consilience.core.gather import Described, FormatReading, gather
+from consilience.core.gather import Described, FormatReading, aligned_doubts, gather
 from consilience.core.inputs import NamedInput, name_inputs, too_few_models
 from consilience.drawing.words import first_names
 from consilience.errors import ConsilienceError, InputError, Problem, WithheldWarning
@@ -100,7 +100,8 @@ def describe_inputs(
     aligned, notes = align_columns([(site.label, site.value) for site in described], absent_columns)
     described = [site.with_value(value) for site, value in zip(described, aligned, strict=True)]
     problems += disagreements([(site.label, site.value) for site in described], stated)
-    return GatheredEstimators(described, said_once(problems), gathered.doubts, notes)
+    doubts = gathered.doubts if not notes else aligned_doubts(described, StatisticsReading())
+    return GatheredEstimators(described, said_once(problems), doubts, notes)
 
 
 def statistics_of(model: Any) -> Statistics:

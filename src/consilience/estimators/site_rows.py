@@ -11,6 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from consilience.checks import Array
+from consilience.core.features import Features
 from consilience.core.observations import ExpectedColumns, read_observations
 from consilience.errors import FileFormatError, InputError, OptionError
 from consilience.files.csv import read_csv
@@ -95,6 +96,24 @@ def read_rows(
     else:
         y = None
     return SiteRows(X, y, _weights(sample_weight, n))
+
+
+def names_within(data: Any, features: Features) -> tuple[str, ...] | None:
+    """Return names of columns by which rows are put in order, None of rows that are in the order of the model.
+
+    A model that was fitted to named columns knows them by name; any other only those of a table that has just these.
+    """
+    names = features.names
+    if features.from_columns:
+        return names
+    X, target = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
+    table = read_named_table(Path(X)) if isinstance(X, str | Path) else as_named_table(X)
+    if table is None or names is None or len(set(names)) < len(names):
+        return None
+    # In one file with the columns stands that of the targets, which is any other.
+    others = [name for name in table.header if not isinstance(target, str) or name != target]
+    is_all = set(names) <= set(others) if isinstance(X, str | Path) else sorted(names) == sorted(others)
+    return names if is_all else None
 
 
 def read_labelled(path: Path, needs: Needs) -> tuple[Any, Any, tuple[str, ...] | None]:

@@ -17,6 +17,7 @@ from consilience.checks import Array, Json, Labels
 from consilience.errors import InputError
 from consilience.families.base import Draws, Family, Parameters
 from consilience.families.evidence import DiscountedRows, Discounts, EvidenceFamily
+from consilience.families.linalg import scaled_columns
 
 
 @dataclass(frozen=True, init=False)
@@ -65,6 +66,18 @@ class Product(EvidenceFamily):
             columns = slice(start, start + family.size)
             yield (name, family, *(np.asarray(array)[:, columns] for array in arrays))
             start += family.size
+
+    def affine_image(self, eta: Array, matrix: Array, shift: Array) -> Array:
+        """Return the blocks in another order, where a block stands for each column of the data and all are alike.
+
+        Raises UnsupportedError for every other map.
+        """
+        order, factors = scaled_columns(matrix)
+        are_alike = len({family for _, family in self.blocks}) == 1
+        if not are_alike or len(order) != len(self.blocks) or np.any(factors != 1.0) or np.any(shift != 0.0):
+            return super().affine_image(eta, matrix, shift)
+        by_block = np.asarray(eta).reshape(len(eta), len(order), -1)
+        return np.ascontiguousarray(by_block[:, order].reshape(np.shape(eta)))
 
     def to_natural(self, **parameters: Mapping[str, Json]) -> Array:
         """Return eta (n, P) from each block's parameters, given as a mapping under the block's name."""

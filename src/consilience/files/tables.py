@@ -74,7 +74,8 @@ def as_named_table(data: Any) -> NamedTable | None:
     if hasattr(data, "schema") and hasattr(data.schema, "names") and hasattr(data, "column"):  # Arrow
         names = tuple(map(str, data.schema.names))
         return NamedTable(names, lambda number: _arrow_values(data.column(number)))
-    if hasattr(data, "__arrow_c_stream__") and not isinstance(data, np.ndarray):
+    is_column = hasattr(data, "to_frame") and not hasattr(data, "columns")  # a Series, which is no table
+    if hasattr(data, "__arrow_c_stream__") and not isinstance(data, np.ndarray) and not is_column:
         return as_named_table(_arrow().table(data))
     return None
 

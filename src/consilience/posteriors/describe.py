@@ -24,6 +24,7 @@ from consilience.core.min_count import MIN_COUNT
 from consilience.core.observations import ExpectedColumns, read_observations
 from consilience.drawing.words import first_names
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError, WithheldWarning
+from consilience.files.tables import as_named_table, read_named_table
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.table import adapter_of, known_adapters
 from consilience.posteriors.posterior import Posterior
@@ -106,12 +107,13 @@ def describe_all(
         if n_observations is not None and n_observations != counted:
             raise OptionError("n_observations", f"is {n_observations:g}, but data has {counted:g} observations")
         n_observations = counted
+        posterior = _with_names_of(data, posterior, adapter)
     if n_observations is None:
         return posterior
     subject = "n_observations" if data is None else "the number of rows of data"
     if not adapter.records_n_observations:
         if not isinstance(model, Posterior):
-            return _describe_fitted(model, adapter, n_observations)
+            return _with_names_of(data, _describe_fitted(model, adapter, n_observations), adapter)
         if not posterior.states_observations:
             return adapter.recount(posterior, n_observations)
     require_same_as_recorded(adapter, posterior, n_observations, subject)
@@ -123,6 +125,16 @@ def _describe_fitted(model: Any, adapter: Adapter, n_observations: float | None)
     if is_pipeline(model):
         return describe_pipeline(model, adapter, n_observations)
     return adapter.describe(model, n_observations)
+
+
+def _with_names_of(data: Any, posterior: Posterior, adapter: Adapter) -> Posterior:
+    """Return a posterior with the names of the columns of its data, where they have some and its model kept none."""
+    if posterior.features.names is not None or not (adapter.follows_units or adapter.follows_order):
+        return posterior
+    table = read_named_table(Path(data)) if isinstance(data, str | Path) else as_named_table(data)
+    if table is None or len(table.header) != adapter.n_columns(posterior):
+        return posterior
+    return replace(posterior, features=replace(posterior.features, names=table.header))
 
 
 def _adapter_for(model: Any) -> Adapter:

@@ -52,6 +52,9 @@ class PosteriorFusion(Fusion):
     _judge: Callable[[Posterior, PosteriorDetails, Status], Verdict] | None = field(default=None, repr=False)
     atoms: Posterior | None = field(default=None, repr=False)
 
+    def __post_init__(self) -> None:
+        remember(self.posterior, self.provenance, lambda value: value.digest)
+
     @cached_property
     def model(self) -> Any:
         """A fitted model of the kind that went in, with the fused components; for an ensemble, a ModelEnsemble.

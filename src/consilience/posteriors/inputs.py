@@ -17,7 +17,7 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.core.agreement import ColumnMoments, Doubt, Meaning
 from consilience.core.features import Features
-from consilience.core.gather import MAX_SHARED, Described, FormatReading, gather
+from consilience.core.gather import MAX_SHARED, Described, FormatReading, aligned_doubts, gather
 from consilience.core.inputs import EQUAL, NamedInput, stated_numbers, too_few_models
 from consilience.errors import InputError, Problem
 from consilience.families import Dirichlet
@@ -127,7 +127,7 @@ def describe_inputs(
         values, alignment, unaligned = align_vocabularies(labels, values)
         described = [site.with_value(value) for site, value in zip(described, values, strict=True)]
     problems += _count_problems(described) + _disagreements(described, unaligned) + too_few_models(len(inputs))
-    return described, alignment, problems, gathered.doubts, notes
+    return described, alignment, problems, aligned_doubts(described, reading) if notes else gathered.doubts, notes
 
 
 def _in_one_order(described: list[Described[Posterior]]) -> tuple[list[Described[Posterior]], list[str]]:

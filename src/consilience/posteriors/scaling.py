@@ -215,8 +215,9 @@ def in_order_of(posterior: Posterior, names: Sequence[str], adapter: Adapter | N
         return None
     in_squared_units = () if adapter is None else adapter.in_squared_units
     others = [array for name, array in posterior.attached.items() if name not in in_squared_units]
-    is_known = adapter is None or adapter.follows_units
-    if not is_known or any(len(own) in array.values.shape for array in others):
+    if adapter is not None and not (adapter.follows_units or adapter.follows_order):
+        return None
+    if any("fixed" in array.axes and len(own) in array.values.shape for array in others):
         return None
     index = [own.index(name) for name in names]
     try:

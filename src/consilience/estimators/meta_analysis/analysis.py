@@ -209,8 +209,8 @@ class MetaAnalysis(Displayed, Plotted, Tabular):
         Parameters
         ----------
         moderators : mapping of str to mapping, or table
-            Numbers by name and site, ``{"latitude": {"lund": 55.7, ...}}`` or the other way round, or a table with a
-            column ``site``.
+            Numbers by name and site, ``{"latitude": {"lund": 55.7, ...}}`` or the other way round, a Series by site,
+            or a table with a column ``site`` or with sites as its index.
         coefficient : str, optional
             The coefficient that is the effect. Default: the only one.
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.special import chdtrc, ndtri, stdtrit
 
 from consilience.checks import Array
@@ -22,6 +23,7 @@ from consilience.drawing.display import Displayed, Tabular
 from consilience.drawing.words import printable
 from consilience.errors import InputError
 from consilience.estimators.meta_analysis.between_sites import MAX_ITERATIONS, TOLERANCE
+from consilience.estimators.meta_analysis.tables import COLUMNS
 from consilience.files.tables import NamedTable, as_named_table
 
 INTERCEPT = "intercept"
@@ -121,7 +123,7 @@ def regress(
     if np.any(scale == 0.0) or np.linalg.matrix_rank(X / np.where(scale > 0, scale, 1.0)) < q:
         text = "determine one another, or do not vary between sites"
         raise InputError("moderators", text, "leave one out", "E-NUMBER")
-    tau2 = 0.0 if method == "fixed" else _between(X, y, v)
+    tau2 = _between(X, y, v, method)
     beta, covariance = _weighted(X, y, 1.0 / (v + tau2))
     residual = y - X @ beta
     freedom = n_sites - q
@@ -131,7 +133,7 @@ def regress(
         covariance = covariance * (max(1.0, squares) if interval == "truncated_hartung_knapp" else squares)
         quantile = float(stdtrit(freedom, 0.5 + level / 2.0))
     margin = quantile * np.sqrt(np.diag(covariance))
-    without = 0.0 if method == "fixed" else _between(np.ones((n_sites, 1)), y, v)
+    without = _between(np.ones((n_sites, 1)), y, v, method)
     slopes = beta[1:]
     wald = float(slopes @ np.linalg.solve(covariance[1:, 1:], slopes))
     fixed, _ = _weighted(X, y, 1.0 / v)
@@ -158,12 +160,36 @@ def _weighted(X: Array, y: Array, w: Array) -> tuple[Array, Array]:
     return inverse @ (X.T @ (w * y)), inverse
 
 
-def _between(X: Array, y: Array, v: Array) -> float:
+def _between(X: Array, y: Array, v: Array, method: str) -> float:
+    """Return tau^2 of effects (J,) beyond what X (J, q) explains, zero at least, by a method of `meta_analysis`."""
+    freedom = len(y) - X.shape[1]
+
+    def excess(tau2: float) -> float:
+        return float(y @ _projection(X, 1.0 / (v + tau2)) @ y) - freedom
+
+    if method == "fixed" or (method != "reml" and excess(0.0) <= 0.0):
+        return 0.0
+    if method == "dersimonian_laird":
+        return excess(0.0) / float(np.trace(_projection(X, 1.0 / v)))
+    if method == "paule_mandel":  # Q falls in tau^2, to zero
+        above = float(v.mean())
+        while excess(above) > 0.0:
+            above *= 2.0
+        return float(brentq(excess, 0.0, above, xtol=TOLERANCE * above))
+    return _between_by_likelihood(X, y, v)
+
+
+def _projection(X: Array, w: Array) -> Array:
+    """Return P = W - W X (X^T W X)^-1 X^T W (J, J), so that y^T P y is Q of weights w (J,)."""
+    projection: Array = np.diag(w) - (w[:, None] * X) @ np.linalg.inv(X.T @ (w[:, None] * X)) @ (X.T * w)
+    return projection
+
+
+def _between_by_likelihood(X: Array, y: Array, v: Array) -> float:
     """Return tau^2 by restricted maximum likelihood, zero at least."""
     tau2, unit = 0.0, float(v.mean())
     for _ in range(MAX_ITERATIONS):
-        w = 1.0 / (v + tau2)
-        projection = np.diag(w) - (w[:, None] * X) @ np.linalg.inv(X.T @ (w[:, None] * X)) @ (X.T * w)
+        projection = _projection(X, 1.0 / (v + tau2))
         residual = projection @ y
         step = float((residual @ residual - np.trace(projection)) / np.sum(projection * projection.T))
         moved = tau2 + step if tau2 + step > 0.0 else 0.5 * tau2  # a step beyond zero is halved
@@ -177,11 +203,12 @@ def read_moderators(moderators: Any, sites: Sequence[str]) -> tuple[tuple[str, .
     """Return names of moderators, and their values (J, q) by site in the order of `sites`.
 
     They are a mapping from sites to numbers by name, a mapping from names to numbers by site or in the order of the
-    sites, or a table with a column ``site``.
+    sites, or a table with a column of sites or with sites as its index. A pandas Series has its numbers by its index.
     """
-    table = as_named_table(moderators)
-    if table is not None:
-        moderators = _of_table(table)
+    if (named := getattr(moderators, "name", None)) is not None and callable(getattr(moderators, "to_dict", None)):
+        moderators = {str(named): moderators}  # a Series
+    if not isinstance(moderators, Mapping) and (table := as_named_table(moderators)) is not None:
+        moderators = _of_table(table, moderators)
     if not isinstance(moderators, Mapping) or not moderators:
         text = f"expected a mapping from names to numbers by site, or a table, found {type(moderators).__name__}"
         raise InputError("moderators", text, code="E-TYPE")
@@ -192,11 +219,13 @@ def read_moderators(moderators: Any, sites: Sequence[str]) -> tuple[tuple[str, .
     return tuple(map(str, moderators)), np.column_stack(columns)
 
 
-def _of_table(table: NamedTable) -> dict[str, dict[str, Any]]:
-    """Return the columns of a table by name and site."""
-    if "site" not in table.header:
+def _of_table(table: NamedTable, given: Any) -> dict[str, Any]:
+    """Return the columns of a table by name and site; without a column of sites, as what was given has them."""
+    place = next((number for number, name in enumerate(table.header) if name.lower() in COLUMNS["site"]), None)
+    if place is None:
+        if not _counts_rows(given):
+            return {str(name): given[name] for name in given.columns}
         raise InputError("moderators", "is a table without a column site", "name each row's site", "E-NEEDED")
-    place = table.header.index("site")
     rows = [str(cell).strip() for cell in np.asarray(table.take(place)).tolist()]
     return {
         name: dict(zip(rows, np.asarray(table.take(number)).tolist(), strict=True))
@@ -205,8 +234,16 @@ def _of_table(table: NamedTable) -> dict[str, dict[str, Any]]:
     }
 
 
+def _counts_rows(table: Any) -> bool:
+    """Return whether what may be of pandas has no index, or one that only counts its rows."""
+    index = getattr(table, "index", None)
+    return index is None or not hasattr(table, "to_dict") or type(index).__name__ == "RangeIndex"
+
+
 def _column(name: str, values: Any, sites: Sequence[str]) -> Array:
     """Return one moderator (J,), or raise for sites without a number."""
+    if not _counts_rows(values):
+        values = {str(site): number for site, number in values.to_dict().items()}
     if not isinstance(values, Mapping):
         if np.shape(values) != (len(sites),):
             text = f"expected a number for each of {len(sites)} sites, found shape {np.shape(values)}"

@@ -12,6 +12,9 @@ from consilience.errors import InputError
 from consilience.estimators.meta_analysis.counts import Measure, effects_of_counts
 from consilience.files.tables import NamedTable
 
+MAX_ROUNDING = 0.05
+"""Relative difference of variances from squared standard errors that a printed table may have. Chosen by hand."""
+
 Site = tuple[list[Any], Array, Array]
 """Names of coefficients (None each, where there are none), estimates (p,), covariance (p, p)."""
 
@@ -63,10 +66,11 @@ def read_table(table: NamedTable, called: object, measure: Measure) -> dict[str,
     "row 1", ... Raises InputError for other columns, cells that are no numbers, and estimates without a variance.
     """
     header = [name.strip().lower() for name in table.header]
-    if (counted := _of_counts(table, header, called, measure)) is not None:
-        return counted
     estimate = _place(header, "estimate")
     kind = next((what for what in ("standard error", "variance") if _place(header, what) is not None), None)
+    has_effects = estimate is not None and kind is not None  # as escalc adds them to counts, by a measure of its own
+    if not has_effects and (counted := _of_counts(table, header, called, measure)) is not None:
+        return counted
     if estimate is None or kind is None:
         known = "; ".join(f"{what} ({', '.join(names)})" for what, names in COLUMNS.items())
         text = f"has columns {', '.join(table.header[:8]) or 'without names'}, expected some of: {known}"
@@ -74,6 +78,7 @@ def read_table(table: NamedTable, called: object, measure: Measure) -> dict[str,
     means, spread = (_numbers(table, place, called) for place in (estimate, _place(header, kind)))
     sites = _texts(table, _place(header, "site")) or [f"row {row}" for row in range(len(means))]
     coefficients = _texts(table, _place(header, "coefficient")) or ["effect"] * len(means)
+    _refuse_two_spreads(table, header, called)
     if not np.all(spread > 0):
         row = int(np.flatnonzero(~(spread > 0))[0])
         text = f"{table.called_row(row)}: the {kind} of {sites[row]} is {spread[row]:g}, expected above 0"
@@ -85,6 +90,18 @@ def read_table(table: NamedTable, called: object, measure: Measure) -> dict[str,
             raise InputError(called, f"{table.called_row(row)}: has {name} of {site} a second time", code="E-TWICE")
         rows[site][name] = (float(means[row]), float(variances[row]))
     return {site: _independent(of_site) for site, of_site in rows.items()}
+
+
+def _refuse_two_spreads(table: NamedTable, header: Sequence[str], called: object) -> None:
+    """Raise for standard errors that are not the roots of the variances of the same table."""
+    errors, variances = _place(header, "standard error"), _place(header, "variance")
+    if errors is None or variances is None:
+        return
+    squares, stated = _numbers(table, errors, called) ** 2, _numbers(table, variances, called)
+    if not np.allclose(squares, stated, rtol=MAX_ROUNDING):
+        row = int(np.argmax(~np.isclose(squares, stated, rtol=MAX_ROUNDING)))
+        text = f"{table.called_row(row)}: {table.header[errors]} is not the root of {table.header[variances]}"
+        raise InputError(called, text, "leave one of the columns out", "E-MISMATCH")
 
 
 def _independent(rows: Mapping[str, tuple[float, float]]) -> Site:

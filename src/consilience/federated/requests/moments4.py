@@ -26,7 +26,7 @@ from consilience.estimators.details import EstimatorDetails, FourthMomentDetails
 from consilience.estimators.fourth_moments import fourth_powers, frames_of, with_fourth_moments
 from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.rebuild import apply_steps, rebuild
-from consilience.estimators.site_rows import read_rows
+from consilience.estimators.site_rows import names_within, read_rows
 from consilience.estimators.statistics import Statistics
 from consilience.estimators.verdict import judge
 from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
@@ -107,7 +107,7 @@ class FourthMoments(RequestKind):
         del module  # of a network; `exchange.answer` refuses one
         arrays = request.content.arrays
         classes, n_columns = _classes_of(request), _n_columns(arrays)
-        names = request.features.names if request.features.from_columns else None
+        names = names_within(data, request.features)
         needs: Any = "nothing" if classes is None else "classes"
         rows = read_rows(data, None, n_columns, names, needs, may_be_sparse=False)
         X, numbers, n_withheld = np.asarray(rows.X, dtype=np.float64), None, 0

@@ -32,7 +32,7 @@ from consilience.estimators.refinement import (
     site_likelihood,
     start_state,
 )
-from consilience.estimators.site_rows import read_rows
+from consilience.estimators.site_rows import names_within, read_rows
 from consilience.estimators.statistics import DEGREES, INFORMATION, PEARSON, PRIOR, ROWS, SHIFT, WEIGHT, Statistics
 from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
 from consilience.federated.requests.message_checks import count_problems, few_rows, in_order, name_of, stand
@@ -107,7 +107,7 @@ class Refinement(RequestKind):
         state = _state_of(request)
         statistics, adapter = state.statistics, state.adapter
         data, weights = (data[:2], data[2]) if isinstance(data, tuple) and len(data) == 3 else (data, None)
-        names = statistics.features.names if statistics.features.from_columns else None
+        names = names_within(data, statistics.features)
         rows = read_rows(data, weights, statistics.n_columns, names, adapter.needs, may_be_sparse=False)
         numbers = None
         if statistics.classes is not None:

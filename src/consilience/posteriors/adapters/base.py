@@ -59,6 +59,8 @@ class Adapter(ABC):
     follows_units: ClassVar[bool] = False
     """Whether components are laws of Gaussian data, so that a model of scaled data can be told in the data's own units
     (``scaling``). What is attached then has no units, but for `in_squared_units`."""
+    follows_order: ClassVar[bool] = False
+    """Whether components follow the order of columns without being laws of Gaussian data; who follows units does."""
     in_squared_units: ClassVar[tuple[str, ...]] = ()
     """Names of attached arrays in squared units of the data: numbers, or matrices (..., D, D)."""
     recombines: ClassVar[bool] = False

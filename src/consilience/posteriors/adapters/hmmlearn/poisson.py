@@ -24,6 +24,7 @@ class PoissonHMMAdapter(PointEstimateAdapter):
     kind: ClassVar[str] = "hmmlearn.PoissonHMM"
     class_name: ClassVar[str] = "PoissonHMM"
     emission: ClassVar[str] = "lambdas_"
+    follows_order: ClassVar[bool] = True
 
     def observations(self, model: Any, data: Any) -> Any:
         """Return counts as whole numbers."""
