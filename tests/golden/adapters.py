@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import digamma
 from scipy.stats import wishart
 from sklearn.cluster import Birch, BisectingKMeans, KMeans, MiniBatchKMeans
-from sklearn.decomposition import LatentDirichletAllocation
+from sklearn.decomposition import NMF, LatentDirichletAllocation
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 
 import consilience as cs
@@ -208,6 +208,16 @@ def _scikit_topics(folder, prior):
     for model in models:
         put(model, feature_names_in_=np.array(WORDS, dtype=object))
     return fused_both_ways(models, folder, documents(len(WORDS)), n_components=3)
+
+
+@case("scikit-learn NMF")
+def _scikit_factors(folder):
+    models = []
+    for number, own in enumerate(TOPICS):
+        factors = (topic_counts(number, own) + 0.2) / (1.0 + number)
+        names = np.array(WORDS, dtype=object)
+        models.append(put(NMF(len(own)), components_=factors, n_features_in_=len(WORDS), feature_names_in_=names))
+    return fused_both_ways(models, folder, samples=[900, 600, 600], n_components=3)
 
 
 VOCABULARIES = (WORDS[:15], tuple(reversed(WORDS[3:])), WORDS[:6] + WORDS[9:])

@@ -11,7 +11,7 @@ import torch
 from sklearn.base import clone, is_classifier
 from sklearn.covariance import LedoitWolf
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-from sklearn.linear_model import GammaRegressor, LogisticRegression, PoissonRegressor, TweedieRegressor
+from sklearn.linear_model import GammaRegressor, LogisticRegression, PoissonRegressor, SGDClassifier, TweedieRegressor
 from statsmodels.duration.hazard_regression import PHReg
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -87,6 +87,7 @@ GENERALISED_LINEAR = {
     "PoissonRegressor": PoissonRegressor(**NEWTON),
     "GammaRegressor": GammaRegressor(**NEWTON),
     "TweedieRegressor": TweedieRegressor(power=1.5, **NEWTON),
+    "SGDClassifier": SGDClassifier(loss="log_loss", random_state=0),
 }
 
 
