@@ -145,3 +145,19 @@ def test_inspect_reads_a_chain_of_cmdstan(tmp_path, capsys):
     inspection = inspect_file(path)
     assert dict(inspection.rows)["draws"] == "100 after warm-up, in 1 chain"
     assert inspection.document["shapes"] == {"mu": [1, 100], "beta": [1, 100, 1]}
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_entries_of_arrays_are_counted_from_zero_or_one(first):
+    values = np.random.default_rng(0).normal(size=(50, 4))
+    names = [f"beta[{first + row},{first + column}]" for row in range(2) for column in range(2)]
+    found = cs.Draws(pd.DataFrame(values, columns=names), prior=0.5)
+    np.testing.assert_array_equal(found.variables["beta"], values.reshape(1, 50, 2, 2))
+    with pytest.raises(cs.errors.InputError, match="lacks columns of beta"):
+        cs.Draws(pd.DataFrame(values[:, :3], columns=names[:3]), prior=0.5)
+
+
+def test_chains_may_be_in_the_index():
+    index = pd.MultiIndex.from_product([range(3), range(20)], names=["chain", "draw"])
+    table = pd.DataFrame({"mu": np.arange(60.0)}, index=index)
+    assert cs.Draws(table, prior=0.5).variables["mu"].shape == (3, 20)

@@ -68,6 +68,9 @@ def read_container(model: Any, has_chains: bool | None) -> Contents:
     if container is None:
         if isinstance(model, Mapping):
             return _read_mapping(model, has_chains)
+        levels = getattr(getattr(model, "index", None), "names", ())
+        if set(levels) & {*_CHAIN_COLUMNS, *_DRAW_COLUMNS}:  # of pandas, as ArviZ and PyMC index draws
+            model = model.reset_index()
         if (table := as_named_table(model)) is not None:
             return _read_mapping(_columns_of(table), True)
         text = "holds no posterior draws"
@@ -103,7 +106,7 @@ _CHAIN_COLUMNS, _DRAW_COLUMNS = (".chain", "chain"), (".draw", ".iteration", "dr
 """Columns by which tables of the R package posterior, and of pandas, number chains and draws."""
 
 _ENTRY = re.compile(r"(?P<name>.+?)[.\[](?P<indices>\d+(?:[.,]\s*\d+)*)\]?$")
-"""A column of one entry of an array: ``beta[2,1]`` of R, ``beta.2.1`` of Stan, both counted from 1."""
+"""A column of one entry of an array: ``beta[2,1]`` of R, ``beta.2.1`` of Stan, from 1; of Python from 0."""
 
 
 def _columns_of(table: NamedTable) -> dict[str, Array]:
@@ -135,17 +138,18 @@ def arrays_of_columns(columns: Mapping[str, Array]) -> dict[str, Array]:
     for column, values in columns.items():
         found = _ENTRY.match(column)
         name = column if found is None else found["name"]
-        index = () if found is None else tuple(int(part) - 1 for part in re.split(r"[.,]\s*", found["indices"]))
+        index = () if found is None else tuple(map(int, re.split(r"[.,]\s*", found["indices"])))
         entries.setdefault(name, {})[index] = values
     arrays = {}
     for name, parts in entries.items():
         indices = list(parts)
-        shape = tuple(np.max(indices, axis=0) + 1) if indices[0] else ()
+        base = 0 if any(0 in index for index in indices) else 1
+        shape = tuple(np.max(indices, axis=0) + 1 - base) if indices[0] else ()
         if len({len(index) for index in indices}) > 1 or int(np.prod(shape)) != len(indices):
             raise InputError("", f"lacks columns of {name}: its indices do not fill an array", code="E-SHAPE")
         arrays[name] = np.empty((*parts[indices[0]].shape, *shape))
         for index, values in parts.items():
-            where: Any = (..., *index)
+            where: Any = (..., *(number - base for number in index))
             arrays[name][where] = values
     return arrays
 
