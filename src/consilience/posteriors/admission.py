@@ -24,6 +24,7 @@ from consilience.checks import Array, Json
 from consilience.core.kind import Extent, root_mean_square
 from consilience.core.min_count import MAX_NAMED
 from consilience.errors import Problem
+from consilience.posteriors.mixture_density import place_of
 from consilience.posteriors.posterior import Posterior
 
 MAX_COUNT = 2.0**53
@@ -153,13 +154,6 @@ def _scales(prefix: str, parameters: Mapping[str, Json]) -> Iterator[tuple[str, 
             yield from _scales(f"{prefix}{name} ", values)
         else:
             yield f"{prefix}{name}", root_mean_square(values)
-
-
-def place_of(means: Array, covariances: Array, shares: Array) -> tuple[Array, Array]:
-    """Return mean and deviation (D,) of a mixture, of means (L, D), covariances or their diagonals, and shares (L,)."""
-    variances = covariances if covariances.ndim == 2 else np.diagonal(covariances, axis1=1, axis2=2)
-    mean = shares @ means
-    return mean, np.sqrt(shares @ (variances + (means - mean) ** 2))
 
 
 def extent_of(posterior: Posterior) -> Extent | None:

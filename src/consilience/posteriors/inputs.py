@@ -23,9 +23,9 @@ from consilience.errors import InputError, Problem
 from consilience.families import Dirichlet
 from consilience.files.format import Record
 from consilience.posteriors.adapters.table import adapter_of, has_labels
-from consilience.posteriors.admission import place_of
 from consilience.posteriors.describe import describe_all, require_same_as_recorded, unknown_number, unusable_components
 from consilience.posteriors.files import POSTERIOR_FILES
+from consilience.posteriors.mixture_density import place_of
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.scaling import in_order_of, is_of_pipeline, without_pipeline
 from consilience.posteriors.vocabulary import VocabularyAlignment, align_vocabularies

@@ -90,3 +90,10 @@ class MixtureDensity:
         n_rows = max(1, CHUNK_BYTES // (8 * len(self.natural) * max(1, points.shape[1])))
         for start in range(0, len(points), n_rows):
             yield points[start : start + n_rows]
+
+
+def place_of(means: Array, covariances: Array, shares: Array) -> tuple[Array, Array]:
+    """Return mean and deviation (D,) of a mixture, of means (L, D), covariances or their diagonals, and shares (L,)."""
+    variances = covariances if covariances.ndim == 2 else np.diagonal(covariances, axis1=1, axis2=2)
+    mean = shares @ means
+    return mean, np.sqrt(shares @ (variances + (means - mean) ** 2))
