@@ -55,9 +55,3 @@ def test_a_component_of_zeros_is_refused():
     model.components_[1] = 0.0
     with pytest.raises(cs.errors.InputError, match="components that are negative, not finite or zero"):
         cs.describe(model, n_observations=10)
-
-
-def test_rows_that_are_no_counts_are_counted_too():
-    rows = np.random.default_rng(0).gamma(1.0, 1.0, (100, 6))
-    model = NMF(2, init="nndsvda", max_iter=800, random_state=0).fit(rows)
-    assert cs.describe(model, data=rows, features=cs.Features(names=list("abcdef"))).counts.sum() == 100

@@ -28,7 +28,6 @@ class NMFAdapter(TopicAdapter):
     library: ClassVar[str] = "sklearn"
     class_name: ClassVar[str] = "NMF"
     records_n_observations: ClassVar[bool] = False
-    takes_counts: ClassVar[bool] = False  # rows of any numbers that are not negative
 
     def describe(self, model: Any, n_observations: float | None) -> Posterior:
         """Return the posterior of the components of so many counts (words, say)."""
