@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 from scipy.special import chdtrc, ndtri, stdtrit
@@ -24,18 +24,14 @@ from consilience.drawing.words import format_count, printable, shorten
 from consilience.errors import InputError, OptionError
 from consilience.estimators.meta_analysis.between_sites import (
     Method,
-    Pooled,
     SiteEstimates,
     between_site_covariance,
     pool,
 )
 from consilience.estimators.meta_analysis.counts import Measure, checked_measure
+from consilience.estimators.meta_analysis.effects import Effects, Interval, normal_effects, random_effects
 from consilience.estimators.meta_analysis.inputs import read_estimates
 from consilience.estimators.meta_analysis.regression import MetaRegression, regress
-
-Interval = Literal["hartung_knapp", "truncated_hartung_knapp", "normal"]
-"""How intervals of random effects are made: scaled by how sites scatter, with Student's t; the same with a scale of
-1 at least; or normal quantiles, which are too narrow for few sites."""
 
 FEW_SITES = 5
 """Below so many sites tau^2 is hardly estimable: with 3, its normal 95 % intervals cover 89.5 % where tau^2 = 0.15."""
@@ -84,31 +80,6 @@ class Heterogeneity:
     def is_marked(self) -> bool:
         """Whether coefficients are said to differ between sites."""
         return self.p_value < SIGNIFICANCE or self.i2 > MUCH_HETEROGENEITY
-
-
-@dataclass(frozen=True, eq=False)
-class Effects:
-    """Pooled coefficients.
-
-    Parameters
-    ----------
-    mean : ndarray of shape (p,)
-        Coefficients.
-    covariance : ndarray of shape (p, p)
-        Their covariance, scaled where the intervals are Hartung and Knapp's.
-    intervals : ndarray of shape (p, 2)
-        Confidence intervals at the level of the analysis.
-    """
-
-    mean: Array
-    covariance: Array
-    intervals: Array
-
-    @property
-    def standard_errors(self) -> Array:
-        """Standard errors (p,)."""
-        errors: Array = np.sqrt(np.diag(self.covariance))
-        return errors
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -160,7 +131,7 @@ class MetaAnalysis(Displayed, Plotted, Tabular):
     heterogeneity: Heterogeneity
     of_coefficients: tuple[Heterogeneity, ...]
     weights: Array
-    method: str
+    method: Method
     interval: str
     is_diagonal: bool
     level: float
@@ -349,11 +320,19 @@ def _range(ends: Array) -> str:
     return "-" if np.isnan(ends).any() else f"{ends[0]:.4g} to {ends[1]:.4g}"
 
 
-def _refuse_options(method: str, interval: str, diagonal: object, level: Any) -> None:
+def _chosen_method(method: object) -> Method:
+    """Return a method by its name, or by the short one; raises OptionError for any other."""
+    full = _SHORT_METHODS.get(str(method), method)
+    for known in get_args(Method):
+        if full == known:
+            return known
+    raise OptionError("method", f"expected one of {', '.join(get_args(Method))}, found {method!r}")
+
+
+def _refuse_options(interval: str, diagonal: object, level: Any) -> None:
     """Raise OptionError for options that have another value than they may have."""
-    for name, value, known in (("method", method, get_args(Method)), ("interval", interval, get_args(Interval))):
-        if value not in known:
-            raise OptionError(name, f"expected one of {', '.join(known)}, found {value!r}")
+    if interval not in get_args(Interval):
+        raise OptionError("interval", f"expected one of {', '.join(get_args(Interval))}, found {interval!r}")
     if not (is_number(level) and 0.0 < level < 1.0):
         raise OptionError("level", f"expected a probability between 0 and 1, found {level!r}")
     if diagonal is not None and not isinstance(diagonal, bool):
@@ -416,17 +395,17 @@ def meta_analysis(
     >>> analysis.random.mean.round(3), analysis.tau2.round(4)
     (array([0.235]), array([0.0056]))
     """
-    method = _SHORT_METHODS.get(method, method)
-    _refuse_options(method, interval, diagonal, level)
+    chosen = _chosen_method(method)
+    _refuse_options(interval, diagonal, level)
     sites, coefficients, observed = read_estimates(estimates, names, checked_measure(measure))
-    return _analysis(sites, coefficients, observed, method, interval, diagonal, float(level))
+    return _analysis(sites, coefficients, observed, chosen, interval, diagonal, float(level))
 
 
 def _analysis(
     sites: tuple[str, ...],
     coefficients: tuple[str, ...],
     observed: SiteEstimates,
-    method: str,
+    method: Method,
     interval: str,
     diagonal: bool | None,
     level: float,
@@ -438,10 +417,10 @@ def _analysis(
         raise OptionError("diagonal", "is True of moments, which are of each coefficient alone; use `method='reml'`")
     if diagonal is None:  # T has p (p + 1) / 2 entries
         diagonal = by_moments or observed.n_free < p * (p + 1)
-    between, iterations = between_site_covariance(observed, method, diagonal=diagonal)  # type: ignore[arg-type]
+    between, iterations = between_site_covariance(observed, method, diagonal=diagonal)
     fixed, pooled = pool(observed, np.zeros((p, p))), pool(observed, between)
-    fixed_effects = _effects(fixed.mean, fixed.covariance, float(ndtri(0.5 + level / 2.0)))
-    random = _random_effects(pooled, observed.n_free, interval, level)
+    fixed_effects = normal_effects(fixed.mean, fixed.covariance, level)
+    random = random_effects(pooled.mean, pooled.covariance, pooled.squares, observed.n_free, interval, level)
     per_coefficient = [observed.column(number) for number in range(p)]
     is_missing = ~observed.known
     precision = np.where(is_missing, 0.0, 1.0 / np.where(is_missing, 1.0, _diagonal(observed) + np.diag(between)))
@@ -470,25 +449,6 @@ def _analysis(
 def _diagonal(sites: SiteEstimates) -> Array:
     variances: Array = np.einsum("kii->ki", sites.covariances)
     return variances
-
-
-def _effects(mean: Array, covariance: Array, quantile: float) -> Effects:
-    margin = quantile * np.sqrt(np.diag(covariance))
-    return Effects(mean, covariance, np.stack([mean - margin, mean + margin], axis=1))
-
-
-def _random_effects(pooled: Pooled, freedom: int, interval: str, level: float) -> Effects:
-    """Return the mean over sites with its intervals.
-
-    Hartung and Knapp: Var mu = q C with q = sum_k r_k^T W_k r_k / df, and Student's t with df = number of estimates
-    less that of coefficients, J - 1 for one (Jackson and Riley 2014 for several).
-    """
-    if interval == "normal" or freedom < 1:
-        return _effects(pooled.mean, pooled.covariance, float(ndtri(0.5 + level / 2.0)))
-    scale = pooled.squares / freedom
-    if interval == "truncated_hartung_knapp":
-        scale = max(1.0, scale)
-    return _effects(pooled.mean, scale * pooled.covariance, float(stdtrit(freedom, 0.5 + level / 2.0)))
 
 
 def _prediction(random: Effects, between: Array, n_sites: Array, level: float) -> Array:

@@ -85,47 +85,82 @@ def pool(sites: SiteEstimates, between: Array) -> Pooled:
     return Pooled(mean, covariance, weights, squares, log_likelihood)
 
 
-def dersimonian_laird(estimates: Array, variances: Array) -> float:
-    """Return tau^2 by the method of moments (DerSimonian and Laird 1986) of estimates (J,) with variances (J,)."""
-    if len(estimates) < 2:
+def weighted_least_squares(X: Array, y: Array, w: Array) -> tuple[Array, Array]:
+    """Return the coefficients (q,) of y (J,) on X (J, q) with weights w (J,), and A = (X^T W X)^-1."""
+    inverse: Array = np.asarray(np.linalg.inv(X.T @ (w[:, None] * X)), dtype=np.float64)
+    return inverse @ (X.T @ (w * y)), inverse
+
+
+def _excess(X: Array, y: Array, w: Array) -> float:
+    """Return the generalised Q, the weighted squares of the residuals, less its expectation J - q under weights w."""
+    beta, _ = weighted_least_squares(X, y, w)
+    return float(np.sum(w * (y - X @ beta) ** 2)) - (len(y) - X.shape[1])
+
+
+def _ones(estimates: Array) -> Array:
+    return np.ones((len(estimates), 1))
+
+
+def dersimonian_laird(estimates: Array, variances: Array, design: Array | None = None) -> float:
+    """Return tau^2 by the method of moments (DerSimonian and Laird 1986) of estimates (J,) with variances (J,).
+
+    `design` (J, q) explains the estimates; without one they have a common mean.
+    """
+    X = _ones(estimates) if design is None else design
+    if len(estimates) <= X.shape[1]:
         return 0.0
     w = 1.0 / variances
-    mean = np.sum(w * estimates) / w.sum()
-    q = np.sum(w * (estimates - mean) ** 2)
-    return max(0.0, float((q - (len(w) - 1)) / (w.sum() - np.sum(w**2) / w.sum())))
+    _, inverse = weighted_least_squares(X, estimates, w)
+    trace = w.sum() - float(np.sum(inverse * (X.T @ (w[:, None] ** 2 * X))))
+    return max(0.0, _excess(X, estimates, w) / trace)
 
 
-def paule_mandel(estimates: Array, variances: Array) -> float:
-    """Return the tau^2 at which the generalised Q equals J - 1 (Paule and Mandel 1982); 0 where none does."""
+def paule_mandel(estimates: Array, variances: Array, design: Array | None = None) -> float:
+    """Return the tau^2 at which the generalised Q equals J - q (Paule and Mandel 1982); 0 where none does."""
+    X = _ones(estimates) if design is None else design
 
     def excess(tau2: float) -> float:
-        w = 1.0 / (variances + tau2)
-        mean = np.sum(w * estimates) / w.sum()
-        return float(np.sum(w * (estimates - mean) ** 2) - (len(w) - 1))
+        return _excess(X, estimates, 1.0 / (variances + tau2))
 
-    if len(estimates) < 2 or excess(0.0) <= 0.0:
+    if len(estimates) <= X.shape[1] or excess(0.0) <= 0.0:
         return 0.0
-    # At tau2 = sum (y - mean)^2 / (J - 1) the generalised Q is below J - 1, since no weight exceeds 1 / tau2.
-    upper = 2.0 * float(np.sum((estimates - estimates.mean()) ** 2)) / (len(estimates) - 1)
+    # At tau2 = sum r^2 / (J - q), r least squares' residuals, Q is below J - q, since no weight exceeds 1 / tau2.
+    beta, _ = weighted_least_squares(X, estimates, np.ones(len(estimates)))
+    upper = 2.0 * float(np.sum((estimates - X @ beta) ** 2)) / (len(estimates) - X.shape[1])
     return float(brentq(excess, 0.0, upper, xtol=1e-15 * upper, rtol=1e-14))
 
 
-def reml(estimates: Array, variances: Array) -> tuple[float, int]:
-    """Return tau^2 by restricted maximum likelihood (Viechtbauer 2005, eq. 19), and the number of iterations.
+def reml(estimates: Array, variances: Array, design: Array | None = None) -> tuple[float, int]:
+    """Return tau^2 by restricted maximum likelihood (Viechtbauer 2005), and the number of iterations.
 
-    tau^2 <- max(0, sum w^2 ((y - mu)^2 - v) / sum w^2 + 1 / sum w), w = 1 / (v + tau^2).
+    tau^2 <- max(0, sum w^2 (r^2 - v + h) / sum w^2), w = 1 / (v + tau^2), r the residuals, h = diag(X A X^T) the
+    variances of the fitted values; of a common mean h = 1 / sum w (eq. 19).
     """
-    tau2, unit = dersimonian_laird(estimates, variances), float(variances.mean())
-    if len(estimates) < 2:
+    X = _ones(estimates) if design is None else design
+    tau2, unit = dersimonian_laird(estimates, variances, X), float(variances.mean())
+    if len(estimates) <= X.shape[1]:
         return 0.0, 0
     iteration, change = 0, np.inf
     while iteration < MAX_ITERATIONS and change > TOLERANCE * (unit + tau2):
         iteration += 1
         w = 1.0 / (variances + tau2)
-        mean = np.sum(w * estimates) / w.sum()
-        step = np.sum(w**2 * ((estimates - mean) ** 2 - variances)) / np.sum(w**2) + 1.0 / w.sum()
+        beta, inverse = weighted_least_squares(X, estimates, w)
+        leverages = np.einsum("jq,qr,jr->j", X, inverse, X)  # (J,), variances of the fitted values
+        step = np.sum(w**2 * ((estimates - X @ beta) ** 2 - variances + leverages)) / np.sum(w**2)
         change, tau2 = abs(max(0.0, float(step)) - tau2), max(0.0, float(step))
     return tau2, iteration
+
+
+def variance_between_sites(
+    estimates: Array, variances: Array, method: Method, design: Array | None = None
+) -> tuple[float, int]:
+    """Return tau^2 of one coefficient by a method, and the number of iterations."""
+    if method == "fixed":
+        return 0.0, 0
+    if method == "reml":
+        return reml(estimates, variances, design)
+    by_moments = dersimonian_laird if method == "dersimonian_laird" else paule_mandel
+    return by_moments(estimates, variances, design), 0
 
 
 def multivariate_reml(sites: SiteEstimates, *, diagonal: bool = False) -> tuple[Array, int]:
@@ -193,17 +228,8 @@ def _triangular_root(matrix: Array) -> Array:
 def between_site_covariance(sites: SiteEstimates, method: Method, *, diagonal: bool) -> tuple[Array, int]:
     """Return T (p, p) and the number of iterations; moments are of each coefficient alone, so their T is diagonal."""
     p = sites.known.shape[1]
-    if method == "fixed":
-        return np.zeros((p, p)), 0
     if method == "reml" and p > 1:
         return multivariate_reml(sites, diagonal=diagonal)
-    tau2, iterations = [], 0
-    for number in range(p):
-        one = sites.column(number)
-        y, v = one.estimates[:, 0], one.covariances[:, 0, 0]
-        if method == "reml":
-            value, iterations = reml(y, v)
-        else:
-            value = dersimonian_laird(y, v) if method == "dersimonian_laird" else paule_mandel(y, v)
-        tau2.append(value)
-    return np.diag(tau2), iterations
+    columns = [sites.column(number) for number in range(p)]
+    found = [variance_between_sites(one.estimates[:, 0], one.covariances[:, 0, 0], method) for one in columns]
+    return np.diag([tau2 for tau2, _ in found]), found[-1][1]

@@ -15,14 +15,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import chdtrc, ndtri, stdtrit
+from scipy.special import chdtrc
 
 from consilience.checks import Array
 from consilience.drawing.display import Displayed, Tabular
 from consilience.drawing.words import printable
 from consilience.errors import InputError
-from consilience.estimators.meta_analysis.between_sites import MAX_ITERATIONS, TOLERANCE
+from consilience.estimators.meta_analysis.between_sites import (
+    Method,
+    variance_between_sites,
+    weighted_least_squares,
+)
+from consilience.estimators.meta_analysis.effects import random_effects
 from consilience.estimators.meta_analysis.tables import COLUMNS
 from consilience.files.tables import NamedTable, as_named_table
 
@@ -110,7 +114,7 @@ def regress(
     moderators: Any,
     interval: str,
     level: float,
-    method: str,
+    method: Method,
 ) -> MetaRegression:
     """Return the regression of effects (J,) with variances (J,) on moderators by site; see `MetaAnalysis.regress`."""
     names, columns = read_moderators(moderators, sites)
@@ -123,27 +127,22 @@ def regress(
     if np.any(scale == 0.0) or np.linalg.matrix_rank(X / np.where(scale > 0, scale, 1.0)) < q:
         text = "determine one another, or do not vary between sites"
         raise InputError("moderators", text, "leave one out", "E-NUMBER")
-    tau2 = _between(X, y, v, method)
-    beta, covariance = _weighted(X, y, 1.0 / (v + tau2))
-    residual = y - X @ beta
+    tau2, _ = variance_between_sites(y, v, method, X)
+    beta, covariance = weighted_least_squares(X, y, 1.0 / (v + tau2))
     freedom = n_sites - q
-    quantile = float(ndtri(0.5 + level / 2.0))
-    if interval != "normal":
-        squares = float(np.sum(residual**2 / (v + tau2)) / freedom)
-        covariance = covariance * (max(1.0, squares) if interval == "truncated_hartung_knapp" else squares)
-        quantile = float(stdtrit(freedom, 0.5 + level / 2.0))
-    margin = quantile * np.sqrt(np.diag(covariance))
-    without = _between(np.ones((n_sites, 1)), y, v, method)
+    squares = float(np.sum((y - X @ beta) ** 2 / (v + tau2)))
+    effects = random_effects(beta, covariance, squares, freedom, interval, level)
+    without, _ = variance_between_sites(y, v, method)
     slopes = beta[1:]
-    wald = float(slopes @ np.linalg.solve(covariance[1:, 1:], slopes))
-    fixed, _ = _weighted(X, y, 1.0 / v)
+    wald = float(slopes @ np.linalg.solve(effects.covariance[1:, 1:], slopes))
+    fixed, _ = weighted_least_squares(X, y, 1.0 / v)
     left = float(np.sum((y - X @ fixed) ** 2 / v))
     return MetaRegression(
         tuple(sites),
         (INTERCEPT, *names),
         beta,
-        covariance,
-        np.stack([beta - margin, beta + margin], axis=1),
+        effects.covariance,
+        effects.intervals,
         tau2,
         max(0.0, 1.0 - tau2 / without) if without > 0 else float("nan"),
         left,
@@ -152,51 +151,6 @@ def regress(
         float(chdtrc(q - 1, wald)),
         level,
     )
-
-
-def _weighted(X: Array, y: Array, w: Array) -> tuple[Array, Array]:
-    """Return weighted least squares of y (J,) on X (J, q) with weights (J,), and (X^T W X)^-1."""
-    inverse: Array = np.asarray(np.linalg.inv(X.T @ (w[:, None] * X)), dtype=np.float64)
-    return inverse @ (X.T @ (w * y)), inverse
-
-
-def _between(X: Array, y: Array, v: Array, method: str) -> float:
-    """Return tau^2 of effects (J,) beyond what X (J, q) explains, zero at least, by a method of `meta_analysis`."""
-    freedom = len(y) - X.shape[1]
-
-    def excess(tau2: float) -> float:
-        return float(y @ _projection(X, 1.0 / (v + tau2)) @ y) - freedom
-
-    if method == "fixed" or (method != "reml" and excess(0.0) <= 0.0):
-        return 0.0
-    if method == "dersimonian_laird":
-        return excess(0.0) / float(np.trace(_projection(X, 1.0 / v)))
-    if method == "paule_mandel":  # Q falls in tau^2, to zero
-        above = float(v.mean())
-        while excess(above) > 0.0:
-            above *= 2.0
-        return float(brentq(excess, 0.0, above, xtol=TOLERANCE * above))
-    return _between_by_likelihood(X, y, v)
-
-
-def _projection(X: Array, w: Array) -> Array:
-    """Return P = W - W X (X^T W X)^-1 X^T W (J, J), so that y^T P y is Q of weights w (J,)."""
-    projection: Array = np.diag(w) - (w[:, None] * X) @ np.linalg.inv(X.T @ (w[:, None] * X)) @ (X.T * w)
-    return projection
-
-
-def _between_by_likelihood(X: Array, y: Array, v: Array) -> float:
-    """Return tau^2 by restricted maximum likelihood, zero at least."""
-    tau2, unit = 0.0, float(v.mean())
-    for _ in range(MAX_ITERATIONS):
-        projection = _projection(X, 1.0 / (v + tau2))
-        residual = projection @ y
-        step = float((residual @ residual - np.trace(projection)) / np.sum(projection * projection.T))
-        moved = tau2 + step if tau2 + step > 0.0 else 0.5 * tau2  # a step beyond zero is halved
-        if abs(moved - tau2) <= TOLERANCE * (unit + tau2):
-            return moved
-        tau2 = moved
-    return tau2
 
 
 def read_moderators(moderators: Any, sites: Sequence[str]) -> tuple[tuple[str, ...], Array]:
