@@ -20,28 +20,27 @@ def _cell(part: list[int]) -> str:
     return f"{count} of {total} ({100 * count / total:.1f} %)" if total else "-"
 
 
+def _rows(title: str, part: str) -> list[str]:
+    """Return a table's rows of a part of the results: counts of each half, by what they are counts of."""
+    results = _results()
+    lines = [f"| {title} | on which numbers were set | on which none was |", "| --- | ---: | ---: |"]
+    lines += [
+        f"| {name} | {' | '.join(_cell(results[half][part][name]) for half in HALVES)} |"
+        for name in results["tune"][part]
+    ]
+    return lines
+
+
 def honest_table() -> str:
     """Return how often honest fusions were doubted, by how rows were split."""
     results = _results()
-    lines = ["| split | on which numbers were set | on which none was |", "| --- | ---: | ---: |"]
-    lines += [
-        f"| {split} | {' | '.join(_cell(results[half]['honest'][split]) for half in HALVES)} |"
-        for split in results["tune"]["honest"]
-    ]
     sums = [[sum(part) for part in zip(*results[half]["honest"].values(), strict=True)] for half in HALVES]
-    lines.append(f"| **all** | {' | '.join(map(_cell, sums))} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*_rows("split", "honest"), f"| **all** | {' | '.join(map(_cell, sums))} |"]) + "\n"
 
 
 def noticed_table() -> str:
     """Return how often a column in another unit at one site was noticed, by the unit."""
-    results = _results()
-    lines = ["| one column of one site | on which numbers were set | on which none was |", "| --- | ---: | ---: |"]
-    lines += [
-        f"| {fault} | {' | '.join(_cell(results[half]['noticed'][fault]) for half in HALVES)} |"
-        for fault in results["tune"]["noticed"]
-    ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(_rows("one column of one site", "noticed")) + "\n"
 
 
 def extremes_table() -> str:
