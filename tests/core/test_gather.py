@@ -2,10 +2,14 @@
 
 import pickle
 
+import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
+from sklearn.mixture import GaussianMixture
 
 import consilience as cs
+from consilience.cli.commands import cli
 from tests.api import kinds_zoo
 
 NETWORKS = ("bayesian", "networks")
@@ -72,6 +76,42 @@ class TestEveryKind:
             problems = cs.check({"both": one, "lund": first}, **call_of(kind))
             assert any("both: was fused from lund, which is given too" in problem for problem in problems), problems
         assert not any("twice" in problem for problem in cs.check({"both": model, "riga": third}, **call_of(kind)))
+
+
+PARTS = {"posteriors": "posterior", "estimators": "statistics", "draws": "draws", "networks": "network"}
+
+
+@pytest.mark.parametrize("kind", kinds_zoo.KIND_NAMES)
+@pytest.mark.parametrize("what", ["model", "part", "described"])
+def test_what_is_written_of_a_fused_model_says_what_it_was_fused_from(kind, what, tmp_path):
+    models = {site: kinds_zoo.OBJECTS[kind](seed) for seed, site in enumerate(("lund", "oslo"))}
+    fusion = cs.fuse(models, **call_of(kind))
+    told = {"symmetry": kinds_zoo.symmetry()} if kind in NETWORKS and what != "part" else {}
+    of_kind = {"draws": lambda: fusion.draws}.get(kind, lambda: fusion.model)
+    written_object = {
+        "model": of_kind,
+        "part": lambda: getattr(fusion, PARTS.get(kind, "model")),
+        "described": lambda: cs.describe(of_kind(), **({"n_observations": 80} if kind in NETWORKS else {})),
+    }[what]()
+    fused, again, site = (tmp_path / f"{name}.safetensors" for name in ("fused", "again", "site"))
+    cs.save(written_object, fused, **told)
+    cs.save(models["lund"], site, **({"symmetry": kinds_zoo.symmetry()} if kind in NETWORKS else {}))
+    cs.save(cs.load(fused), again)
+    for path in (fused, again):
+        assert any(f"{path}: was fused from {site}, which is given too" in line for line in cs.check([path, site]))
+    assert any("was fused from model 1, which is given" in line for line in cs.check([cs.load(fused), models["lund"]]))
+
+
+def test_a_fused_mixture_written_without_thin_components_has_a_report(tmp_path):
+    rng = np.random.default_rng(0)
+    sites = [np.concatenate([rng.normal(0, 1, (300, 2)), rng.normal(8, 1, (20, 2))]) for _ in range(2)]
+    fusion = cs.fuse([cs.describe(GaussianMixture(2, random_state=0).fit(rows), rows) for rows in sites])
+    path, page = tmp_path / "fused.safetensors", tmp_path / "page.html"
+    with pytest.warns(cs.errors.WithheldWarning):
+        cs.save(fusion.model, path, n_observations=640, min_count=60)
+    assert cs.load(path).n_components == 1
+    assert CliRunner().invoke(cli, ["report", str(path), "-o", str(page)]).exit_code == 0
+    assert "model 0" in page.read_text()
 
 
 def test_a_fused_network_that_is_trained_further_is_a_model_of_its_own():

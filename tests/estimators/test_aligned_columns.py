@@ -157,6 +157,23 @@ def rows_of_logit(seed, columns):
     return sm.add_constant(table[columns]), (1.5 * table.x + rng.logistic(size=200) > 0) * 1
 
 
+def test_outcomes_by_name_are_answered_as_their_places_are():
+    fits, rows = {}, {}
+    for seed, site in enumerate(("lund", "oslo")):
+        one = table(seed)
+        X = sm.add_constant(one[["x", "z"]])
+        rows[site] = X, np.array(["high", "low", "mid"])[one.o]
+        fits[site] = sm.MNLogit(rows[site][1], X).fit(disp=0)
+    fusion = cs.fuse(fits)
+    assert fusion.statistics.parameters["categories"] == ["high", "low", "mid"]
+    refined = cs.federated.exchange("refine", fusion, rows, rounds=8)
+    X, names = (np.concatenate(parts) for parts in zip(*rows.values(), strict=True))
+    np.testing.assert_allclose(refined.model.params, sm.MNLogit(names, X).fit(disp=0).params, atol=1e-6)
+    rows["oslo"] = rows["oslo"][0], np.where(rows["oslo"][1] == "low", "lo", rows["oslo"][1])
+    with pytest.raises(cs.errors.InputError, match="y: expected one of high, low, mid for every row"):
+        cs.federated.exchange("refine", fusion, rows)
+
+
 def test_answers_and_scores_of_named_columns_are_taken_by_name():
     """A result of statsmodels is fitted by place; a table that has just its columns says which is which."""
     rows = {"lund": rows_of_logit(0, ["x", "z"]), "oslo": rows_of_logit(1, ["z", "x"])}

@@ -16,7 +16,7 @@ from consilience.engines import Local
 from consilience.families.base import Tangent
 from consilience.posteriors.columns import ComponentColumns
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.sharded import methods
+from consilience.posteriors.sharded import fuse, methods
 from consilience.posteriors.sharded.header import kind_of
 from consilience.posteriors.sharded.passes import (
     Divergence,
@@ -83,7 +83,8 @@ def _assert_same_bytes(there: cs.Fusion, here: cs.Fusion) -> None:
 
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have shards of few components fused in passes, as those of many are."""
+    """Have shards of few components fused in passes, as those of many are; averages are still of gathered ones."""
+    monkeypatch.setattr(fuse, "MAX_GATHERED_ROWS", methods.MAX_GATHERED_ROWS)  # which is bound at its first import
     monkeypatch.setattr(methods, "MAX_GATHERED_ROWS", 0)
 
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from consilience.api.kinds import KINDS, POSTERIORS, load_file
+from consilience.api.kinds import KINDS, POSTERIORS, load_file, provenance_of
 from consilience.core.features import features_of
+from consilience.core.provenance import bind_provenance
 
 if TYPE_CHECKING:
     from consilience.draws.draws import Draws
@@ -124,7 +125,7 @@ def describe(
     stated = {name: value for name, value in keywords.items() if value is not None}
     kind = next((kind for kind in KINDS if kind.recognises([model])[0]), POSTERIORS)
     described: Posterior | Statistics | Draws | Network | BayesianNetwork = kind.describe(model, data, **stated)
-    return described
+    return bind_provenance(described, provenance_of(kind, model), kind.digest_of)
 
 
 @overload
@@ -167,4 +168,4 @@ def rebuild(posterior: Posterior | Statistics | Draws | str | Path, **parameters
     if isinstance(posterior, str | Path):
         posterior = load_file(posterior)
     kind = next((kind for kind in KINDS if kind.recognises([posterior])[0]), POSTERIORS)
-    return kind.rebuild(posterior, parameters)
+    return bind_provenance(kind.rebuild(posterior, parameters), provenance_of(kind, posterior), kind.digest_of)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from consilience.api.kinds import KINDS, POSTERIORS, load_file
+from consilience.api.kinds import KINDS, POSTERIORS, load_file, provenance_of
 from consilience.core.features import features_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ def save(
     Its number of observations alone is in the file itself; with `data` there is a description beside it too.
 
     Of a statistical model, ``save(model, path, ...)`` writes what ``describe(model, ...)`` returns; so it does of an
-    estimator that is fused by its sums.
+    estimator that is fused by its sums. The file of a fused model has its provenance, as that of ``fusion.save`` does;
+    of one that was trained further it has none.
 
     Parameters
     ----------
@@ -95,7 +96,14 @@ def save(
     }  # fmt: skip
     stated = {name: value for name, value in keywords.items() if value is not None}
     kind = next((kind for kind in KINDS if kind.writes(model)), POSTERIORS)
-    kind.save(model, Path(path), features=features_of(features, model, data), symmetry=symmetry, stated=stated)
+    kind.save(
+        model,
+        Path(path),
+        features=features_of(features, model, data),
+        symmetry=symmetry,
+        stated=stated,
+        provenance=provenance_of(kind, model),
+    )
 
 
 @overload

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from consilience.bayesian.kind import BayesianNetworks
+from consilience.checks import Json
+from consilience.core.fusion import Fusion
 from consilience.core.inputs import defined_in
+from consilience.core.provenance import bind_provenance, bound_provenance
 from consilience.draws.kind import PosteriorDraws
 from consilience.errors import FileFormatError, InputError, OptionError
 from consilience.estimators.kind import Estimators
@@ -200,7 +203,17 @@ def load_file(where: str | Path | SafetensorsFile, module: Any = None) -> Any:
     if module is not None:
         raise OptionError("module", f"is for the folder of an ensemble, and {where} is none; leave it out")
     file = as_file(where)
-    return format_of(file).load(file)
+    form = format_of(file)
+    content = form.load(file)
+    if form.is_companion:
+        return content
+    kind = next(kind for kind in KINDS if form in kind.formats)
+    return bind_provenance(content, file.document.get("provenance"), kind.digest_of)
+
+
+def provenance_of(kind: Kind, model: Any) -> Mapping[str, Json] | None:
+    """Return how a model in memory came to be; None for one that was not fused, or was trained further since."""
+    return model.record if isinstance(model, Fusion) else bound_provenance(model, kind.digest_of)
 
 
 def inspect_file(path: Path) -> Inspection:

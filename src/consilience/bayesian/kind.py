@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from consilience.checks import Json
 from consilience.core.arguments import NETWORK_KEYWORDS
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import FileFormat, Kind, Prepared, Request, SiteFacts, ensemble_is_no_file
@@ -95,7 +96,16 @@ class BayesianNetworks(Kind):
         facets = network_facets("bayesian", bnn.means, bnn.symmetry, False)
         return SiteFacts(facets, scales=scales, bounded_scales=frozenset(scales))
 
-    def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
+    def save(
+        self,
+        model: Any,
+        path: Path,
+        *,
+        features: Any,
+        symmetry: Any,
+        stated: Mapping[str, Any],
+        provenance: Mapping[str, Json] | None,
+    ) -> None:
         """Write means and variances of all parameters with their symmetry, and the description beside them."""
         from consilience.bayesian.files import write_bayesian_network
         from consilience.networks.descriptions.files import description_path, write_description
@@ -106,9 +116,16 @@ class BayesianNetworks(Kind):
             model = self.describe(model, **{"data": None, **stated}, symmetry=symmetry)
         elif "n_observations" in stated:
             model = replace(model, n_observations=stated["n_observations"])
-        write_bayesian_network(path, model, symmetry)
+        write_bayesian_network(path, model, symmetry, provenance)
         if model.description is not None:  # after the network, which removes that of another
             write_description(description_path(path), model.description)
+
+    def digest_of(self, model: Any) -> str:
+        """Return the digest of means and variances; see `Kind.digest_of`."""
+        from consilience.bayesian.readers.table import as_bayesian_network
+        from consilience.networks.inputs import content_digest
+
+        return content_digest(as_bayesian_network(model, None, "").stored_arrays)
 
     def describe(
         self, model: Any, data: Any, *, features: Any = None, symmetry: Any = None, **stated: Any

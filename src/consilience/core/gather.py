@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Self, TypeVar
@@ -17,17 +17,14 @@ from typing import Any, Generic, Self, TypeVar
 from consilience.catalogue import said_once
 from consilience.checks import Json
 from consilience.core.agreement import Doubt, Meaning, doubts_of, twice
-from consilience.core.frozen import FrozenDict
 from consilience.core.inputs import NamedInput, refuse_other_kind
-from consilience.errors import ConsilienceError, InputError, Problem, UnsupportedError
+from consilience.core.provenance import NO_ANCESTORS, ancestors_of, bound_provenance
+from consilience.errors import InputError, Problem, UnsupportedError
 from consilience.files.format import Format, Record
 from consilience.files.safetensors_file import SafetensorsFile
 
 MAX_SHARED = 5
 """Sites that a message names at most. Chosen by hand."""
-
-NO_ANCESTORS: Mapping[str, str] = FrozenDict({})
-"""Of what was not fused from others."""
 
 Value = TypeVar("Value")
 
@@ -116,6 +113,10 @@ class Reading(ABC, Generic[Value]):
         digest: str = value.digest  # type: ignore[attr-defined]
         return digest
 
+    def digested(self, value: Value) -> Value:
+        """Return a value whose digest is known: it is compared with those of what another one was fused from."""
+        return value
+
     def meaning_of(self, value: Value) -> Meaning:
         """Return what a value says that must mean the same at all sites; nothing, where a kind has no such thing."""
         del value
@@ -157,7 +158,9 @@ def gather(inputs: Sequence[NamedInput], reading: Reading[Value]) -> Gathered[Va
     described, unsettled, problems = _describe(inputs, reading)
     if any(site.ancestors for site in described):  # only then digests of files have to be known
         digests = {one.name: one.file.digest for one in inputs if one.file is not None}
-        described = [replace(site, digest=digests.get(site.name)) for site in described]
+        described = [
+            replace(site, digest=digests.get(site.name), original=reading.digested(site.original)) for site in described
+        ]
     problems += [*_files_given_twice(inputs, described), *counted_twice([*described, *unsettled])]
     if problems:
         return Gathered(described, said_once(problems), [])
@@ -197,7 +200,7 @@ def _describe(
                     refuse_other_kind(one, reading.called, taken[0][0] if taken else None)
                 value, record = _content(next(contents))
                 names_itself, digest = reading.names_inputs, one.file.sha256
-            ancestors = ancestors_of(record) or _remembered(one.model, reading, value)
+            ancestors = ancestors_of(record) or ancestors_of(_bound(one.model, reading, value))
             read = Described(one.name, one.label, value, value, reading, digest, ancestors, one.model)
             unsettled.append(read)
             described.append(read.with_value(reading.settle(value, one, place, problems)))
@@ -205,6 +208,11 @@ def _describe(
         except (InputError, UnsupportedError) as error:
             problems += [problem if names_itself else problem.about(one.label) for problem in error.problems]
     return described, unsettled, problems
+
+
+def _bound(model: object, reading: Reading[Value], value: Value) -> Mapping[str, Json] | None:
+    """Return the provenance that a model in memory carries, which was read as `value`."""
+    return bound_provenance(model, lambda _: reading.digest_of(value))
 
 
 def _content(read: tuple[Value, Record] | InputError) -> tuple[Value, Record]:
@@ -239,54 +247,6 @@ def _copies(described: Sequence[Described[Value]], reading: Reading[Value]) -> l
     return doubts
 
 
-_ATTRIBUTE = "_consilience_fused_from"
-MAX_REMEMBERED = 256
-"""Fused models without attributes that a process remembers. Chosen by hand."""
-_WITHOUT_ATTRIBUTES: dict[str, Mapping[str, str]] = {}
-
-
-def remember(model: Any, provenance: Mapping[str, Any], digest_of: Callable[[Any], str]) -> Any:
-    """Return a fused model that carries the names, by digests, of what it was fused from.
-
-    So that `fuse` refuses it beside its own parts, after a pickle too. They are bound to the digest of its contents,
-    as its kind reads it: what is trained further is a model of its own. Of a value that can carry nothing, such as a
-    dictionary of arrays, this process remembers the digest. What is no model to be fused stays as it is.
-    """
-    with suppress(ConsilienceError):
-        digest, ancestors = digest_of(model), dict(ancestors_of(provenance))
-        if digest in ancestors:  # one of the parts as it is, such as the network of the best site
-            return model
-        try:
-            object.__setattr__(model, _ATTRIBUTE, (digest, ancestors))
-        except (AttributeError, TypeError):
-            _WITHOUT_ATTRIBUTES[digest] = ancestors
-            for oldest in list(_WITHOUT_ATTRIBUTES)[:-MAX_REMEMBERED]:
-                del _WITHOUT_ATTRIBUTES[oldest]
-    return model
-
-
-def _remembered(model: object, reading: Reading[Value], value: Value) -> Mapping[str, str]:
-    """Return what a fused model in memory was fused from; nothing for any other object."""
-    if model is None:
-        return NO_ANCESTORS
-    digest, ancestors = getattr(model, "__dict__", {}).get(_ATTRIBUTE, ("", {}))
-    if digest:
-        return FrozenDict(ancestors) if digest == reading.digest_of(value) else NO_ANCESTORS
-    return _WITHOUT_ATTRIBUTES.get(reading.digest_of(value), NO_ANCESTORS) if _WITHOUT_ATTRIBUTES else NO_ANCESTORS
-
-
-def ancestors_of(provenance: Mapping[str, Json] | None) -> Mapping[str, str]:
-    """Return the names of what a file was fused from, by their digests; empty for a file that was not fused."""
-    if provenance is None:
-        return NO_ANCESTORS
-    inputs, result = provenance.get("inputs"), provenance.get("result")  # of networks, any JSON values
-    records = [record for record in inputs if isinstance(record, Mapping)] if isinstance(inputs, list | tuple) else []
-    recorded = result.get("site_digests") if isinstance(result, Mapping) else None
-    of_sites = recorded if isinstance(recorded, Mapping) else {}
-    files = {record["sha256"]: record.get("name") for record in records if record.get("sha256")}
-    return {str(digest): str(name) for digest, name in {**of_sites, **files}.items()}
-
-
 def counted_twice(described: Sequence[Described[Any]]) -> list[Problem]:
     """Return which inputs were fused from others that are given too, or share a site with one, a line each.
 
@@ -294,6 +254,7 @@ def counted_twice(described: Sequence[Described[Any]]) -> list[Problem]:
     """
     problems: list[Problem] = []
     fused = [site for site in described if site.ancestors]
+    labels = {site.label for site in described}
     for number, site in enumerate(fused):
         for other in described:
             if other is not site and set(other.rests_on) & set(site.ancestors) - set(other.ancestors):
@@ -303,21 +264,12 @@ def counted_twice(described: Sequence[Described[Any]]) -> list[Problem]:
         for other in fused[number + 1 :]:
             if shared := sorted({site.ancestors[digest] for digest in set(site.ancestors) & set(other.ancestors)}):
                 names = ", ".join(shared[:MAX_SHARED]) + (", ..." if len(shared) > MAX_SHARED else "")
-                text = f"was fused from {names}, as {site.label} was: what they share would count twice"
+                text = f"was fused from {names}, as {site.label} was"
+                if not labels.isdisjoint(shared):  # names of an earlier fusion, which mean other models here
+                    text = f"was fused from a model that {site.label} was fused from too"
+                text = f"{text}: what they share would count twice"
                 problems.append(Problem(other.label, text, "fuse the sites' own files", "E-TWICE"))
     return problems
-
-
-def site_digests(inputs: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Return the names, by digests, of all that a fusion rests on, fused inputs' own sites included.
-
-    `inputs` say what each rests on. Contents with two names keep the first in alphabetical order, whoever came first.
-    """
-    names: dict[str, str] = {}
-    for rests_on in inputs:
-        for digest, name in rests_on.items():
-            names[digest] = min(name, names.get(digest, name))
-    return names
 
 
 def files_given_twice(inputs: Sequence[NamedInput]) -> list[Problem]:

@@ -278,11 +278,27 @@ class Kind(ABC):
         """Write a page about a fused file and those of its sites."""
 
     @abstractmethod
-    def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
+    def save(
+        self,
+        model: Any,
+        path: Path,
+        *,
+        features: Any,
+        symmetry: Any,
+        stated: Mapping[str, Any],
+        provenance: Mapping[str, Json] | None,
+    ) -> None:
         """Write a model to a file that can be fused; see ``consilience.save``.
 
         `stated` are the keywords that say more of it and were given: data, n_observations, sample_weight, classes,
-        example and min_count.
+        example and min_count. `provenance` is that of a fused model; None for any other.
+        """
+
+    @abstractmethod
+    def digest_of(self, model: Any) -> str:
+        """Return the digest of a model's contents, by which a fused one is known again; see `bind_provenance`.
+
+        Raises InputError or UnsupportedError for what is no model of the kind, or does not say all itself.
         """
 
     def describe(self, model: Any, data: Any, **stated: Any) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -15,7 +16,8 @@ import numpy as np
 
 from consilience.checks import Array, Json
 from consilience.core.details import Details, Status
-from consilience.errors import FileFormatError, InputError, Problem
+from consilience.core.frozen import FrozenDict
+from consilience.errors import ConsilienceError, FileFormatError, InputError, Problem
 from consilience.files.safetensors_file import SafetensorsFile
 
 Content = TypeVar("Content")
@@ -77,6 +79,74 @@ def result_record(
     counted = {} if site_digests is None else {"site_digests": dict(site_digests)}
     document = _storable(details)
     return {"n_components": n_components, "status": status.name.lower(), **descent, **document, **counted}
+
+
+NO_ANCESTORS: Mapping[str, str] = FrozenDict({})
+"""Of what was not fused from others."""
+
+_ATTRIBUTE = "_consilience_provenance"
+MAX_BOUND = 256
+"""Fused models without attributes whose provenance a process keeps. Chosen by hand."""
+_WITHOUT_ATTRIBUTES: dict[str, Mapping[str, Json]] = {}
+"""Provenance of such models, by the digest of their contents."""
+
+
+def ancestors_of(provenance: Mapping[str, Json] | None) -> Mapping[str, str]:
+    """Return the names of what a model was fused from, by their digests; empty for one that was not fused."""
+    if provenance is None:
+        return NO_ANCESTORS
+    inputs, result = provenance.get("inputs"), provenance.get("result")  # of networks, any JSON values
+    records = [record for record in inputs if isinstance(record, Mapping)] if isinstance(inputs, list | tuple) else []
+    recorded = result.get("site_digests") if isinstance(result, Mapping) else None
+    of_sites = recorded if isinstance(recorded, Mapping) else {}
+    files = {record["sha256"]: record.get("name") for record in records if record.get("sha256")}
+    return {str(digest): str(name) for digest, name in {**of_sites, **files}.items()}
+
+
+def site_digests(inputs: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return the names, by digests, of all that a fusion rests on, fused inputs' own sites included.
+
+    `inputs` say what each rests on. Contents with two names keep the first in alphabetical order, whoever came first.
+    """
+    names: dict[str, str] = {}
+    for rests_on in inputs:
+        for digest, name in rests_on.items():
+            names[digest] = min(name, names.get(digest, name))
+    return names
+
+
+def bind_provenance(
+    model: Content, provenance: Mapping[str, Json] | None, digest_of: Callable[[Content], str]
+) -> Content:
+    """Return a fused model in memory that carries its provenance.
+
+    So that `fuse` refuses it beside its own parts, after a pickle too, and `save` writes how it was made. It is bound
+    to the digest of the model's contents, as its kind reads it: what is trained further is a model of its own. For a
+    model that can carry nothing, such as a dictionary of arrays, this process keeps it. What was not fused, and what is
+    no model to be fused, stays as it is.
+    """
+    ancestors = ancestors_of(provenance)
+    if provenance is None or not ancestors:
+        return model
+    with suppress(ConsilienceError):
+        digest = digest_of(model)
+        if digest in ancestors:  # one of the parts as it is, such as the network of the best site
+            return model
+        try:
+            object.__setattr__(model, _ATTRIBUTE, (digest, provenance))
+        except (AttributeError, TypeError):
+            _WITHOUT_ATTRIBUTES[digest] = provenance
+            for oldest in list(_WITHOUT_ATTRIBUTES)[:-MAX_BOUND]:
+                del _WITHOUT_ATTRIBUTES[oldest]
+    return model
+
+
+def bound_provenance(model: Content, digest_of: Callable[[Content], str]) -> Mapping[str, Json] | None:
+    """Return the provenance that a model in memory carries; None where it was not fused, or was changed since."""
+    if hasattr(model, "__dict__"):
+        bound = vars(model).get(_ATTRIBUTE)
+        return None if bound is None or bound[0] != digest_of(model) else bound[1]
+    return _WITHOUT_ATTRIBUTES.get(digest_of(model)) if _WITHOUT_ATTRIBUTES and model is not None else None
 
 
 def history_values(history: Array) -> list[float | None]:

@@ -12,12 +12,12 @@ import numpy as np
 from consilience.core.agreement import Doubt
 from consilience.core.details import Status
 from consilience.core.fusion import FusedInput
-from consilience.core.gather import Described, FormatReading, gather, site_digests
+from consilience.core.gather import Described, FormatReading, gather
 from consilience.core.inputs import NamedInput, in_order, too_few_models
 from consilience.core.kind import Prepared, Request
 from consilience.core.min_count import MIN_COUNT, checked_min_count
 from consilience.core.progress import Progress
-from consilience.core.provenance import make_provenance, result_record
+from consilience.core.provenance import make_provenance, result_record, site_digests
 from consilience.draws.checking import chain_problems, disagreements, in_order_of, shared_chains, value_problems
 from consilience.draws.details import CombinationDetails, DrawsDetails, OverlapDetails, SiteDetails
 from consilience.draws.diagnostics import bulk_ess, rank_rhat

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from consilience.core.fusion import FusedInput, Fusion
-from consilience.core.gather import remember
+from consilience.core.provenance import bind_provenance
 from consilience.core.verdict import Verdict
 from consilience.drawing.plots import Chart, draw_intervals
 from consilience.drawing.words import format_number, printable
@@ -42,7 +42,7 @@ class DrawsFusion(Fusion):
     _verdict: Verdict = field(repr=False)
 
     def __post_init__(self) -> None:
-        remember(self.draws, self.provenance, lambda value: value.digest)
+        bind_provenance(self.draws, self.provenance, lambda value: value.digest)
 
     def _where_else(self, name: str) -> str:
         is_elsewhere = name in ("posterior", "network", "statistics")
@@ -60,7 +60,7 @@ class DrawsFusion(Fusion):
             Where the container's library is not installed.
         """
         self.verdict.warn(stacklevel=5)  # past what caches the property
-        return remember(to_container(self.draws), self.provenance, lambda container: as_draws(container).digest)
+        return bind_provenance(to_container(self.draws), self.provenance, lambda container: as_draws(container).digest)
 
     def _own_verdict(self) -> Verdict:
         return self._verdict

@@ -137,14 +137,27 @@ class PosteriorDraws(Kind):
             raise InputError(problems)
         return draws.stated(n_observations=number)
 
-    def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
+    def save(
+        self,
+        model: Any,
+        path: Path,
+        *,
+        features: Any,
+        symmetry: Any,
+        stated: Mapping[str, Any],
+        provenance: Mapping[str, Json] | None,
+    ) -> None:
         """Write draws."""
         from consilience.draws.files import write_draws
-        from consilience.draws.fusion import DrawsFusion
 
         del symmetry  # of a network
-        record = model.record if isinstance(model, DrawsFusion) else None
-        write_draws(path, self.describe(model, **{"data": None, **stated}, features=features), record)
+        write_draws(path, self.describe(model, **{"data": None, **stated}, features=features), provenance)
+
+    def digest_of(self, model: Any) -> str:
+        """Return the digest of draws; see `Kind.digest_of`."""
+        from consilience.draws.draws import as_draws
+
+        return as_draws(model).digest
 
     def rebuild(self, described: Any, parameters: Mapping[str, Json]) -> Any:
         """Return draws in the container that they came in; see `Kind.rebuild`."""

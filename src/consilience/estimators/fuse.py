@@ -15,11 +15,10 @@ from consilience.checks import Json
 from consilience.core.caller import warn_caller
 from consilience.core.details import Status, WithheldComponent
 from consilience.core.fusion import FusedInput
-from consilience.core.gather import site_digests
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import Prepared, Request
 from consilience.core.min_count import MAX_NAMED, MIN_COUNT, checked_min_count
-from consilience.core.provenance import make_provenance, result_record
+from consilience.core.provenance import make_provenance, result_record, site_digests
 from consilience.errors import InputError, OptionError
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.average import average

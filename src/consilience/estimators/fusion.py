@@ -12,8 +12,8 @@ import numpy as np
 
 from consilience.core.features import Features
 from consilience.core.fusion import FusedInput, Fusion
-from consilience.core.gather import remember
 from consilience.core.inspection import MAX_LISTED
+from consilience.core.provenance import bind_provenance
 from consilience.core.scores import LEVEL
 from consilience.core.verdict import Verdict
 from consilience.drawing.plots import Chart, draw_intervals
@@ -47,7 +47,7 @@ class EstimatorFusion(Fusion):
     _verdict: Verdict = field(repr=False)
 
     def __post_init__(self) -> None:
-        remember(self.statistics, self.provenance, lambda value: value.digest)
+        bind_provenance(self.statistics, self.provenance, lambda value: value.digest)
 
     def _where_else(self, name: str) -> str:
         if hasattr(type(self._model), name):
@@ -57,7 +57,7 @@ class EstimatorFusion(Fusion):
     @cached_property
     def model(self) -> Any:
         """The estimator of the class that went in: what ``fit`` gives on the rows of all sites."""
-        return remember(self._model, self.provenance, lambda model: describe_all(model).digest)
+        return bind_provenance(self._model, self.provenance, lambda model: describe_all(model).digest)
 
     def _own_verdict(self) -> Verdict:
         return self._verdict

@@ -154,12 +154,27 @@ class Estimators(Kind):
                 raise OptionError(name, "is for networks, and this model is none; leave it out")
         return describe(model.statistics if isinstance(model, EstimatorFusion) else model, data, **stated)
 
-    def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
+    def save(
+        self,
+        model: Any,
+        path: Path,
+        *,
+        features: Any,
+        symmetry: Any,
+        stated: Mapping[str, Any],
+        provenance: Mapping[str, Json] | None,
+    ) -> None:
         """Describe an estimator and write its statistics."""
         from consilience.estimators.files import write_statistics
 
         del symmetry  # of a network, of which an estimator has none
-        write_statistics(path, self.describe(model, **{"data": None, **stated}, features=features))
+        write_statistics(path, self.describe(model, **{"data": None, **stated}, features=features), provenance)
+
+    def digest_of(self, model: Any) -> str:
+        """Return the digest of an estimator's statistics; see `Kind.digest_of`."""
+        from consilience.estimators.inputs import statistics_of
+
+        return statistics_of(model).digest
 
     def rebuild(self, described: Any, parameters: Mapping[str, Json]) -> Any:
         """Return the estimator that sums give; see `Kind.rebuild`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +12,7 @@ from scipy import sparse
 
 from consilience.checks import Array
 from consilience.core.features import Features
+from consilience.core.inspection import MAX_LISTED
 from consilience.core.observations import ExpectedColumns, read_observations
 from consilience.errors import FileFormatError, InputError, OptionError
 from consilience.files.csv import read_csv
@@ -68,13 +69,21 @@ class SiteRows:
 
 
 def read_rows(
-    data: Any, sample_weight: Any, n_columns: int, names: tuple[str, ...] | None, needs: Needs, *, may_be_sparse: bool
+    data: Any,
+    sample_weight: Any,
+    n_columns: int,
+    names: tuple[str, ...] | None,
+    needs: Needs,
+    *,
+    may_be_sparse: bool,
+    categories: Sequence[str] = (),
 ) -> SiteRows:
     """Return rows, checked.
 
     Data are ``(X, y)``, or X alone where nothing else is needed, or the path of a .npz with x and y, or of a .csv with
     one column beside those of the model. X may be a table with named columns, or the path of a .csv or .parquet file,
-    and y the name of one of its columns. Weights (n,) are one for every row.
+    and y the name of one of its columns. Weights (n,) are one for every row. Of a model of `categories` by name, y may
+    be these names: its numbers are their places.
     """
     X, y, called = _split(data, needs, names, n_columns)
     if sparse.issparse(X) and may_be_sparse:
@@ -92,7 +101,8 @@ def read_rows(
             text = f"expected one class for each of the {n} rows, found shape {y.shape}"
             raise InputError("y", text, "of one-hot labels give `y.argmax(axis=1)`", "E-SHAPE")
     elif needs == "targets":
-        y = real_targets(y, n)
+        expected = f"one of {', '.join(categories[:MAX_LISTED])}" if categories else "a number"
+        y = real_targets(_places(y, categories), n, f"expected {expected} for every row")
     else:
         y = None
     return SiteRows(X, y, _weights(sample_weight, n))
@@ -209,6 +219,14 @@ def _with_column(data: Any, name: str) -> tuple[Any, Any, str]:
 def _column(y: Any) -> Any:
     array = np.asarray(y)
     return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+
+
+def _places(y: Any, categories: Sequence[str]) -> Any:
+    """Return texts as places among the names of categories; what are no texts, or no such names, as it is."""
+    array = np.asarray(_column(y))
+    place_of = {name: place for place, name in enumerate(categories)}
+    is_named = array.dtype.kind in "OUS" and all(str(name) in place_of for name in array.tolist())
+    return np.array([place_of[str(name)] for name in array.tolist()]) if categories and is_named else y
 
 
 def real_targets(y: Any, n: int, text: str = "expected a number for every row", remedy: str = "") -> Array:

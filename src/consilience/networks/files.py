@@ -64,7 +64,7 @@ def write_network(
     path: Path,
     arrays: Mapping[str, AnyArray],
     symmetry: Symmetry | None = None,
-    provenance: dict[str, Json] | None = None,
+    provenance: Mapping[str, Json] | None = None,
     *,
     sent: Mapping[str, AnyArray] | None = None,
 ) -> None:
@@ -247,7 +247,7 @@ def read_network_summary(where: Path | SafetensorsFile) -> NetworkSummary:
 
 
 def header_text(
-    path: Path, symmetry: Symmetry | None, provenance: dict[str, Json] | None, arrays: Mapping[str, AnyArray]
+    path: Path, symmetry: Symmetry | None, provenance: Mapping[str, Json] | None, arrays: Mapping[str, AnyArray]
 ) -> str:
     """Return the JSON document of the header.
 
@@ -257,7 +257,12 @@ def header_text(
     if document is not None:
         symmetry_from_json(document, f"{path}: cannot be written")
     return document_text(
-        path, NETWORK, FORMAT_VERSION, {"provenance": provenance, "symmetry": document}, arrays, in_order="symmetry"
+        path,
+        NETWORK,
+        FORMAT_VERSION,
+        {"provenance": None if provenance is None else dict(provenance), "symmetry": document},
+        arrays,
+        in_order="symmetry",
     )
 
 

@@ -17,9 +17,8 @@ import numpy as np
 
 from consilience.catalogue import suggestion
 from consilience.checks import Array, Json, is_count
-from consilience.core.gather import site_digests
 from consilience.core.progress import Progress
-from consilience.core.provenance import make_provenance
+from consilience.core.provenance import make_provenance, site_digests
 from consilience.errors import InputError, OptionError, Problem
 from consilience.matching.result import Matching
 from consilience.networks.fisher.information import FisherInformation

@@ -23,7 +23,7 @@ import numpy as np
 
 from consilience.checks import AnyArray, Array
 from consilience.core.fusion import SIDE_BY_SIDE, Fusion
-from consilience.core.gather import NO_ANCESTORS, remember
+from consilience.core.provenance import NO_ANCESTORS, bind_provenance
 from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import Block, Column, Table, text_column
 from consilience.drawing.plots import Chart, draw_bars
@@ -109,6 +109,9 @@ class NetworkFusion(Fusion):
     candidates: Mapping[str, Any] = field(default_factory=dict, repr=False)
     parametrised: Parametrised | None = field(default=None, repr=False)
 
+    def __post_init__(self) -> None:
+        bind_provenance(self.network, self.provenance, NetworkFusion._content_digest)
+
     @cached_property
     def model(self) -> Any:
         """The fused module, in evaluation mode; for files without a module, the fused arrays by name.
@@ -117,7 +120,7 @@ class NetworkFusion(Fusion):
         """
         self.verdict.warn(stacklevel=5)  # past what caches the property
         model = self._rebuilt()
-        return model if self.keeps_models else remember(model, self.provenance, self._content_digest)
+        return model if self.keeps_models else bind_provenance(model, self.provenance, self._content_digest)
 
     def _rebuilt(self) -> Any:
         """Return the fused network as a model of the kind that went in."""

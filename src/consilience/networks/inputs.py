@@ -21,8 +21,9 @@ import numpy as np
 
 from consilience.checks import AnyArray
 from consilience.core.agreement import Doubt
-from consilience.core.gather import NO_ANCESTORS, Reading, gather
+from consilience.core.gather import Reading, gather
 from consilience.core.inputs import NamedInput, in_order, too_few_models, training_state_problem
+from consilience.core.provenance import NO_ANCESTORS
 from consilience.errors import FileFormatError, InputError, OptionError, Problem
 from consilience.files.foreign_formats import part_of_checkpoint
 from consilience.files.format import Record
@@ -214,6 +215,10 @@ class NetworkReading(Reading[DescribedNetwork]):
     def digest_of(self, value: DescribedNetwork) -> str:
         """Return the digest of the network's numbers, whatever the order of its units."""
         return value.content_digest
+
+    def digested(self, value: DescribedNetwork) -> DescribedNetwork:
+        """Return a network with the digest of its numbers, which are read now where they stayed in their file."""
+        return value if value.content_digest else replace(value, content_digest=content_digest(value.sent_arrays))
 
 
 def _unfit_arrays(network: DescribedNetwork, path: Path | None) -> Iterator[Problem]:

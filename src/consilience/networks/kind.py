@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from consilience.checks import AnyArray
+from consilience.checks import AnyArray, Json
 from consilience.core.arguments import NETWORK_KEYWORDS
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import (
@@ -144,7 +144,16 @@ class Networks(Kind):
         facets = network_facets("network", network.arrays, network.symmetry, is_informed)
         return SiteFacts(facets, scales=scales, bounded_scales=frozenset(scales))
 
-    def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
+    def save(
+        self,
+        model: Any,
+        path: Path,
+        *,
+        features: Any,
+        symmetry: Any,
+        stated: Mapping[str, Any],
+        provenance: Mapping[str, Json] | None,
+    ) -> None:
         """Write a network with its symmetry and description, a companion of one, or an ensemble as a folder."""
         from consilience.networks.descriptions.description import Description
         from consilience.networks.descriptions.files import description_path, write_description
@@ -175,9 +184,15 @@ class Networks(Kind):
         if stated:
             model = self.describe(model, **{"data": None, **stated}, symmetry=symmetry)
         description = model.description if isinstance(model, Network) else None
-        _write(model, path, symmetry)
+        _write(model, path, symmetry, provenance)
         if description is not None:  # after the weights, which remove that of others
             write_description(description_path(path), description)
+
+    def digest_of(self, model: Any) -> str:
+        """Return the digest of a network's arrays; see `Kind.digest_of`."""
+        from consilience.networks.inputs import content_digest, describe_object
+
+        return content_digest(describe_object(model, "", "").sent_arrays)
 
     def describe(self, model: Any, data: Any, *, features: Any = None, symmetry: Any = None, **stated: Any) -> Network:
         """Return a network with its symmetry and its description; see `Kind.describe`."""
@@ -222,7 +237,7 @@ class Networks(Kind):
         write_network_content(page, content_of(shown_networks_of_files(fused, sites), **curves))
 
 
-def _write(model: Any, path: Path, symmetry: Symmetry | None) -> None:
+def _write(model: Any, path: Path, symmetry: Symmetry | None, provenance: Mapping[str, Json] | None) -> None:
     """Write a network, or a module or state dict with a symmetry or without."""
     from consilience.networks.entry_names import dense_arrays, is_state_dict
     from consilience.networks.files import write_network
@@ -234,14 +249,15 @@ def _write(model: Any, path: Path, symmetry: Symmetry | None) -> None:
         model = model.module  # nothing says which axes move, and under the module's names tied weights stay
     is_state = is_state_dict(model)
     if isinstance(model, Network):
-        write_network(path, model.arrays, model.symmetry, sent=model.sent_arrays)
+        write_network(path, model.arrays, model.symmetry, provenance, sent=model.sent_arrays)
     elif symmetry is None:
-        write_network(path, dense_arrays(model, "state dict") if is_state else arrays_of_module(unwrapped(model)))
+        arrays = dense_arrays(model, "state dict") if is_state else arrays_of_module(unwrapped(model))
+        write_network(path, arrays, None, provenance)
     else:
         described = describe_object(model, "", "state dict" if is_state else type(model).__name__)
         network = Network(described.arrays, symmetry, described.label)  # which refuses arrays that it does not fit
         sent = None if described.parametrised is None else described.sent_arrays
-        write_network(path, network.arrays, symmetry, sent=sent)
+        write_network(path, network.arrays, symmetry, provenance, sent=sent)
 
 
 def load_curves(

@@ -9,6 +9,7 @@ float64: ``natural`` (L, P), and where present ``prior`` (P,), ``weights`` (L,),
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -100,7 +101,7 @@ class FileSummary:
     shapes: dict[str, tuple[int, ...]]
 
 
-def write_posterior(path: Path, posterior: Posterior, provenance: dict[str, Json] | None = None) -> None:
+def write_posterior(path: Path, posterior: Posterior, provenance: Mapping[str, Json] | None = None) -> None:
     """Write a posterior file, whole or not at all."""
     fields = {
         "family": {"name": posterior.family.name, **posterior.family.config()},
@@ -110,7 +111,7 @@ def write_posterior(path: Path, posterior: Posterior, provenance: dict[str, Json
         "attached": {
             name: {"axes": list(array.axes), "rule": array.rule} for name, array in posterior.attached.items()
         },
-        "provenance": provenance,
+        "provenance": None if provenance is None else dict(provenance),
     }
     tensors = {"natural": posterior.natural, "prior": posterior.prior, "weights": posterior.weights}
     for name, attached in posterior.attached.items():

@@ -13,12 +13,12 @@ from numpy.typing import ArrayLike
 
 from consilience.checks import Json, Labels
 from consilience.core.fusion import FusedInput
-from consilience.core.gather import Described, site_digests
+from consilience.core.gather import Described
 from consilience.core.inputs import EQUAL, in_order, stated_numbers
 from consilience.core.kind import Prepared, Request
 from consilience.core.min_count import MIN_COUNT, checked_min_count
 from consilience.core.progress import Progress
-from consilience.core.provenance import make_provenance, result_record
+from consilience.core.provenance import make_provenance, result_record, site_digests
 from consilience.core.verdict import Verdict
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.matching.result import Matching

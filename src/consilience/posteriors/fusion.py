@@ -13,8 +13,8 @@ import numpy as np
 from consilience.checks import Labels
 from consilience.core.details import Status
 from consilience.core.fusion import FusedInput, Fusion
-from consilience.core.gather import remember
 from consilience.core.kind import ensemble_is_no_file
+from consilience.core.provenance import bind_provenance
 from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import Block
 from consilience.drawing.plots import Chart
@@ -53,7 +53,7 @@ class PosteriorFusion(Fusion):
     atoms: Posterior | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        remember(self.posterior, self.provenance, lambda value: value.digest)
+        bind_provenance(self.posterior, self.provenance, lambda value: value.digest)
 
     @cached_property
     def model(self) -> Any:
@@ -62,7 +62,7 @@ class PosteriorFusion(Fusion):
         Where the verdict knows of harm, a HarmWarning says so.
         """
         self.verdict.warn(stacklevel=5)  # past what caches the property
-        return remember(self._rebuild(self.posterior), self.provenance, lambda model: describe_all(model).digest)
+        return bind_provenance(self._rebuild(self.posterior), self.provenance, lambda model: describe_all(model).digest)
 
     @property
     def n_components(self) -> int:

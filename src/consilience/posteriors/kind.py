@@ -128,6 +128,7 @@ class Posteriors(Kind):
         from consilience.posteriors.files import read_posterior, write_posterior
         from consilience.posteriors.thin_components import (
             nothing_left_in,
+            provenance_of_remaining,
             remaining_components,
             withheld_text,
             without_components,
@@ -139,7 +140,8 @@ class Posteriors(Kind):
             return None
         if problems := nothing_left_in(file, posterior, min_count):
             raise InputError(problems)
-        write_posterior(target, without_components(posterior, remaining), provenance)
+        left = without_components(posterior, remaining)
+        write_posterior(target, left, provenance_of_remaining(provenance, left.n_components))
         return Problem(file, withheld_text(posterior, min_count), "`min_count=0` keeps them")
 
     def describe(self, model: Any, data: Any, **stated: Any) -> Posterior:
@@ -151,13 +153,30 @@ class Posteriors(Kind):
                 raise OptionError(name, "is for networks, and this model is none; leave it out")
         return describe(model, data, **stated)
 
-    def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
+    def save(
+        self,
+        model: Any,
+        path: Path,
+        *,
+        features: Any,
+        symmetry: Any,
+        stated: Mapping[str, Any],
+        provenance: Mapping[str, Json] | None,
+    ) -> None:
         """Describe a model and write its posterior."""
         from consilience.posteriors.describe import describe
         from consilience.posteriors.files import write_posterior
+        from consilience.posteriors.thin_components import provenance_of_remaining
 
         del symmetry  # of a network, of which a posterior has none
-        write_posterior(path, describe(model, features=features, **stated))
+        posterior = describe(model, features=features, **stated)
+        write_posterior(path, posterior, provenance_of_remaining(provenance, posterior.n_components))
+
+    def digest_of(self, model: Any) -> str:
+        """Return the digest of a model's posterior; see `Kind.digest_of`."""
+        from consilience.posteriors.describe import describe_all
+
+        return describe_all(model).digest
 
     def rebuild(self, described: Any, parameters: Mapping[str, Json]) -> Any:
         """Return the model of a posterior; see `Kind.rebuild`."""

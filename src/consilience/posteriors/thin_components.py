@@ -10,13 +10,13 @@ transitions that were never seen; there are fewer of these than `min_count` for 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 
-from consilience.checks import Labels
+from consilience.checks import Json, Labels
 from consilience.core.details import WithheldComponent
 from consilience.core.min_count import MAX_NAMED
 from consilience.drawing.words import first_names
@@ -73,6 +73,16 @@ def without_components(posterior: Posterior, remaining: Labels) -> Posterior:
         return taken
     classes = tuple(labels[component] for component in remaining)
     return replace(taken, features=replace(posterior.features, classes=classes))
+
+
+def provenance_of_remaining(provenance: Mapping[str, Json] | None, n_components: int) -> Mapping[str, Json] | None:
+    """Return the provenance of a fused posterior of which `n_components` are left: what it says by component goes."""
+    result, inputs = (provenance or {}).get("result"), (provenance or {}).get("inputs")
+    if not isinstance(result, Mapping) or not isinstance(inputs, Sequence) or result["n_components"] == n_components:
+        return provenance
+    records = [{**record, "labels": None, "confidence": None} for record in inputs if isinstance(record, Mapping)]
+    kept = {name: result[name] for name in ("status", "site_digests") if name in result}
+    return {**(provenance or {}), "inputs": records, "result": {**kept, "n_components": n_components}}
 
 
 def _without_totals(taken: Posterior, posterior: Posterior) -> Posterior:

@@ -21,7 +21,7 @@ from scipy.stats import multivariate_normal
 
 import consilience as cs
 from consilience.engines import Local
-from consilience.posteriors.sharded import methods
+from consilience.posteriors.sharded import fuse, methods
 from tests.families.zoo import ZOO
 from tests.posteriors import hmmlearn_sites
 from tests.tolerances import DESCENT, KL_MATRIX_PRODUCT, ROUNDING
@@ -241,7 +241,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[lis
 
 @pytest.fixture(autouse=True)
 def passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have shards of few components fused in passes, as those of many are."""
+    """Have shards of few components fused in passes, as those of many are; averages are still of gathered ones."""
+    monkeypatch.setattr(fuse, "MAX_GATHERED_ROWS", methods.MAX_GATHERED_ROWS)  # which is bound at its first import
     monkeypatch.setattr(methods, "MAX_GATHERED_ROWS", 0)
 
 

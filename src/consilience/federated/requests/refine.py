@@ -108,7 +108,10 @@ class Refinement(RequestKind):
         statistics, adapter = state.statistics, state.adapter
         data, weights = (data[:2], data[2]) if isinstance(data, tuple) and len(data) == 3 else (data, None)
         names = names_within(data, statistics.features)
-        rows = read_rows(data, weights, statistics.n_columns, names, adapter.needs, may_be_sparse=False)
+        categories = statistics.parameters.get("categories") or ()
+        rows = read_rows(
+            data, weights, statistics.n_columns, names, adapter.needs, may_be_sparse=False, categories=categories
+        )
         numbers = None
         if statistics.classes is not None:
             numbers = statistics.classes.numbers_of(_typed(rows.y, statistics.classes))

@@ -22,11 +22,11 @@ from numpy.typing import ArrayLike
 
 from consilience.checks import Array, Json, Labels, as_weights, is_count
 from consilience.core.details import WithheldComponent
-from consilience.core.gather import Described, ancestors_of, counted_twice, doubts_among
+from consilience.core.gather import Described, counted_twice, doubts_among
 from consilience.core.inputs import EQUAL, too_few_models
 from consilience.core.kind import Prepared, Request
 from consilience.core.min_count import MAX_NAMED, MIN_COUNT, checked_min_count
-from consilience.core.provenance import file_digest
+from consilience.core.provenance import ancestors_of, file_digest
 from consilience.engines import Engine, Placed, running
 from consilience.errors import InputError, OptionError, Problem
 from consilience.files.remote import is_remote

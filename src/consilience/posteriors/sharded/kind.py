@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from consilience.checks import Json
 from consilience.core.arguments import SHARD_KEYWORDS
 from consilience.core.kind import FileFormat, Prepared, Request
 from consilience.errors import UnsupportedError
@@ -56,9 +57,22 @@ class ShardedPosteriors(Posteriors):
 
         return prepare_shards(request)
 
-    def save(self, model: Any, path: Path, *, features: Any, symmetry: Any, stated: Mapping[str, Any]) -> None:
+    def save(
+        self,
+        model: Any,
+        path: Path,
+        *,
+        features: Any,
+        symmetry: Any,
+        stated: Mapping[str, Any],
+        provenance: Mapping[str, Json] | None,
+    ) -> None:
         """Refuse: many posteriors are packed."""
         raise UnsupportedError("shards are written by consilience.pack, not by save")
+
+    def digest_of(self, model: Any) -> str:
+        """Refuse: posteriors of many sites are no model."""
+        raise UnsupportedError("shards", "hold the posteriors of many sites, and are no model", "fuse them")
 
 
 def _is_many(path: str | Path) -> bool:
