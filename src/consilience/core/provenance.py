@@ -143,10 +143,13 @@ def bind_provenance(
 
 def bound_provenance(model: Content, digest_of: Callable[[Content], str]) -> Mapping[str, Json] | None:
     """Return the provenance that a model in memory carries; None where it was not fused, or was changed since."""
-    if hasattr(model, "__dict__"):
-        bound = vars(model).get(_ATTRIBUTE)
-        return None if bound is None or bound[0] != digest_of(model) else bound[1]
-    return _WITHOUT_ATTRIBUTES.get(digest_of(model)) if _WITHOUT_ATTRIBUTES and model is not None else None
+    with suppress(ConsilienceError):  # what is no model has no digest, and whoever reads it says so
+        if hasattr(model, "__dict__"):
+            digest, provenance = vars(model).get(_ATTRIBUTE, (None, None))
+            return provenance if digest is not None and digest == digest_of(model) else None
+        if _WITHOUT_ATTRIBUTES and model is not None:
+            return _WITHOUT_ATTRIBUTES.get(digest_of(model))
+    return None
 
 
 def history_values(history: Array) -> list[float | None]:
