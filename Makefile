@@ -27,7 +27,7 @@ help:
 	@echo "make lint    ruff: rules and format"
 	@echo "make types   mypy, strict"
 	@echo "make walls   import-linter: an import may only go down"
-	@echo "make docs    the documentation, into docs/_build/html"
+	@echo "make docs    the documentation, into docs/_build/html; its links, tables and search are checked"
 	@echo "make check   test, lint, types, walls, docs"
 	@echo "make clean   remove everything that these commands made, .venv included"
 
@@ -88,13 +88,14 @@ walls: $(DEV)
 	$(BIN)/lint-imports
 
 docs: $(DEV)
-	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+	$(BIN)/sphinx-build -q -W --keep-going -b html -j $(WORKERS) docs docs/_build/html
+	$(BIN)/python docs/check_site.py docs/_build/html
 	@echo "The documentation: $(CURDIR)/docs/_build/html/index.html"
 
 check: test
 	$(MAKE) lint types walls docs
 
 clean:
-	rm -rf .venv .venv-lowest build dist docs/_build demo-output
+	rm -rf .venv .venv-lowest build dist docs/_build docs/api/generated demo-output
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .coverage htmlcov
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,7 +2,7 @@
 
     nice python benchmarks/hostile_sites.py            all cases and seeds; what is in the JSON file is not run again
     nice python benchmarks/hostile_sites.py --only sums --again robust=True      a defence anew, in cases by name
-    python experiments/write_tables.py                 the table of docs/robust.md
+    python experiments/write_tables.py                 the table of docs/sites/robust.md
 
 Hostile sites replace honest ones; *clean* is the plain fusion of the n - k honest ones. Mixtures:
 BayesianGaussianMixture of five components, 500 rows a site, whose means a site moves by N(0, 0.15^2); held-out nats

@@ -1,7 +1,7 @@
 """Rounds under load: a hundred sites send a mebibyte each, and one server process fuses them, over a folder.
 
     nice python benchmarks/round_load.py [--only KIND ...] [--rounds 3]
-    python experiments/write_tables.py                          the table of docs/federated.md
+    python experiments/write_tables.py                          the table of docs/sites/rounds.md
 
 What is measured is written to benchmarks/round_load.json, a kind at a time.
 

@@ -1,18 +1,13 @@
-"""Sphinx configuration; `make docs` builds with warnings as errors."""
+"""Sphinx configuration; `make docs` builds with warnings as errors, and needs no network."""
 
-import doctest
+import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Any
 
-from sphinx.application import Sphinx
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "_ext"))
 
-from consilience import families
-from consilience.api import evaluate, scores
-from consilience.bayesian import predictive, predictive_scores
-from consilience.core import evaluation
-
-EVALUATION = (evaluate, scores, evaluation, predictive, predictive_scores)
+from house_docs import write_inventories  # noqa: E402  (the folder is on the path only now)
 
 project = "consilience"
 author = "The consilience authors"
@@ -23,11 +18,17 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.intersphinx",
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
     "sphinxcontrib.bibtex",
+    "sphinxext.opengraph",
+    "house_docs",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_ext", "_templates"]
+templates_path = ["_templates"]
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
@@ -35,6 +36,12 @@ myst_heading_anchors = 3
 autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the docstrings say types together with shapes and units
+autosummary_imported_members = True  # the public modules take their names from the rooms
+# A class and a function whose names differ in case alone, apart on file systems that know no case.
+autosummary_filename_map = {
+    f"consilience.{name}": f"consilience.{name}.class"
+    for name in ("Symmetry", "draws.diagnostics.Overlap", "networks.landscape.Barrier", "networks.landscape.Plane")
+}
 napoleon_google_docstring = False
 napoleon_numpy_docstring = True
 napoleon_use_ivar = True
@@ -42,44 +49,21 @@ python_use_unqualified_type_names = True
 # Words of types, such as "shape" in "ndarray of shape (n,)", are looked up, and are attributes of several classes too.
 suppress_warnings = ["ref.python"]
 
+intersphinx_mapping = write_inventories(HERE / "intersphinx.txt", HERE / "_build" / "inventories")
+
 bibtex_bibfiles = ["refs.bib"]
 bibtex_default_style = "unsrt"
 bibtex_reference_style = "author_year"
 
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
 html_theme = "furo"
 html_title = f"consilience {release}"
-
-
-def document_once(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: Any) -> bool | None:
-    """Leave to their sections what families and evaluation give, though `import consilience` gives it too."""
-    if what == "module" and app.env.temp_data.get("autodoc:module") == "consilience":
-        elsewhere = [value for module in (families, *EVALUATION) for value in vars(module).values()]
-        if any(obj is other for other in elsewhere):
-            return True
-    return None
-
-
-def keep_bars(_app: Sphinx, _what: str, _name: str, _obj: object, _options: Any, lines: list[str]) -> None:
-    """Escape the bars of norms and determinants, which reStructuredText would take for substitutions."""
-    for number, line in enumerate(lines):
-        parts = line.split("``")
-        parts[::2] = [part.replace("|", "\\|") for part in parts[::2]]
-        lines[number] = "``".join(parts)
-
-
-def write_example_report(app: Sphinx, error: Exception | None) -> None:
-    """Run the example of the page on two dimensions and put the report that it describes beside the page."""
-    if error is None and app.builder.name == "html":
-        text = (Path(app.srcdir) / "two_dimensions.md").read_text(encoding="utf-8")
-        example = doctest.DocTestParser().get_doctest(text, {}, "two_dimensions", "two_dimensions.md", 0)
-        options = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
-        if doctest.DocTestRunner(optionflags=options).run(example, clear_globs=False).failed:
-            raise RuntimeError("two_dimensions.md: its example fails")
-        example.globs["fusion"].report(Path(app.outdir) / "two_dimensions_report.html")
-
-
-def setup(app: Sphinx) -> None:
-    """Connect what autodoc asks at each member, and what is made beside the pages."""
-    app.connect("build-finished", write_example_report)
-    app.connect("autodoc-skip-member", document_once)
-    app.connect("autodoc-process-docstring", keep_bars, priority=400)
+html_split_index = True
+html_static_path = ["_static"]
+html_css_files = ["consilience.css"]
+mathjax_path = "katex/render.js"  # formulas are drawn by KaTeX, which lies in _static
+mathjax_options = {"defer": "defer"}
+ogp_site_url = ""  # the address where the pages are published: none yet
+ogp_social_cards = {"enable": False}

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-SLOW = {"bayesian.md", "fisher.md", "networks.md", "scale.md", "scores.md"}
+HERE = Path(__file__).parent
+SLOW = {"guides/bayesian.md", "guides/fisher.md", "guides/networks.md", "sites/scale.md", "concepts/scores.md"}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Mark the examples of slow pages, before tests are chosen by their marks."""
     for item in items:
-        if item.path.parent == Path(__file__).parent and item.path.name in SLOW:
+        if HERE in item.path.parents and item.path.relative_to(HERE).as_posix() in SLOW:
             item.add_marker(pytest.mark.slow)

@@ -1,4 +1,4 @@
-"""The tables of docs/draws.md, from the results of ``run.py``."""
+"""The tables of docs/evidence/draws.md, from the results of ``run.py``."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ Cell k, drawn from seed k alone, is of the half ``tune`` (even k) or ``report`` 
 networks in turn (``KINDS``), other rows, sites and seeds: scikit-learn's sets and two simulated ones, MNIST,
 Fashion-MNIST, digits in computer fonts and CIFAR-10, 2 to 8 sites of 15 to 300 rows (400 to 800 of deep networks),
 alike, skewed, of unlike sizes or along a direction of the inputs. The harms that it was drawn up after: two plain VGG11
-that are alike (docs/synthetic_inputs.md), breast cancer and iris at tiny sites (``small_sites.py``).
+that are alike (docs/evidence/synthetic_inputs.md), breast cancer and iris at tiny sites (``small_sites.py``).
 
 Every cell is fused by the default from full descriptions. What the rule sees (losses of all candidates on all held-out
 inputs, efforts, margins, excesses, the ensemble) is kept as an array file in ``CONSILIENCE_CACHE`` beside true

@@ -8,7 +8,7 @@ and at the server. No method sees a test label; the best site is chosen by them,
 
 A cell's networks and results are files in ``CONSILIENCE_CACHE``, so that the run may be stopped and started again.
 ``--cells`` runs a part by name, and ``--write`` writes ``networks.json`` beside this file, from which
-``networks_tables.py`` makes the tables of docs/experiments_one_shot_networks.md. Everything runs on one thread.
+``networks_tables.py`` makes the tables of docs/evidence/one_shot.md. Everything runs on one thread.
 """
 
 from __future__ import annotations

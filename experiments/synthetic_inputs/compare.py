@@ -10,7 +10,7 @@ The accuracy of each is taken in evaluation mode and, where there is batch norma
 128 test images. Needs ``fashion_mnist.npz`` and ``mnist.npz`` in the folder ``CONSILIENCE_DATA`` (default
 ``../shared/data`` beside the repository); trained networks are kept in ``CONSILIENCE_CACHE`` (default: the system's
 temporary folder). Writes ``compare.json`` beside this file after every row, so that the run may be stopped and started
-again; ``--table`` prints the table of docs/synthetic_inputs.md.
+again; ``--table`` prints the table of docs/evidence/synthetic_inputs.md.
 """
 
 from __future__ import annotations
@@ -304,7 +304,7 @@ def rows_of(case: Case, done: set[tuple[str, str]]) -> Iterator[dict[str, Any]]:
 
 
 def table() -> str:
-    """Return the table of docs/synthetic_inputs.md."""
+    """Return the table of docs/evidence/synthetic_inputs.md."""
     rows = json.loads(RESULTS.read_text())["rows"]
     cases = list(dict.fromkeys(row["case"] for row in rows))
     kinds = sorted({row["inputs"] for row in rows}, key=KINDS.index)

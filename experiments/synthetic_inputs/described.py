@@ -14,7 +14,7 @@ widths, scalings and rows, did not, but for three: those of CIFAR-10 with ResNet
 excess must be looked at, that of MNIST with three sites that candidates must be made both ways where it is large.
 Needs the data sets in ``CONSILIENCE_DATA``; trained networks are kept in
 ``CONSILIENCE_CACHE``. Writes ``described.json`` beside this file after every cell, so that the run may be stopped and
-started again; ``--cells`` runs a part by name. ``tables.py`` makes the table of docs/synthetic_inputs.md.
+started again; ``--cells`` runs a part by name. ``tables.py`` makes the table of docs/evidence/synthetic_inputs.md.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ images that the caller gives. ``tune`` rows shaped the rule; ``report`` rows did
 
 Needs ``CONSILIENCE_DATA``; trained networks are kept in ``CONSILIENCE_CACHE``. Writes ``halfway.json`` beside this file
 after every row, so that the run may be stopped and started again; ``--rows`` runs those whose names contain a text.
-``tables.py`` makes the table of docs/synthetic_inputs.md.
+``tables.py`` makes the table of docs/evidence/synthetic_inputs.md.
 """
 
 from __future__ import annotations

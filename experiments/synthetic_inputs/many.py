@@ -10,7 +10,7 @@ images, in evaluation mode.
 Needs ``fashion_mnist.npz`` in the folder ``CONSILIENCE_DATA``; trained networks are kept in ``CONSILIENCE_CACHE`` as
 those of ``convolutions.py``. Writes ``many.json`` beside this file after every row, so that the run may be stopped and
 started again. ``--train`` only trains, ``--only`` takes cases, ``--rows`` and ``--exact`` rows, ``--again`` computes
-anew what is there. ``tables.py`` makes the table of docs/synthetic_inputs.md.
+anew what is there. ``tables.py`` makes the table of docs/evidence/synthetic_inputs.md.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ sites' networks, of the ensembles by equal weights, by estimated and by true cou
 cells, of other data sets, other widths and other rows, did not. Needs the data sets in ``CONSILIENCE_DATA``; trained
 networks are kept in ``CONSILIENCE_CACHE``. Writes ``undescribed.json`` beside this file after every cell, so that the
 run may be stopped and started again; ``--cells`` runs a part by name. ``tables.py`` makes the table of
-docs/synthetic_inputs.md.
+docs/evidence/synthetic_inputs.md.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def same_table() -> str:
     ]
     for name, row in rows.items():
         published = PUBLISHED.get(name)
-        shown = "| |" if published is None else f"| {published[0]:.2f} | {published[1] - published[0]:.2f} |"
+        shown = "| | |" if published is None else f"| {published[0]:.2f} | {published[1] - published[0]:.2f} |"
         bold = f"**{name}**" if name == "consensus" else name
         lines.append(f"| {bold} | {spread(row['accuracy'])} | {drop(row)} {shown}")
     return "\n".join(lines) + "\n"

@@ -22,7 +22,7 @@ from consilience.cli.methods import TABLES, option_meanings
 from tests.checkpoints.some_checkpoints import tensors, write
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "command_line.md").read_text()
+PAGE = (ROOT / "docs/results/command_line.md").read_text()
 
 
 @pytest.mark.parametrize("method", [method for table in TABLES.values() for method in table], ids=lambda one: one.name)

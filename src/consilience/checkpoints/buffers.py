@@ -22,7 +22,7 @@ N_PIECE_BUFFERS = 4
 
 MAX_BUFFER_BYTES = 128 * 2**20
 """Bytes of all buffers together, where a block of each model fits into them. Chosen by hand: two models of bfloat16
-take about 70 MB, fifty 350 MB (docs/checkpoints.md)."""
+take about 70 MB, fifty 350 MB (docs/guides/checkpoints.md)."""
 
 MERGE_ENTRY_BYTES = 8
 """Bytes of an entry that is written, at most (float64)."""

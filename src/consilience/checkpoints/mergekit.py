@@ -10,7 +10,7 @@ A parameter is looked up at a model (or a source of a slice), then at its slice,
 
 That is what mergekit 0.1.5 does. What differs is arithmetic: mergekit rounds after every operation, takes int(p n)
 entries where this library takes round(p n), and rescales DARE to the L1 norm of a tensor where this library divides by
-p, as the paper does (docs/checkpoints.md). Weights are computed for every tensor by name, so headers are read here.
+p, as the paper does (docs/guides/checkpoints.md). Weights are computed for every tensor by name, so headers are read here.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _EVERY_PARAMETER = frozenset(name for names in _PARAMETERS.values() for name in 
 _LAYER = re.compile(r"(?P<stem>(?:^|.*?\.)(?:layers|h|blocks|block|layer)\.)(?P<number>\d+)\.")
 """A tensor of a numbered layer; the stem is what stands before its number."""
 
-_REMEDY = "write it as a recipe of this library (docs/checkpoints.md), or leave it out"
+_REMEDY = "write it as a recipe of this library (docs/guides/checkpoints.md), or leave it out"
 
 
 def is_mergekit(document: Any) -> bool:
@@ -353,7 +353,7 @@ class _Levels:
         if isinstance(value, bool) or _is_number(value):
             return value
         text = f"{parameter} must be a number, a list of numbers or of filters, found {value!r:.60}"
-        raise FileFormatError(self._path, text, "see docs/checkpoints.md")
+        raise FileFormatError(self._path, text, "see docs/guides/checkpoints.md")
 
 
 def _is_number(value: Any) -> bool:

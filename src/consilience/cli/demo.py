@@ -6,7 +6,7 @@ shares of the sites that hold it are drawn from Dirichlet(3). A site fits a vari
 that all sites agreed on; number of components and restarts are the same everywhere. The held-out digits are 500 drawn
 at random from all ten classes. Scores are the mean log predictive density of a held-out digit in nats, with paired
 differences from the default fusion, and the adjusted mutual information of predicted components and true digits. Number
-of components, prior and features were fixed beforehand (docs/demo.md).
+of components, prior and features were fixed beforehand (docs/gallery/demo.md).
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from consilience.posteriors.rebuild import rebuild
 CLASSES_OF_SITES: Final = ((0, 1, 2, 3), (2, 3, 4, 5), (4, 5, 6, 7), (6, 7, 8, 9), (8, 9, 0, 1))
 """Digits that each site holds: a ring in which neighbours share two. Chosen by hand."""
 DIM: Final = 10
-"""Number of cosine coefficients D. Chosen by hand, and fixed beforehand (docs/demo.md)."""
+"""Number of cosine coefficients D. Chosen by hand, and fixed beforehand (docs/gallery/demo.md)."""
 PUBLIC_DATA: Final = 0
 """The ``min_count`` of the demo. Images of digits are no secret, and the naive average needs sites of equal size."""
 LOCAL_COMPONENTS: Final = 5
-"""Components of a site's mixture, one more than it has digits. Chosen by hand, and fixed beforehand (docs/demo.md)."""
+"""Components of a site's mixture, one more than it has digits. Chosen by hand, and fixed beforehand (docs/gallery/demo.md)."""
 POOLED_COMPONENTS: Final = 10
 """Components of the mixture of all data pooled, and of k-means: the number of digits, which no fusion is given."""
 HELD_OUT: Final = 500

@@ -108,7 +108,7 @@ MIN_OBSERVATIONS = 10
 MIN_RATIO, MIN_RATIO_OF_WIDE = 12.0, 60.0
 """How many times the others' deviation is another unit: of columns whose mean is a deviation or more from zero, and of
 all others, whose mean says less. These and the next four numbers were set on half of the tables of
-experiments/agreement and are judged on the other half (docs/agreement.md)."""
+experiments/agreement and are judged on the other half (docs/sites/agreement.md)."""
 
 MAX_CHANGE_OF_SHAPE = 1.5
 """How far the mean over the deviation, which no factor changes, may differ between sites in one unit and another."""

@@ -22,7 +22,7 @@ HARDLY = 1e-6
 """p-value of Q below which subposteriors hardly overlap: sites that agree show it once in a million fusions."""
 MIN_ROWS_PER_COORDINATE = 20
 """Rows of a site for each coordinate below which errors of 0.3 standard deviations were measured: logistic regressions
-of 10 and 8 rows for each of 5 and 50 coefficients (docs/draws.md)."""
+of 10 and 8 rows for each of 5 and 50 coefficients (docs/evidence/draws.md)."""
 NEAR_BOUND = 3.0
 """Mean of a variable without a constraint whose draws are all positive, in standard deviations, below which its bound
 shows."""

@@ -170,7 +170,7 @@ class _SimplexFamily(RandomEffectsFamily):
         The likelihood exp(<alpha', log theta> - observed) equals P at theta = p, with alpha' = n' p discounted as in
         ``reweighted``. Categories that are hardly seen make a density of p meaningless, not this probability. It
         charges heterogeneity where it has no copies to explain: topics that differ much between sites stay apart, which
-        is what predicts held-out words (docs/number.md).
+        is what predicts held-out words (docs/concepts/number.md).
         """
         total = self.information(eta)[:, 0]  # n
         means = (eta + 1.0) / total[:, None]  # p (n, V)

@@ -116,7 +116,7 @@ class PosteriorFusion(Fusion):
 
         After the hierarchical average these are of the mean of the distribution that the sites' components come from.
         They are conditional on the matching, and too narrow where components overlap, which the rows say
-        (docs/average.md).
+        (docs/concepts/average.md).
 
         Parameters
         ----------

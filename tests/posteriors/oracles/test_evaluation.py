@@ -36,7 +36,7 @@ def site(kind, classes, components=2):
 def test_the_score_of_a_mixture_is_that_of_scikit_learn(kind):
     fused, own = site(kind, [0, 1, 2], 3), site(kind, [0, 1])
     evaluation = cs.evaluate(fused, own, HELD_OUT)
-    score = evaluation.scores[-1]  # before a variational bound there are the densities of docs/scores.md
+    score = evaluation.scores[-1]  # before a variational bound there are the densities of docs/concepts/scores.md
     assert str(score.kind) == ("plug-in" if kind is GaussianMixture else "bound")
     assert (score.unit, score.larger_is_better) == ("nats per row", True)
     assert_allclose([score.fused, score.own], [fused.score(HELD_OUT), own.score(HELD_OUT)], rtol=ROUNDING)

@@ -246,7 +246,7 @@ class HorseshoeBNN(VariationalBNN):
     Notes
     -----
     Defaults of `epochs`, `batch_size`, `learning_rate`, `deviation` and `slab` are chosen by hand; the papers state
-    none or others, and the experiments choose their own by validation (docs/experiments_bnn.md).
+    none or others, and the experiments choose their own by validation (docs/evidence/bayesian.md).
 
     References
     ----------

@@ -38,7 +38,7 @@ class BayesianAuto(KLNetworkFusion):
 
     References
     ----------
-    This library's; see docs/bayesian.md for what was measured.
+    This library's; see docs/guides/bayesian.md for what was measured.
     """
 
     name: ClassVar[str] = "auto"

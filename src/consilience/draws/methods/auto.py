@@ -17,7 +17,7 @@ from consilience.draws.subposteriors import Subposteriors
 
 MAX_DENSITY_COORDINATES = 4
 """Coordinates up to which a product of densities is tried. Of 2,000 to 4,000 draws of a site, at three coordinates 3 to
-5 % of the proposals are accepted, and 1 to 2.5 % at six (docs/draws.md): more would be tried in vain."""
+5 % of the proposals are accepted, and 1 to 2.5 % at six (docs/evidence/draws.md): more would be tried in vain."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class HierarchicalDraws(DrawsMethod):
 
     References
     ----------
-    Paule and Mandel (1982); docs/average.md.
+    Paule and Mandel (1982); docs/concepts/average.md.
     """
 
     name: ClassVar[str] = "hierarchical"

@@ -45,7 +45,7 @@ FEW = (
     " head exact by a second message (`consilience serve --then head`)"
 )
 """The remedy where sites are too small to describe their inputs. Of 20 sites of 75 rows the last one made 62 to 66 % of
-rows 95 to 96 % (docs/heads.md)."""
+rows 95 to 96 % (docs/evidence/heads.md)."""
 
 
 def fuse_by_default(

@@ -267,7 +267,7 @@ class Workshop:
         below the best site in the mean, the base 15. Where nobody says anything, the average of networks of one start;
         of starts of their own the matched one where these are copies but for little, else the network of one site,
         whichever: matched averages of convolutional networks have 23 to 45 % where each network has 79 to 85
-        (docs/synthetic_inputs.md). In a wider network those of the most beside each other: of four
+        (docs/evidence/synthetic_inputs.md). In a wider network those of the most beside each other: of four
         and of eight LeNets in twice the width 70.4 and 70.8 %, the matched average 67.1 and 62.7. Where the caller
         gives weights, the base.
         """

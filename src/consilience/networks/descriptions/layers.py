@@ -37,7 +37,7 @@ from consilience.networks.repair.partial_forward import call_module, is_layer
 
 MAX_LAYER_BYTES = 2**22
 """Bytes of all factors up to which they are said unless asked otherwise (4 MiB): as much as the rest of a description
-of images takes (3.5 MB for a ResNet-8 on 3 x 32 x 32, docs/describe.md)."""
+of images takes (3.5 MB for a ResNet-8 on 3 x 32 x 32, docs/guides/describe_networks.md)."""
 
 MAX_LAYER_OBSERVATIONS = 2000
 """Observations that factors are computed from, at most: whole factors of up to 1,000 inputs need as many. The passes

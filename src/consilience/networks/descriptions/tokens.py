@@ -7,7 +7,7 @@ differences tell of it: of all observations together a token's count is
 
 the latter where it is often enough too. So what is left when classes are taken from the whole could be said by itself.
 Lengths alike. Pairs are not said by class: texts drawn from single tokens judged networks better than texts drawn
-from pairs (docs/synthetic_inputs.md). Of all together they are counted between tokens that are said.
+from pairs (docs/evidence/synthetic_inputs.md). Of all together they are counted between tokens that are said.
 """
 
 from __future__ import annotations

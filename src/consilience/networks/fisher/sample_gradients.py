@@ -7,7 +7,7 @@ A measured exception: where all trained parameters belong to layers of known kin
 embeddings, recurrent), one ordinary backward pass gives inputs and output gradients of the layers, and closed forms
 give the gradients or the sums of their squares (`parameter_uses`). For every network measured that was faster than
 torch.func: 1.1 to 2.1 times for convolutions and attention, 40 to 60 times for perceptrons, whose squares factorise
-(docs/benchmarks.md). And torch.func has no rule for recurrent layers.
+(docs/evidence/benchmarks.md). And torch.func has no rule for recurrent layers.
 
 What neither can do, such as torch's own multi-head attention in evaluation mode, is differentiated one observation
 after another. Which way is right for a network is tried on a few observations taken alone. (A network that computes

@@ -41,7 +41,7 @@ class Auto(Consensus):
 
     References
     ----------
-    This library's; see docs/networks_default.md for what was measured.
+    This library's; see docs/evidence/networks_default.md for what was measured.
     """
 
     name: ClassVar[str] = "auto"

@@ -13,7 +13,7 @@ SPAHM uses too). The global neuron is the mean of the matched neurons or, as in 
 
 With two models the mode multiplies every layer by 2/3. The published method retrains the layers above, and networks of
 ReLU without biases answer alike at any scale; but after l layers without retraining activations are (2/3)^l of what
-they were and biases 2/3, so that convolutions with biases lose with every layer (docs/experiments_networks.md).
+they were and biases 2/3, so that convolutions with biases lose with every layer (docs/evidence/networks.md).
 Assignments are a local maximum; limits on sweeps are reported in the details.
 """
 

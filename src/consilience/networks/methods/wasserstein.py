@@ -46,7 +46,7 @@ ANNEALING_TEMPERATURES = tuple(0.015 * 0.6**step for step in range(6))
 """Entropies, relative to the largest cost, of the first iterations over a layer that starts from random rows: 0.015 to
 0.0012. Compared with two other schedules on test images of MNIST (0.01 x 0.6^t in five steps is 0.6 points worse with
 two models; 0.05 x 0.8^t in eighteen is 6 points worse with four), and judged on Fashion-MNIST, which chose nothing
-(docs/experiments_networks.md)."""
+(docs/evidence/networks.md)."""
 
 OBJECTIVE_ROUNDING = 1e-12
 """Decreases of B below this are rounding, where copies make its first value zero. Chosen by hand."""

@@ -11,7 +11,7 @@ import numpy as np
 
 _N_LEAVES = 80
 """Ellipses in an image. The settings of images were judged by the refit of VGG11 and ResNet20 on validation images of
-one seed (docs/experiments_networks.md); which other values were tried is not recorded."""
+one seed (docs/evidence/networks.md); which other values were tried is not recorded."""
 _LEAF_RADII = (0.058, 0.78)
 """Radii of the smallest and the largest ellipse, as shares of the image's side; chosen as `_N_LEAVES`."""
 _CHANNEL_CORRELATION = 0.9

@@ -323,7 +323,7 @@ def _draw_rows(moments: Moments, shape: tuple[int, ...], count: int, rng: np.ran
     """Return inputs (count, d) with the moments: Gaussian, or dead leaves where an image has variances only."""
     if len(shape) == 3 and not len(moments.factor):
         # With the mean and deviation of each pixel, not of the channel: on LeNet 79.6 after the refit against 78.5, on
-        # a ResNet-8 71 against 50 (docs/synthetic_inputs.md).
+        # a ResNet-8 71 against 50 (docs/evidence/synthetic_inputs.md).
         noise: Array = dead_leaves(count, shape, rng, covered=True).reshape(count, -1).astype(np.float64)
     else:
         noise = rng.standard_normal((count, moments.mean.size))

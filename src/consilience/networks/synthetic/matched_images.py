@@ -45,7 +45,7 @@ _CALIBRATION_STEPS, _CALIBRATION_RATE, _CALIBRATION_IMAGES = 60, 0.1, 32
 _STEPS, _BETAS = 100, (0.5, 0.9)
 """Set on two ResNet-8 of one data set (letters in [0, 1]) and judged on a second pair of them, on Fashion-MNIST and on
 CIFAR-10: fewer steps, a schedule, a label term or images of single models lost up to 3 points of accuracy after the
-refit. docs/synthetic_inputs.md has the measurements here."""
+refit. docs/evidence/synthetic_inputs.md has the measurements here."""
 _RATE, _TOTAL_VARIATION = 0.1, 0.1
 """In deviations of the inputs. There they were 0.05 and 0.1 in the units of images whose deviation is 0.17, 0.33 or 1:
 rates of 0.29, 0.15 and 0.05, weights of 0.02, 0.03 and 0.1. These are between, so that the scale of inputs decides

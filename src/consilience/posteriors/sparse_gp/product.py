@@ -35,7 +35,7 @@ from consilience.posteriors.sparse_gp.model import SparseGP, lower_solve, prior_
 LARGEST_LOG_RATIO = 2.0
 """Kernel parameters and noise whose log differs by more from the mean are not averaged but refused.
 
-A factor of 7.4. Chosen by hand (docs/sparse_gp.md); nobody has measured other values.
+A factor of 7.4. Chosen by hand (docs/guides/sparse_gp.md); nobody has measured other values.
 """
 
 SILENT_EXCESS = 1e-3

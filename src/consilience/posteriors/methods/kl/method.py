@@ -78,7 +78,7 @@ class KLFusion(Method):
         A number is the paper's way, equation (9): it multiplies the standard deviation of cross-site divergences to
         give lambda, the price of a component (the paper uses 0.1), or with `n_components` equation (6), which has no
         price. ``"auto"`` takes the matching of the greatest evidence instead, with components discounted by how much
-        copies differ between sites (docs/number.md), also where `n_components` says how many there are. The objective
+        copies differ between sites (docs/concepts/number.md), also where `n_components` says how many there are. The objective
         is minus that log evidence then, unless the solution of (6) for that number, or k-means' of as many, loses
         less and is kept: then it is the sum of divergences. ``details["kmeans_gain"]`` says where it is k-means', and
         by how many nats per observation that loses less.
@@ -114,10 +114,10 @@ class KLFusion(Method):
         Whether components that the search under ``"auto"`` leaves out, blends and second copies of others, stay out
         (label -1). Else each is put into the group that explains it best, even beside another component of its site, if
         less is lost so by the virtual loss, and the matching of k-means, which knows no sites, is taken where it loses
-        less (docs/number.md). With `robust`, and in chains, they stay out and no two of a site are matched.
+        less (docs/concepts/number.md). With `robust`, and in chains, they stay out and no two of a site are matched.
     combine : {"auto", "hierarchical", "product", "barycenter"}, default "auto"
         ``"auto"``: hierarchical where every model states its prior and its counts, else the barycenter
-        (docs/average.md). ``"product"`` takes sites for alike; ``"barycenter"`` is the paper's.
+        (docs/concepts/average.md). ``"product"`` takes sites for alike; ``"barycenter"`` is the paper's.
 
     Examples
     --------
