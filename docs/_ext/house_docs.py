@@ -24,10 +24,11 @@ def write_inventories(table: Path, folder: Path) -> dict[str, tuple[str, str]]:
             project = fields[0]
             projects[project] = fields[1], []
         elif fields:
-            projects[project][1].append("{0} {1} 1 {2} -".format(*fields))
+            projects[project][1].append("{} {} 1 {} -".format(*fields))
     folder.mkdir(parents=True, exist_ok=True)
     for project, (_, lines) in projects.items():
-        header = f"# Sphinx inventory version 2\n# Project: {project}\n# Version: \n# The remainder of this file is compressed using zlib.\n"
+        header = f"# Sphinx inventory version 2\n# Project: {project}\n# Version: \n"
+        header += "# The remainder of this file is compressed using zlib.\n"
         compressed = zlib.compress("".join(f"{line}\n" for line in lines).encode())
         (folder / f"{project}.inv").write_bytes(header.encode() + compressed)
     return {project: (url, str(folder / f"{project}.inv")) for project, (url, _) in projects.items()}

@@ -1,4 +1,4 @@
-"""Draw `fusion.svg`, the picture of the landing page and the README: three sites, their models, the one fused from them.
+"""Draw `fusion.svg`, the picture of the landing page and the README: three sites, and the model fused from theirs.
 
 ``python docs/figures/fusion.py`` writes it anew; it needs the extra ``plots``.
 """
@@ -56,9 +56,8 @@ def main():
     figure.tight_layout(w_pad=2.5)
     left, right = all_axes[2].get_position(), all_axes[3].get_position()
     ends = (left.x1 + 0.004, 0.47), (right.x0 - 0.004, 0.47)
-    figure.add_artist(
-        FancyArrowPatch(*ends, transform=figure.transFigure, arrowstyle="->", mutation_scale=14, color=GREY)
-    )
+    arrow = FancyArrowPatch(*ends, transform=figure.transFigure, arrowstyle="->", mutation_scale=14, color=GREY)
+    figure.add_artist(arrow)
     target = Path(__file__).with_name("fusion.svg")
     figure.savefig(target, transparent=True, metadata={"Date": None})
     target.write_text("\n".join(line.rstrip() for line in target.read_text().splitlines()) + "\n")

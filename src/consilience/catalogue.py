@@ -59,8 +59,9 @@ CATALOGUE: Mapping[str, str] = {
     "W-WITHHELD": "components that do not leave a site",
 }
 """Problems (E) and warnings (W) by the code that their messages end with. Those that newcomers meet first have a code
-of their own; all others have that of their family, which is their exception's (`ConsilienceError.code`). docs/results/errors.md
-has a section for each, with an example, what is meant and what to do; a test holds both against the source."""
+of their own; all others have that of their family, which is their exception's (`ConsilienceError.code`).
+docs/results/errors.md has a section for each, with an example, what is meant and what to do; a test holds both against
+the source."""
 
 
 ALIASES: dict[str, tuple[str, ...]] = {

@@ -10,7 +10,8 @@ A parameter is looked up at a model (or a source of a slice), then at its slice,
 
 That is what mergekit 0.1.5 does. What differs is arithmetic: mergekit rounds after every operation, takes int(p n)
 entries where this library takes round(p n), and rescales DARE to the L1 norm of a tensor where this library divides by
-p, as the paper does (docs/guides/checkpoints.md). Weights are computed for every tensor by name, so headers are read here.
+p, as the paper does (docs/guides/checkpoints.md). Weights are computed for every tensor by name, so headers are read
+here.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ _MAX_THREADS = 4
 """Threads that compute by default. Chosen by hand: reading, writing and two digests have threads of their own."""
 
 _HISTOGRAM_BYTES = 64 * 2**20
-"""Bytes for the histograms of a model, of the pieces in flight together (docs/guides/checkpoints.md). Chosen by hand."""
+"""Bytes for the histograms of a model, of the pieces in flight together (docs/guides/checkpoints.md). Chosen by
+hand."""
 
 
 @dataclass(frozen=True, eq=False)

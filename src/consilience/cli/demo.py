@@ -43,7 +43,8 @@ DIM: Final = 10
 PUBLIC_DATA: Final = 0
 """The ``min_count`` of the demo. Images of digits are no secret, and the naive average needs sites of equal size."""
 LOCAL_COMPONENTS: Final = 5
-"""Components of a site's mixture, one more than it has digits. Chosen by hand, and fixed beforehand (docs/gallery/demo.md)."""
+"""Components of a site's mixture, one more than it has digits. Chosen by hand, and fixed beforehand
+(docs/gallery/demo.md)."""
 POOLED_COMPONENTS: Final = 10
 """Components of the mixture of all data pooled, and of k-means: the number of digits, which no fusion is given."""
 HELD_OUT: Final = 500

@@ -1,8 +1,8 @@
 """Results of commands as JSON: one option, one way to print, and the fields that each command prints.
 
 Every command takes ``--json`` and prints one JSON object to stdout. Where the input or an option is at fault, that
-object has the key ``problems``, and the exit code is the same as without ``--json``. docs/results/command_line.md has a table
-of `FIELDS`; a test holds it against what commands print.
+object has the key ``problems``, and the exit code is the same as without ``--json``. docs/results/command_line.md has a
+table of `FIELDS`; a test holds it against what commands print.
 """
 
 from __future__ import annotations
@@ -78,9 +78,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
 
 def json_option(command: Command) -> Command:
     """Add ``--json`` to a command, which gets it as `as_json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/results/command_line.md.")(
-        command
-    )
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object; see the docs.")(command)
 
 
 def echo_json(document: Mapping[str, Any]) -> None:

@@ -2,8 +2,8 @@
 
 Averages and products subtract: whoever has the fused models of two groups of sites computes what the sites between them
 sent, exactly where it is one. So a group may be published that is equal to an earlier one, or differs from each of them
-by at least `MIN_DIFFERENCE` sites (the fixed cohorts of docs/sites/privacy.md). The ledger is a file of the server's, one
-line of JSON for each published round; it has names and digests only.
+by at least `MIN_DIFFERENCE` sites (the fixed cohorts of docs/sites/privacy.md). The ledger is a file of the server's,
+one line of JSON for each published round; it has names and digests only.
 """
 
 from __future__ import annotations

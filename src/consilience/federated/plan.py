@@ -17,7 +17,8 @@ from consilience.files.limits import Limits
 _SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}[A-Za-z0-9]|[A-Za-z0-9]")
 NAME_RULE = "letters, digits, and '.', '_', '-' between them, at most 64 in all"
 DEADLINE = 600.0
-"""Seconds that a round waits by default. Chosen by hand, for trials; the examples of docs/sites/rounds.md wait a day."""
+"""Seconds that a round waits by default. Chosen by hand, for trials; the examples of docs/sites/rounds.md wait a
+day."""
 
 
 def is_positive(value: Any) -> bool:

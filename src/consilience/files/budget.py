@@ -16,7 +16,8 @@ from consilience.errors import FileFormatError, InputError
 ALLOWANCE_BYTES = 2**20
 MEMORY_PER_FILE_BYTE = 10
 """Reading a file never allocates more than ``MEMORY_PER_FILE_BYTE`` times its size and ``ALLOWANCE_BYTES``: a promise
-of docs/sites/threat_model.md, on which 100,000 mutated files are judged (benchmarks/fuzzing.py). Both were chosen by hand."""
+of docs/sites/threat_model.md, on which 100,000 mutated files are judged (benchmarks/fuzzing.py). Both were chosen by
+hand."""
 
 _MAX_COST = 2**26
 """Estimated memory of a document at most, whatever the file's size: by then, parsing and checking take seconds. Some

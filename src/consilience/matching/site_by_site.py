@@ -489,8 +489,8 @@ def match_confidence(
     """Return the confidence of each match (L,), sigma(min(lambda, 30) / 5) with lambda its log odds; NaN for label -1.
 
     The log odds themselves are far too sure, since local fits go wrong before any matching: at odds of a thousand to
-    one, two matches of three were right. Slope and bound are fitted to simulated mixtures (docs/concepts/number.md); on real
-    classes they remain optimistic.
+    one, two matches of three were right. Slope and bound are fitted to simulated mixtures (docs/concepts/number.md); on
+    real classes they remain optimistic.
     """
     log_odds = np.maximum(match_log_odds(objective, labels, value), -MAX_TRUSTED_LOG_ODDS)
     return np.asarray(1.0 / (1.0 + np.exp(-np.minimum(log_odds, MAX_TRUSTED_LOG_ODDS) / LOG_ODDS_SCALE)))

@@ -1,7 +1,7 @@
 """Describe: the posterior over the components of a fitted model, by the adapter of its class.
 
-Components with few observations can betray who was observed, so ``describe`` withholds them (docs/sites/threat_model.md), and
-a warning at the site says which.
+Components with few observations can betray who was observed, so ``describe`` withholds them
+(docs/sites/threat_model.md), and a warning at the site says which.
 
 Numbers of observations that libraries do not record are counted from data or stated, or the model is refused. The
 natural parameters of such a model (scikit-learn's GaussianMixture, hmmlearn's point estimates) are counts times

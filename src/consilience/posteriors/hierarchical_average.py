@@ -7,7 +7,8 @@ sites in units of one observation's,
 
     eta_h = prior_c + sum_l a_l [discounted(e_l, h) - flat],     1 / n'_l = 1 / n_l + h,
 
-is the posterior of that mean given h, a_l the site weights. Four things make its widths honest (docs/concepts/average.md):
+is the posterior of that mean given h, a_l the site weights. Four things make its widths honest
+(docs/concepts/average.md):
 
 1. h by Paule and Mandel (1982) for each component and block of statistics: the root of Q(h) = E Q(h)
    (``families.random_effects``). Components with fewer than ``MIN_OWN_DOF`` degrees of freedom, such as those of one

@@ -75,8 +75,8 @@ those that differed 0.38."""
 MARGIN_OF_IMAGES = 0.45
 """The same share, of a site's disagreement with the ensemble, of candidates that were fitted to images matched to batch
 normalisation, where sites have their classes alike. Over seven ensembles such gains of 0 to 0.37 were losses of 2 to 5
-points, and it kept a site, rightly, in three more that did not shape it (docs/evidence/synthetic_inputs.md). Where classes
-differ no site stands for all, and none may be chosen."""
+points, and it kept a site, rightly, in three more that did not shape it (docs/evidence/synthetic_inputs.md). Where
+classes differ no site stands for all, and none may be chosen."""
 MARGIN_OF_HALFWAY = 0.2
 """As `MARGIN_OF_IMAGES`, of the mean of a site's network and of what it became by distillation. Pairs gained 0.03 to
 0.14 on images and moved -0.3 to 0.1 points, four ResNet-8 gained 0.28 and 0.8 points. Of ensembles that did not shape

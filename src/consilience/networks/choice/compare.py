@@ -106,8 +106,8 @@ class CandidateComparison:
         """The sites in canonical order, their classes estimated where nobody says them and images are matched.
 
         On images that have the statistics of the data of all sites, the mean answer of a site's network tells the
-        distribution of its classes: to 0.07 to 0.19 in total variation (docs/evidence/synthetic_inputs.md). Counts that a site
-        says are kept.
+        distribution of its classes: to 0.07 to 0.19 in total variation (docs/evidence/synthetic_inputs.md). Counts that
+        a site says are kept.
         """
         sites = self.workshop.ordered
         if self.inputs.source != "matched" or sites.class_counts is not None or not self.classifies:

@@ -56,8 +56,8 @@ class AMPS(Method):
         every model has the same number, and component k of one is a component of each of the others.
     n_components : {"process", "evidence"}, default "process"
         With `growth`: ``"process"`` finds the number under the Dirichlet process; ``"evidence"`` takes number and first
-        matching of the greatest evidence, as ``KLFusion`` finds them (docs/concepts/number.md), and sites then move without
-        opening or emptying a component. What it leaves out stays out.
+        matching of the greatest evidence, as ``KLFusion`` finds them (docs/concepts/number.md), and sites then move
+        without opening or emptying a component. What it leaves out stays out.
     concentration : float, default 1.0
         Of the Dirichlet process: the larger, the more components.
     revisit : bool, default True

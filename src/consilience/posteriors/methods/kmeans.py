@@ -45,7 +45,8 @@ class KMeans(Method):
         Local components with fewer effective observations are not matched (label -1), whatever `min_count` of `fuse`
         lets in.
     combine : {"auto", "hierarchical", "product", "barycenter"}, default "auto"
-        How the members of a cluster are averaged in the end: docs/concepts/average.md. Those of one site count as one copy.
+        How the members of a cluster are averaged in the end: docs/concepts/average.md. Those of one site count as one
+        copy.
     """
 
     name: ClassVar[str] = "kmeans"

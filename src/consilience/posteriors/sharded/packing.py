@@ -1,8 +1,8 @@
 """Packing: many small posterior files become a few shards, which are read some sixty times as fast.
 
-Small files are slow since opening and parsing each takes most of the time (docs/sites/scale.md, the table of storage). Rows
-of parameters are copied, or rounded to float32 with the Kullback-Leibler divergence that this costs computed for every
-component. The new folder appears whole or not at all.
+Small files are slow since opening and parsing each takes most of the time (docs/sites/scale.md, the table of storage).
+Rows of parameters are copied, or rounded to float32 with the Kullback-Leibler divergence that this costs computed for
+every component. The new folder appears whole or not at all.
 """
 
 from __future__ import annotations

@@ -195,9 +195,9 @@ Prior = Literal["removed", "kept", "ignored"]
 
 SHRINKAGE = 0.9
 """Shrinkage for networks that are not linear in their parameters. Between 0.5 and 0.95 validation data chose otherwise
-from task to task; 0.9 was never bad (docs/adr/0013). Test losses (docs/guides/fisher.md): for three networks of 400 parameters
-1.34 without shrinkage, 0.22 with 0.9, 0.31 for the diagonal merge; on digits 0.197 without, 0.191 with 0.5, 0.206 with
-0.9."""
+from task to task; 0.9 was never bad (docs/adr/0013). Test losses (docs/guides/fisher.md): for three networks of 400
+parameters 1.34 without shrinkage, 0.22 with 0.9, 0.31 for the diagonal merge; on digits 0.197 without, 0.191 with 0.5,
+0.206 with 0.9."""
 
 PRIOR_ROUNDING = 1e-6
 """Prior precisions that differ by no more than this fraction are equal, because numbers of observations times a weight

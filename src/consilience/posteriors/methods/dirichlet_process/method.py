@@ -177,8 +177,8 @@ class DirichletProcess(Method):
         Of the mixture's clusters: ``"spherical"``, or ``"diag"`` for points whose coordinates differ in their units.
     n_components : {"process", "evidence"}, default "process"
         ``"process"``: the number follows from the process. ``"evidence"``: it is that of the greatest evidence, as
-        ``KLFusion`` finds it (docs/concepts/number.md): the truncation of the mixture, which may use fewer, or the number of
-        clusters of the hard limit, which then has no penalty.
+        ``KLFusion`` finds it (docs/concepts/number.md): the truncation of the mixture, which may use fewer, or the
+        number of clusters of the hard limit, which then has no penalty.
     concentration : float, optional
         Of the Dirichlet process; None takes that of 0.01, 0.1 and 1 with the greatest lower bound.
     max_components : int, optional
@@ -197,7 +197,8 @@ class DirichletProcess(Method):
         Local components with fewer effective observations are not matched (label -1), whatever `min_count` of `fuse`
         lets in.
     combine : {"auto", "hierarchical", "product", "barycenter"}, default "auto"
-        How the members of a cluster are averaged in the end: docs/concepts/average.md. Those of one site count as one copy.
+        How the members of a cluster are averaged in the end: docs/concepts/average.md. Those of one site count as one
+        copy.
 
     Examples
     --------

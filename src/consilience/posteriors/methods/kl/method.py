@@ -78,10 +78,10 @@ class KLFusion(Method):
         A number is the paper's way, equation (9): it multiplies the standard deviation of cross-site divergences to
         give lambda, the price of a component (the paper uses 0.1), or with `n_components` equation (6), which has no
         price. ``"auto"`` takes the matching of the greatest evidence instead, with components discounted by how much
-        copies differ between sites (docs/concepts/number.md), also where `n_components` says how many there are. The objective
-        is minus that log evidence then, unless the solution of (6) for that number, or k-means' of as many, loses
-        less and is kept: then it is the sum of divergences. ``details["kmeans_gain"]`` says where it is k-means', and
-        by how many nats per observation that loses less.
+        copies differ between sites (docs/concepts/number.md), also where `n_components` says how many there are. The
+        objective is minus that log evidence then, unless the solution of (6) for that number, or k-means' of as many,
+        loses less and is kept: then it is the sum of divergences. ``details["kmeans_gain"]`` says where it is k-means',
+        and by how many nats per observation that loses less.
     max_components : int, optional
         Upper limit of G when it is to be found. Default: none under ``"auto"``; under a price, three times the largest
         site.

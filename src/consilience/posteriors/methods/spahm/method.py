@@ -82,8 +82,8 @@ class SPAHM(Method):
         Whether fused points are drawn to the overall mean as their posterior is; else they are plain means.
     n_components : {"process", "evidence"}, default "process"
         ``"process"``: the number follows from the Beta-Bernoulli process (the paper). ``"evidence"``: number and first
-        matching are those of the greatest evidence, as ``KLFusion`` finds them (docs/concepts/number.md); sweeps then open and
-        empty no component. What they leave out stays out.
+        matching are those of the greatest evidence, as ``KLFusion`` finds them (docs/concepts/number.md); sweeps then
+        open and empty no component. What they leave out stays out.
     max_components : int, optional
         Upper limit of their number under the process; None sets no limit.
     restarts : int, default 5
@@ -98,7 +98,8 @@ class SPAHM(Method):
         lets in.
     combine : {"auto", "hierarchical", "product", "barycenter"}, default "auto"
         ``"auto"``: hierarchical where every model states its prior and its counts, else the barycenter
-        (docs/concepts/average.md). ``"product"`` takes sites for alike; ``"barycenter"`` is as wide as one site's posterior.
+        (docs/concepts/average.md). ``"product"`` takes sites for alike; ``"barycenter"`` is as wide as one site's
+        posterior.
 
     Examples
     --------
