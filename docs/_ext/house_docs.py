@@ -8,6 +8,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from docutils.nodes import document, emphasis
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 
 
@@ -40,6 +42,14 @@ def keep_bars(_app: Sphinx, _what: str, _name: str, _obj: object, _options: Any,
         parts = line.split("``")
         parts[::2] = [part.replace("|", "\\|") for part in parts[::2]]
         lines[number] = "``".join(parts)
+
+
+def leave_words_of_types(_app: Sphinx, doctree: document) -> None:
+    """Leave words of types such as "shape" in "ndarray of shape (n,)" without a link to an attribute of that name."""
+    for node in list(doctree.findall(pending_xref)):
+        target = node.get("reftarget", "")
+        if node.get("refdomain") == "py" and node.get("refspecific") and target.isidentifier() and target.islower():
+            node.replace_self(emphasis(target, target))
 
 
 def add_scripts(app: Sphinx, page: str, _template: str, _context: dict[str, Any], _doctree: Any) -> None:
@@ -81,6 +91,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Connect what autodoc asks at each member, and what is made beside the pages."""
     app.connect("autodoc-process-docstring", keep_bars, priority=400)
     app.connect("source-read", leave_out_of_search)
+    app.connect("doctree-read", leave_words_of_types)
     app.connect("html-page-context", add_scripts)
     app.connect("build-finished", write_records)
     app.connect("build-finished", write_example_report)
