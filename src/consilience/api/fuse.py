@@ -132,7 +132,7 @@ def fuse(
     Returns
     -------
     Fusion
-        A PosteriorFusion, an EstimatorFusion, a NetworkFusion, or a BayesianFusion.
+        A PosteriorFusion, an EstimatorFusion, a DrawsFusion, a NetworkFusion, or a BayesianFusion.
 
     Raises
     ------
