@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import json
+import re
 import zlib
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ def write_inventories(table: Path, folder: Path) -> dict[str, tuple[str, str]]:
     """Write the inventory of each project in a table, and return what intersphinx asks for.
 
     So that nothing is fetched while the documentation is built. The table has a line ``project URL`` before the lines
-    ``name type address`` of the project's objects, whose address may end in ``$``, which stands for the name.
+    ``name type address`` of the project's objects, whose address may have ``$`` in place of the name.
     """
     projects: dict[str, tuple[str, list[str]]] = {}
     for line in table.read_text(encoding="utf-8").splitlines():
@@ -26,7 +27,8 @@ def write_inventories(table: Path, folder: Path) -> dict[str, tuple[str, str]]:
             project = fields[0]
             projects[project] = fields[1], []
         elif fields:
-            projects[project][1].append("{} {} 1 {} -".format(*fields))
+            name, kind, address = fields
+            projects[project][1].append(f"{name} {kind} 1 {address.replace('$', name)} -")
     folder.mkdir(parents=True, exist_ok=True)
     for project, (_, lines) in projects.items():
         header = f"# Sphinx inventory version 2\n# Project: {project}\n# Version: \n"
@@ -36,11 +38,12 @@ def write_inventories(table: Path, folder: Path) -> dict[str, tuple[str, str]]:
     return {project: (url, str(folder / f"{project}.inv")) for project, (url, _) in projects.items()}
 
 
-def keep_bars(_app: Sphinx, _what: str, _name: str, _obj: object, _options: Any, lines: list[str]) -> None:
-    """Escape the bars of norms and determinants, which reStructuredText would take for substitutions."""
+def mend_docstrings(_app: Sphinx, _what: str, _name: str, _obj: object, _options: Any, lines: list[str]) -> None:
+    """Link pages that docstrings name; escape bars of norms, which reStructuredText takes for substitutions."""
     for number, line in enumerate(lines):
         parts = line.split("``")
-        parts[::2] = [part.replace("|", "\\|") for part in parts[::2]]
+        linked = [re.sub(r"docs/([\w/]+)\.md", r":doc:`/\1`", part.replace("|", "\\|")) for part in parts[::2]]
+        parts[::2] = linked
         lines[number] = "``".join(parts)
 
 
@@ -89,7 +92,7 @@ def write_example_report(app: Sphinx, error: Exception | None) -> None:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Connect what autodoc asks at each member, and what is made beside the pages."""
-    app.connect("autodoc-process-docstring", keep_bars, priority=400)
+    app.connect("autodoc-process-docstring", mend_docstrings, priority=400)
     app.connect("source-read", leave_out_of_search)
     app.connect("doctree-read", leave_words_of_types)
     app.connect("html-page-context", add_scripts)
