@@ -83,19 +83,19 @@ class Summed(nn.Linear):
         return super().forward(x).sum(dim=0, keepdim=True)
 
 
-class Named(nn.Linear):
-    """Answers by name."""
+class Heads(nn.Linear):
+    """Answers twice."""
 
     def forward(self, x):
-        return {"logits": super().forward(x)}
+        return {"age": super().forward(x), "sex": super().forward(x)}
 
 
 def test_outputs_that_are_no_rows_of_numbers_are_refused():
     x = observations(0).float()
     with pytest.raises(cs.errors.InputError, match="must count them"):
         cs.fisher(Summed(3, 2), x, minimum=1)
-    with pytest.raises(cs.errors.InputError, match="wrap it so that it answers a tensor"):
-        cs.fisher(Named(3, 2), x, minimum=1)
+    with pytest.raises(cs.errors.InputError, match="answers 2 outputs: age, sex; wrap it so that it answers a tensor"):
+        cs.fisher(Heads(3, 2), x, minimum=1)
 
 
 def test_a_network_that_normalises_over_the_batch_is_refused():

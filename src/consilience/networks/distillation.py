@@ -32,6 +32,7 @@ from consilience.errors import InputError, OptionError
 from consilience.networks.classes.heads import find_head
 from consilience.networks.classes.logits import as_logits
 from consilience.networks.module_inputs import refuse_unfit
+from consilience.networks.module_outputs import ask, form_of
 from consilience.networks.torch_modules import seeded_torch
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -295,11 +296,11 @@ class _Examples:
 
     def _refuse_targets(self, name: str, module: nn.Module, loss: Loss) -> None:
         with torch.no_grad():
-            answer = module(*self.first())
+            answer = ask(module, *self.first())
         if isinstance(answer, Tensor) and answer.ndim == 1 and self.targets.ndim == 2 and self.targets.shape[1] == 1:
             self.targets = self.targets[:, 0]  # of networks that answer one number, and no axis for it
         if not isinstance(answer, Tensor) or answer.shape[1:] != self.targets.shape[1:]:
-            found = tuple(answer.shape[1:]) if isinstance(answer, Tensor) else type(answer).__name__
+            found = tuple(answer.shape[1:]) if isinstance(answer, Tensor) else form_of(answer)
             text = f"have shape {tuple(self.targets.shape[1:])} by input, and the network answers {found}"
             raise InputError(name, text, code="E-SHAPE")
         if not bool(torch.isfinite(self.targets).all()):
@@ -314,7 +315,7 @@ class _Examples:
         """Return the loss of every input among some, mean over positions: (rows,)."""
         index = torch.as_tensor(rows, device=self.targets.device)
         # In double precision, or the rounding of small divergences would pass for progress.
-        answers = module(*(argument[index] for argument in self.arguments)).double()
+        answers = ask(module, *(argument[index] for argument in self.arguments)).double()
         targets = self.targets[index].double()
         if loss == "squared":
             losses = (answers - targets).square()

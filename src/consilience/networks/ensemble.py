@@ -27,6 +27,7 @@ from consilience.networks.classes.logit_adjustment import log_class_counts
 from consilience.networks.classes.logits import OneOutput, as_logits, two_class_logits
 from consilience.networks.classes.shares import as_class_counts, class_shares, pooled_class_distribution
 from consilience.networks.classes.stationary import MIXING, site_posterior
+from consilience.networks.module_outputs import ask, form_of
 
 Mean = Literal["probabilities", "logits", "stationary"]
 ClassPrior = Literal["own", "removed"]
@@ -127,18 +128,30 @@ class ModuleEnsemble(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return logits (..., C), or logarithms of mean probabilities."""
-        outputs = [member(*args, **kwargs) for member in self.members]
+        outputs = [ask(member, *args, **kwargs) for member in self.members]
+        self._refuse_other_outputs(outputs)
         if self.one_output is not None:
             outputs = [two_class_logits(of_member, self.one_output) for of_member in outputs]
-        elif self.mean != "logits":
+        # One number (n,) or (n, 1), of which a softmax would be 1 whatever it is, is averaged as it is.
+        is_mean_of_outputs = self.mean == "logits" or outputs[0].ndim < 2 or outputs[0].shape[-1] == 1
+        if not is_mean_of_outputs:
             outputs = [as_logits(of_member) for of_member in outputs]
         logits = torch.stack(outputs, dim=-1)  # (..., C, J)
         if self.mean == "stationary":
             return self._stationary(logits)
         weights = self.weights.to(logits.dtype)
-        if self.mean == "logits":
+        if is_mean_of_outputs:
             return logits @ weights
         return torch.logsumexp(torch.log_softmax(logits, dim=-2) + weights.log(), dim=-1)
+
+    def _refuse_other_outputs(self, outputs: Sequence[Any]) -> None:
+        """Raise InputError where members do not answer tensors of one shape."""
+        forms = [form_of(of_member) for of_member in outputs]
+        if all(isinstance(of_member, Tensor) for of_member in outputs) and len(set(forms)) == 1:
+            return
+        found = "; ".join(f"{name} {form}" for name, form in zip(self.names, forms, strict=True))
+        text = f"expected one tensor of one shape from every member, found {found}"
+        raise InputError("outputs", text, "wrap the networks so that they return what is meant", "E-SHAPE")
 
     def _stationary(self, logits: Tensor) -> Tensor:
         """Return the logarithms of the pooled posterior (..., C) of the members' logits (..., C, J)."""

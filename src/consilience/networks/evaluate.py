@@ -22,6 +22,7 @@ from consilience.networks.entry_names import is_bookkeeping, renamed_like
 from consilience.networks.files import read_network
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.module_inputs import as_tensor, refuse_unfit
+from consilience.networks.module_outputs import ask, form_of
 from consilience.networks.network import Network, to_numpy
 from consilience.networks.parametrised_layers import parts_of_module, plain_module
 from consilience.networks.symmetry.symmetry import Symmetry, trivial_symmetry
@@ -232,10 +233,9 @@ def _log_probabilities(module: nn.Module, rows: LabeledInputs, name: str) -> Arr
     with evaluating(module):
         for start in range(0, len(rows.labels), _BATCH_SIZE):
             batch = rows.inputs[start : start + _BATCH_SIZE]
-            logits = module(batch.to(device))
+            logits = ask(module, batch.to(device))
             if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or len(logits) != len(batch):
-                shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-                text = f"expected logits of shape ({len(batch)}, classes), the network gave {shape}"
+                text = f"expected logits of shape ({len(batch)}, classes), the network gave {form_of(logits)}"
                 raise InputError(name, text, code="E-SHAPE")
             parts.append(torch.log_softmax(logits.to(torch.float64), dim=1).cpu())
     log_p: Array = torch.cat(parts).numpy()  # (n, C)

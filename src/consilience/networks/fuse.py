@@ -269,6 +269,8 @@ def _sites_of(
 def _prepare_ensemble(inputs: _Inputs, request: Request, method: NetworkMethod, sites: Sites) -> Prepared:
     """Return networks that stay side by side, weighed by class where all sites say their counts."""
     ensemble = as_ensemble_method(method).with_described_counts(sites.descriptions)
+    if sites.is_regression and ensemble.mean is None:
+        ensemble = replace(ensemble, mean="logits")  # of numbers that are no classes, the mean of these
     asked = request.weights is not None or request.n_observations is not None
     counts = ensemble.site_class_counts(len(inputs.networks), sites.weights if asked else None)
     fuse = partial(_keep_all, inputs.networks, ensemble, sites.weights, counts, request.seed)
@@ -417,7 +419,7 @@ def _keep_all(
         network=members[0],
         matching={},
         transports=tuple({} for _ in described),
-        details={},
+        details={} if method.mean is not None or class_counts is not None else {"notes": [_TAKEN_FOR_CLASSES]},
         provenance={},
         inputs=tuple(
             NetworkInput(network.name, member, float(weight), network.digest, rests_on=network.rests_on)
@@ -427,6 +429,12 @@ def _keep_all(
         keeps_models=True,
     )
     return replace(fusion, provenance=network_provenance(fusion, method, seed))
+
+
+_TAKEN_FOR_CLASSES = (
+    "several outputs of networks that nobody described are taken for classes, whose probabilities are averaged; of"
+    " networks that predict numbers give `mean='logits'`, the mean of the outputs"
+)
 
 
 def _ensemble(

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from consilience.checks import Array
 from consilience.errors import UnsupportedError
+from consilience.networks.module_outputs import form_of
 from consilience.networks.repair.partial_forward import call_module, evaluation_without_gradients
 
 BATCH_SIZE = 512
@@ -37,7 +38,6 @@ def outputs_of(module: nn.Module, inputs: Tensor) -> Array:
 def _row_outputs(outputs: Any, n_inputs: int) -> Tensor:
     """Return outputs as rows of double precision on the CPU."""
     if not isinstance(outputs, Tensor) or outputs.ndim not in (1, 2) or len(outputs) != n_inputs:
-        found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise UnsupportedError(f"the networks do not return one row for each input (found {found})")
+        raise UnsupportedError(f"the networks do not return one row for each input (found {form_of(outputs)})")
     rows = outputs if outputs.ndim == 2 else outputs[:, None]
     return rows.detach().to(device="cpu", dtype=torch.float64)

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from consilience.checks import AnyArray
 from consilience.errors import InputError
 from consilience.networks.classes.shares import as_class_counts
+from consilience.networks.module_outputs import ask
 from consilience.networks.repair.channel_statistics import write_parameter
 from consilience.networks.repair.regression import ActivationMoments, require_ridge
 from consilience.networks.torch_modules import evaluating, seeded_torch
@@ -257,8 +258,8 @@ def _batches(inputs: Any, n_rows: int) -> Iterator[Any]:
 def _call(module: nn.Module, inputs: Any) -> Any:
     """Return what a module answers to a tensor, a tuple of arguments, or a dict of keyword arguments."""
     if isinstance(inputs, Mapping):
-        return module(**inputs)
-    return module(*inputs) if isinstance(inputs, tuple) else module(inputs)
+        return ask(module, **inputs)
+    return ask(module, *inputs) if isinstance(inputs, tuple) else ask(module, inputs)
 
 
 def _recorder(calls: list[Tensor]) -> Any:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from consilience.checks import Array
+from consilience.networks.module_outputs import ask
 
 IS_A_DISTRIBUTION = 1e-4
 """Rows that are not negative and sum to one within this are probabilities already, in single precision. Chosen by
@@ -82,4 +83,4 @@ class TwoClasses(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return logits (..., 2)."""
-        return two_class_logits(self.network(*args, **kwargs), self.one_output)
+        return two_class_logits(ask(self.network, *args, **kwargs), self.one_output)

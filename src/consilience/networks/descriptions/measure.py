@@ -41,10 +41,10 @@ from consilience.networks.descriptions.statistic import (
     Setting,
     Statistic,
     on_device,
-    output_tensor,
 )
 from consilience.networks.descriptions.tokens import TokenStatistic
 from consilience.networks.fisher.information import network_digest
+from consilience.networks.module_outputs import ask
 from consilience.networks.repair.partial_forward import evaluation_without_gradients
 from consilience.networks.torch_modules import aliases_of_module, arrays_of_module, is_module
 
@@ -122,7 +122,7 @@ class _Measurement:
     ) -> None:
         """Start without observations."""
         first = on_device(batch.inputs[:2], module)
-        n_outputs = _number_of_outputs(module(first))
+        n_outputs = _number_of_outputs(ask(module, first))
         is_named = batch.labels is not None and kind_of_labels(batch.labels) != "f"
         names = _names_of_classes(batch, classes, n_outputs)
         self._is_taken_for_binary = classes is None and is_named and n_outputs == 1 and are_binary(batch.labels)
@@ -163,7 +163,7 @@ class _Measurement:
         self._counts += np.bincount(groups, minlength=len(self._counts))
         for statistic in self._statistics:
             statistic.begin(groups)
-        answer = self._setting.module(on_device(batch.inputs, self._setting.module))
+        answer = ask(self._setting.module, on_device(batch.inputs, self._setting.module))
         for statistic in self._statistics:
             statistic.add(batch, groups, answer)
 
@@ -229,10 +229,9 @@ class _Measurement:
 
 def _number_of_outputs(answer: Any) -> int | None:
     """Return how many numbers an answer has; None where it is no vector."""
-    outputs = output_tensor(answer)
-    if outputs is None or outputs.ndim not in (1, 2):
+    if not isinstance(answer, Tensor) or answer.ndim not in (1, 2):
         return None
-    return 1 if outputs.ndim == 1 else int(outputs.shape[1])  # one number for each input may come without an axis
+    return 1 if answer.ndim == 1 else int(answer.shape[1])  # one number for each input may come without an axis
 
 
 def _names_of_classes(

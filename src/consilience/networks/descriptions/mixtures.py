@@ -29,8 +29,9 @@ from consilience.networks.descriptions.disclosure import MAX_CLASS_RANK, Leaving
 from consilience.networks.descriptions.layers import SPARE_SHARE, InputSample, sample_size
 from consilience.networks.descriptions.moments import MomentAccumulator
 from consilience.networks.descriptions.observations import Batch
-from consilience.networks.descriptions.statistic import ErrorCounts, Statistic, on_device, output_tensor
+from consilience.networks.descriptions.statistic import ErrorCounts, Statistic, on_device
 from consilience.networks.module_inputs import precision_of
+from consilience.networks.module_outputs import ask
 from consilience.networks.repair.partial_forward import evaluation_without_gradients
 
 if TYPE_CHECKING:
@@ -128,8 +129,7 @@ class SplitClasses(Statistic):
         """Return how often the network errs on synthetic inputs."""
         inputs = on_device(synthetic.inputs.to(precision_of(self._module)), self._module)
         with evaluation_without_gradients(self._module):
-            outputs = output_tensor(self._module(inputs))
-        assert outputs is not None  # noqa: S101  (narrows the type; its errors were counted)
+            outputs = ask(self._module, inputs)
         return self._errors.share_wrong(outputs, np.asarray(synthetic.labels))
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -75,16 +74,6 @@ class Statistic(ABC):
         """Return a description with what may leave of this statistic, and add what does not to ``leaving.left_out``."""
 
 
-def output_tensor(output: Any) -> Tensor | None:
-    """Return the tensor of outputs in what a network returns: itself, its ``logits``, or the first of several."""
-    if isinstance(output, Mapping):
-        output = output.get("logits", next(iter(output.values()), None))
-    elif isinstance(output, tuple | list) and output:
-        output = output[0]
-    output = getattr(output, "logits", output)
-    return output if isinstance(output, Tensor) else None
-
-
 def on_device(inputs: Tensor, module: nn.Module) -> Tensor:
     """Return inputs on the device of a module."""
     like = next((tensor for tensor in (*module.parameters(), *module.buffers())), inputs)
@@ -102,12 +91,11 @@ class ErrorCounts(Statistic):
 
     def add(self, batch: Batch, groups: Labels, answer: Any) -> None:
         """Count the errors of a batch."""
-        outputs = output_tensor(answer)
-        if outputs is None or len(outputs) != len(groups):
+        if not isinstance(answer, Tensor) or len(answer) != len(groups):
             self._has_outputs = False
-        if outputs is None or not self._has_outputs:
+        if not self._has_outputs:
             return
-        outputs = outputs.reshape(len(groups), -1)
+        outputs = answer.reshape(len(groups), -1)
         if outputs.shape[1] == 1 and bool(((outputs < 0) | (outputs > 1)).any()):
             self._has_log_odds = True
         for row, classes in zip(self._wrong, _taken(outputs), strict=True):

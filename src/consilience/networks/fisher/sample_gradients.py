@@ -44,6 +44,7 @@ from consilience.networks.fisher.parameter_uses import (
     record_recurrent_uses,
     sum_of_squares,
 )
+from consilience.networks.module_outputs import form_of
 from consilience.networks.repair.convolution_patches import kernel_windows
 from consilience.networks.repair.partial_forward import call_module, is_layer, is_transposed
 from consilience.networks.repair.recurrent_layers import at_least_float32, is_recurrent
@@ -337,7 +338,7 @@ def _outputs(module: nn.Module, batch: Any) -> Tensor:
 def _with_two_axes(outputs: Any, n_observations: int) -> Tensor:
     """Return outputs (n, ...) with at least two axes."""
     if not isinstance(outputs, Tensor):
-        text = f"the network answers a {type(outputs).__name__}; wrap it so that it answers a tensor"
+        text = f"the network answers {form_of(outputs)}; wrap it so that it answers a tensor"
         raise InputError("", text, code="E-TYPE")
     if outputs.ndim == 1:
         outputs = outputs.unsqueeze(1)

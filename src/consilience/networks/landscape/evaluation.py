@@ -27,6 +27,7 @@ from torch.func import functional_call
 from consilience.checks import Array, is_count
 from consilience.errors import InputError, OptionError
 from consilience.networks.landscape.parameters import Span, named_tensors, write_tensors
+from consilience.networks.module_outputs import answer_tensor, ask, form_of
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
 Refresh = Callable[[nn.Module], object]
@@ -123,7 +124,7 @@ class Classification:
     def __call__(self, module: nn.Module) -> dict[str, float]:
         """Return the loss and error of one network, whose mode is left as it was."""
         with evaluation_mode(module):
-            scores = self._mean_scores(module, lambda rows: module(rows)[None])
+            scores = self._mean_scores(module, lambda rows: _of_one_network(ask(module, rows)))
         return {name: float(values[0]) for name, values in scores.items()}
 
     def at_once(self, module: nn.Module) -> int:
@@ -145,7 +146,7 @@ class Classification:
 
     def _evaluate_vectorised(self, module: nn.Module, states: Mapping[str, Tensor]) -> dict[str, Array]:
         def forward(rows: Tensor) -> Any:
-            return torch.vmap(lambda state: functional_call(module, state, (rows,)))(states)
+            return torch.vmap(lambda state: answer_tensor(functional_call(module, state, (rows,))))(states)
 
         try:
             with warnings.catch_warnings():
@@ -187,13 +188,18 @@ class Classification:
     def _count_classes(self, logits: Any, n_samples: int) -> int:
         """Return the number of classes, or raise when the network's output does not fit the labels."""
         if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[1] != n_samples:
-            output_form = tuple(logits.shape[1:]) if isinstance(logits, Tensor) else type(logits).__name__
+            output_form = tuple(logits.shape[1:]) if isinstance(logits, Tensor) else form_of(logits)
             text = f"the network's output: expected logits of shape ({n_samples}, classes), found {output_form}"
             raise InputError("", text, code="E-SHAPE")
         if int(self.labels.max()) >= logits.shape[2]:
             text = f"found {int(self.labels.max())}, but the network has {logits.shape[2]} classes"
             raise InputError("labels", text, code="E-SHAPE")
         return int(logits.shape[2])
+
+
+def _of_one_network(answer: Any) -> Any:
+    """Return logits (batch, classes) as those of one network (1, batch, classes); what are none, as they are."""
+    return answer[None] if isinstance(answer, Tensor) else answer
 
 
 def evaluate_points(span: Span, weights: Array, evaluate: Evaluate, refresh: Refresh | None = None) -> dict[str, Array]:

@@ -20,6 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from consilience.errors import InputError, Problem
 from consilience.networks.landscape.evaluation import evaluation_mode
+from consilience.networks.module_outputs import answer_tensor
 from consilience.networks.repair.recurrent_layers import (
     clone_values,
     input_and_initial_state,
@@ -69,7 +70,12 @@ def as_batches(batches: Any) -> Iterable[Any]:
 
 
 def call_module(module: nn.Module, batch: Any) -> Any:
-    """Return a module's output for a batch: a tensor, keyword arguments, or (inputs, labels, ...)."""
+    """Return what a module answers to a batch: a tensor, keyword arguments, or (inputs, labels, ...)."""
+    return answer_tensor(_called(module, batch))
+
+
+def _called(module: nn.Module, batch: Any) -> Any:
+    """Return what a module returns for a batch, as the module after it takes it."""
     if isinstance(batch, Mapping):
         return module(**{key: _to_device_of(value, module) for key, value in batch.items()})
     return module(_to_device_of(batch[0] if isinstance(batch, (tuple, list)) else batch, module))
@@ -273,7 +279,7 @@ class PartialForward:
         values = batch
         for index, (_, part) in enumerate(self.parts[self.start : stop], self.start):
             if index == 0:
-                values = call_module(part, values)
+                values = _called(part, values)
             else:
                 # An in-place activation must not write into cached values.
                 values = part(clone_values(values) if index == self.start else values)

@@ -4,9 +4,8 @@
 fails where the path depends on the numbers in tensors; the error then tells a module that cannot be exported from an
 example that does not fit.
 
-Language models return an object: logits beside a cache of keys and values, and hidden states on request. Only what such
-a model answers is its output here (`answer_of`). A cache moves with the heads, and the encoder's last states with the
-residual stream; as outputs, which never move, they would fix both.
+Only what a model answers is its output here (`module_outputs.answer_of`). A cache moves with the heads, and the
+encoder's last states with the residual stream; as outputs, which never move, they would fix both.
 """
 
 from __future__ import annotations
@@ -26,11 +25,8 @@ from torch.utils import _pytree as pytree
 
 from consilience.errors import InputError, UnsupportedError
 from consilience.networks.module_inputs import MAX_QUOTED_CHARACTERS
+from consilience.networks.module_outputs import answer_of
 from consilience.networks.torch_modules import evaluating, is_scripted
-
-_ANSWERS = ("logits", "last_hidden_state")
-"""Ends of the names of what a model of transformers is asked for, the first that an output has: "logits",
-"start_logits" and the like of those with a head, "last_hidden_state" of those without."""
 
 
 @dataclass(frozen=True)
@@ -50,30 +46,6 @@ class Example:
             lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf, (self.args, dict(self.kwargs or {}))
         )
         return Example(args, kwargs)
-
-
-def answer_of(output: Any) -> Any:
-    """Return what a module answers, of what it returns: logits of an object that has caches and states beside them.
-
-    Tensors, and lists and tuples of them, are returned as they are. Of a mapping, a dataclass or any other object with
-    tensors as attributes, these are the tensors whose names end in "logits", else "last_hidden_state", else all that it
-    has of itself (those inside of further objects, such as a cache, are not its own).
-
-    Examples
-    --------
-    >>> answer_of({"logits": torch.ones(2), "past_key_values": object()})
-    {'logits': tensor([1., 1.])}
-    """
-    if isinstance(output, Tensor | list | tuple) or output is None:
-        return output
-    named = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
-    tensors = {str(name): value for name, value in named.items() if isinstance(value, Tensor)}
-    for answer in _ANSWERS:
-        if answers := {name: value for name, value in tensors.items() if name.endswith(answer)}:
-            return answers
-    if isinstance(output, Mapping):  # of tensors in lists, say, which the exporter takes
-        return dict(output)
-    return tensors or output
 
 
 def as_example(example: Any) -> Example:
