@@ -273,6 +273,64 @@ def test_outputs_that_do_not_depend_on_the_weights_prove_nothing():
         symmetry(Empty(), torch.zeros(2, 3))
 
 
+class Faded(nn.Module):
+    """A block of ConvNeXt or of a ReZero network: a branch behind a gain that begins near 0."""
+
+    def __init__(self, gain, activation, d=6):
+        super().__init__()
+        self.mix, self.norm = nn.Conv2d(d, d, 3, padding=1, groups=d), nn.GroupNorm(1, d)
+        self.up, self.activation, self.down = nn.Conv2d(d, 3 * d, 1), activation, nn.Conv2d(3 * d, d, 1)
+        self.gain = nn.Parameter(gain)
+
+    def forward(self, x):
+        return x + self.gain * self.down(self.activation(self.up(self.norm(self.mix(x)))))
+
+
+GAINS = {
+    "of one": torch.ones(6, 1, 1),
+    "LayerScale": torch.full((6, 1, 1), 1e-6),
+    "LayerScale, trained": 1e-6 * torch.tensor([1.0, -2.0, 0.5, 3.0, -1.0, 0.1])[:, None, None],
+    "ReZero": torch.zeros(1),
+}
+
+
+def faded(gain, activation, spread=0.02, head=None):
+    """Return a network of two such blocks with matrices as small as transformers begin with."""
+    torch.manual_seed(0)
+    blocks = [Faded(gain.clone(), activation, 6) for _ in range(2)]
+    end = nn.Linear(6, 4)
+    network = nn.Sequential(nn.Conv2d(3, 6, 2, 2), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.5), end)
+    for parameter in network.parameters():
+        if parameter.ndim in (2, 4):
+            nn.init.normal_(parameter, std=spread)
+    if head == "zero":
+        nn.init.zeros_(end.weight)
+    return network
+
+
+@pytest.mark.parametrize("gain", GAINS)
+@pytest.mark.parametrize("head", [None, "zero"])
+@pytest.mark.parametrize(
+    ("activation", "actions"),
+    [(nn.GELU(), ("permute",)), (nn.ReLU(), ("permute", "scale")), (nn.Tanh(), ("permute", "sign"))],
+)
+def test_gains_near_zero_hide_no_action_and_prove_none(gain, head, activation, actions):
+    proved = symmetry(faded(GAINS[gain], activation, head=head), images()())
+    assert {proved.by_name[name].actions for name in ("1.up", "2.up")} == {actions}
+    assert proved.proved
+
+
+def test_an_action_that_the_outputs_could_not_tell_is_left_out_and_said():
+    network = faded(GAINS["of one"], nn.GELU())
+    with torch.no_grad():
+        network[2].down.weight.mul_(1e-7)  # no gain: a matrix, which is taken as it is
+    proved = symmetry(network, images()())
+    assert proved.by_name["2.up"].actions == ("permute",)
+    assert (
+        "2.up: 2.up.weight hardly moves the outputs, so that sign and scale of its units are not proved" in proved.notes
+    )
+
+
 def test_a_network_without_groups_is_proved():
     proved_symmetry = symmetry(nn.Linear(3, 2), torch.zeros(2, 3))
     assert proved_symmetry.proved

@@ -3,8 +3,9 @@
 The copy runs in float64, or in float32 if the module insists on it. Its own casts to float32 (norms, softmax and rotary
 positions of transformers) run in float64 too: their rounding alone changes outputs by 1e-7. Its arrays are random where
 those of the module would hide an error: a bias of zero, a gain of one or an identity matrix stays as it is under wrong
-permutations too. Running statistics are measured on the example, because statistics of other weights would leave most
-units of a deep network silent, and silent units hide everything.
+permutations too, and a gain of a millionth, as of a branch that is faded in, hides all that is behind it. Running
+statistics are measured on the example, because statistics of other weights would leave most units of a deep network
+silent, and silent units hide everything.
 """
 
 from __future__ import annotations
@@ -45,6 +46,16 @@ NOISE_OF_EQUAL_ENTRIES = 0.3
 """Standard deviation of the noise added to an array of equal entries, and to running means, in standard deviations of
 their channel. Chosen by hand."""
 
+MIN_GAIN = 0.1
+"""Root mean square of a gain or bias below which a trial takes a larger one: LayerScale begins at 1e-6. Chosen by
+hand."""
+MIN_EFFECT = 100.0
+"""Relative change of the outputs, in tolerances, by changes of an array as large as itself, below which a wrong place
+of it might pass for rounding. Chosen by hand."""
+NO_EFFECT = 1000.0
+"""The same in rounding units (eps) of arrays that have no effect but by rounding, such as a bias of keys, which a
+softmax takes out: any place of them is right. Chosen by hand."""
+
 
 @dataclass(frozen=True)
 class ModuleTrial:
@@ -65,6 +76,33 @@ class ModuleTrial:
     def leaves_outputs(self, arrays: Mapping[str, Tensor]) -> bool:
         """Whether the outputs with other arrays are the same but for rounding."""
         return self.deviation(arrays) <= self.tolerance
+
+    def hidden_arrays(self, rng: np.random.Generator) -> set[str]:
+        """Return the arrays whose places the outputs could hardly tell, since even large changes have little effect.
+
+        Changes are as large as the arrays. To first order, of all arrays at once: the gradients of a random combination
+        of the outputs. Buffers, and arrays of modules without gradients, are taken for seen.
+        """
+        parameters = {name: one for name, one in self.module.named_parameters() if name in self.arrays}
+        precision = _NoNarrowCasts() if self.is_double else nullcontext()  # type: ignore[no-untyped-call]
+        try:
+            with evaluating(self.module), seeded_torch(), precision, torch.enable_grad():
+                for name, parameter in parameters.items():
+                    parameter.data = self.arrays[name]
+                    parameter.requires_grad_(parameter.is_floating_point() or parameter.is_complex())
+                answers = [leaf for leaf in pytree.tree_leaves(self.example.call(self.module)) if _is_real(leaf)]
+                combined = sum((_normal(leaf, rng) * leaf / _size_of(leaf)).sum() for leaf in answers)
+                learnt = {name: one for name, one in parameters.items() if one.requires_grad}
+                gradients = list[Tensor | None](torch.autograd.grad(combined, list(learnt.values()), allow_unused=True))
+        except Exception:  # whatever has no derivative
+            return set()
+        effects = {
+            name: float((gradient * parameter.detach()).abs().square().sum().sqrt())
+            for (name, parameter), gradient in zip(learnt.items(), gradients, strict=True)
+            if gradient is not None  # as of a parameter that was not used
+        }
+        no_effect = NO_EFFECT * torch.finfo(torch.float64 if self.is_double else torch.float32).eps
+        return {name for name, effect in effects.items() if no_effect < effect < MIN_EFFECT * self.tolerance}
 
     def redrawn(self, rng: np.random.Generator) -> ModuleTrial:
         """Return a trial with other random arrays, on inputs around the example if the module takes them."""
@@ -113,7 +151,11 @@ def _randomise_arrays(
     module: nn.Module, example: Example, originals: Mapping[str, Tensor], rng: np.random.Generator
 ) -> dict[str, Tensor]:
     """Return random arrays like the originals, with running statistics near those that the example has under them."""
-    arrays = {name: random_like(array, rng) for name, array in originals.items()}
+    statistics = {name for name, _ in module.named_buffers()}
+    arrays = {
+        name: random_like(array if name in statistics else _of_order_one(array), rng)
+        for name, array in originals.items()
+    }
     norms = {
         path: layer
         for path, layer in module.named_modules()
@@ -209,6 +251,27 @@ def _at_unit_scale(values: Tensor) -> Tensor:
         return values
     size = float(values.square().mean().sqrt())
     return values / size if 0 < size < np.inf else values
+
+
+def _of_order_one(array: Tensor) -> Tensor:
+    """Return a gain or a bias that is small everywhere as one of order 1, which shows what is behind it."""
+    if not array.is_floating_point() or not array.numel() or array.numel() > max(array.shape, default=1):
+        return array
+    size = float(array.square().mean().sqrt())
+    if not 0 < size < MIN_GAIN:
+        return array
+    return array * ((1.0 if bool((array > 0).all()) else NOISE_OF_EQUAL_ENTRIES) / size)
+
+
+def _is_real(leaf: Any) -> bool:
+    """Return whether an output is a tensor of real numbers."""
+    return isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.numel() > 0
+
+
+def _size_of(leaf: Tensor) -> float:
+    """Return the largest finite entry of an output; 1 where all are zero."""
+    finite = leaf.detach()[torch.isfinite(leaf)]
+    return (float(finite.abs().max()) if finite.numel() else 0.0) or 1.0
 
 
 def random_like(array: Tensor, rng: np.random.Generator) -> Tensor:

@@ -94,11 +94,24 @@ def prove(module: nn.Module, symmetry: Symmetry, example: Any, rng: np.random.Ge
     # Far from zero GELU is the identity or nothing, so that raw inputs of a thousand would prove the scales of ReLU.
     action_trials = [*module_trials, *module_trials[0].at_unit_scale()]
     allowed = {action.name: _groups_that_allow(action_trials, symmetry, units, action, rng) for action in ACTIONS}
+    hidden = set.intersection(*(trial.hidden_arrays(rng) for trial in module_trials))
+    notes: list[str] = []
+    for group in symmetry.by_name:
+        unseen = [place.array for place in symmetry.places(group) if place.array in hidden]
+        if unseen and (claimed := [action for action, names in allowed.items() if group in names]):
+            for action in claimed:
+                allowed[action].discard(group)
+            notes.append(_UNPROVED.format(group, unseen[0], " and ".join(claimed)))
     groups = tuple(
         replace(group, actions=("permute", *(name for name, names in allowed.items() if group.name in names)))
         for group in symmetry.all_groups
     )
-    return _with_proof(replace(symmetry, all_groups=groups), largest_deviation)
+    proved = replace(symmetry, all_groups=groups, notes=(*symmetry.notes, *notes))
+    return _with_proof(proved, largest_deviation)
+
+
+_UNPROVED = "{}: {} hardly moves the outputs, so that {} of its units are not proved"
+"""What is said of a group whose action would pass whatever it did."""
 
 
 def _change_all_entries(array: Tensor) -> Tensor:
