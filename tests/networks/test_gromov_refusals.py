@@ -13,11 +13,11 @@ from tests.networks.gromov_nets import (
 )
 
 ANOTHER = {
-    "another cell": ("lstm", lambda: net("gru"), r"model 1: rnn is of type GRU.*, but LSTM.* in model 0"),
+    "another cell": ("lstm", lambda: net("gru"), r"model 1: rnn is GRU.*, but LSTM.* in model 0"),
     "another activation": ("rnn", lambda: net("relu rnn"), r"model 1: .*relu.*, but .*tanh.* in model 0"),
     "fewer layers": ("gru, stacked", lambda: net("gru, stacked", num_layers=1), r"rnn\.weight_ih_l1.* are missing"),
     "more layers": ("rnn", lambda: net("rnn", num_layers=2), r"rnn\.weight_ih_l1.* are not in the symmetry; fuse"),
-    "both directions": ("rnn", lambda: net("rnn, both ways"), r"is of type RNN \(tanh, both ways.*, but RNN \(tanh"),
+    "both directions": ("rnn", lambda: net("rnn, both ways"), r"rnn is RNN \(tanh, both ways.*, but RNN \(tanh"),
     "other inputs": ("lstm", lambda: net("lstm", features=4), r"rnn\.weight_ih_l0 has shape \(20, 4\).*\(20, 3\)"),
     "other classes": ("gru", lambda: net("gru", classes=4), r"out\.weight has shape \(4, 5\).*should have \(3, 5\)"),
 }  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from consilience.checkpoints.buffers import buffer_bytes
-from consilience.checkpoints.configurations import compare_configurations, compare_tokenizers
+from consilience.checkpoints.configurations import compare_checkpoints, compare_tokenizers
 from consilience.checkpoints.fisher_files import open_fisher
 from consilience.checkpoints.folder import Checkpoint, open_checkpoint
 from consilience.checkpoints.inputs import MergeInputs, parts_in
@@ -156,7 +156,7 @@ def compare_inputs(inputs: MergeInputs, allow_differences: bool) -> tuple[list[P
     With `allow_differences` what would keep them from being merged is noted too.
     """
     checkpoints = [*inputs.models, *(() if inputs.base is None else (inputs.base,))]
-    problems, notes = compare_configurations(checkpoints)
+    problems, notes = compare_checkpoints(checkpoints)
     problems += compare_tokenizers(checkpoints)
     if not allow_differences:
         return problems, notes

@@ -25,12 +25,12 @@ from consilience.networks.entry_names import common_names, is_bookkeeping, is_co
 from consilience.networks.files import read_symmetry
 from consilience.networks.inputs import DescribedNetwork
 from consilience.networks.network import Network, negative_variance_problems, non_finite_problems, untrained_infinities
+from consilience.networks.same_architecture import architecture_problems
 from consilience.networks.symmetry.axes import Action, Proof
 from consilience.networks.symmetry.symmetry import Symmetry, trivial_symmetry
 from consilience.networks.torch_modules import (
     aliases_of_module,
     arrays_of_module,
-    layer_kinds,
     make_template,
     module_with,
     tensor_beside,
@@ -76,6 +76,7 @@ def with_symmetry(
     networks that differ in more than widths, or a symmetry that is wrong, and OptionError if there is no symmetry, nor
     what it takes to trace one.
     """
+    problems = architecture_problems(inputs)
     template = _template(inputs, module)
     stated = [network.symmetry for network in inputs if network.symmetry is not None]
     if isinstance(symmetry, str | Path):
@@ -87,8 +88,9 @@ def with_symmetry(
             text = "come with different symmetries, so they are of different architectures"
             raise InputError(names, text, code="E-MISMATCH")
     if symmetry is None:
+        if problems:  # of several architectures nothing is traced
+            raise InputError(problems)
         symmetry = _trace(inputs, template, example)
-    problems = _layer_type_problems(inputs)
     if not symmetry.proved:  # modules that are called in a proof must be finite; others are looked at as networks below
         problems += _non_finite_module_problems(inputs)
         if problems:
@@ -114,7 +116,7 @@ def without_symmetry(
     arrays = inputs[0].arrays
     tied = {alias: name for alias, name in tied.items() if alias in arrays and name in arrays}
     symmetry = trivial_symmetry(arrays, tied)
-    networks = _networks(inputs, symmetry, _layer_type_problems(inputs))
+    networks = _networks(inputs, symmetry, architecture_problems(inputs))
     return NetworksWithSymmetry(tuple(inputs), networks, symmetry, template)
 
 
@@ -154,20 +156,6 @@ def _networks(
     if problems:
         raise InputError(problems)
     return tuple(networks)
-
-
-def _layer_type_problems(inputs: Sequence[DescribedNetwork]) -> list[Problem]:
-    """Return which layers differ in type from those of the first module, though their arrays may look alike."""
-    with_modules = [network for network in inputs if network.module is not None]
-    types = [layer_kinds(network.module) for network in with_modules if network.module is not None]  # by path
-    texts = [
-        (network.label, f"{path or 'it'} is of type {kinds[path]}, but {types[0][path]} in {with_modules[0].label}")
-        for network, kinds in zip(with_modules[1:], types[1:], strict=True)
-        for path in kinds
-        if path in types[0] and kinds[path] != types[0][path]
-    ]
-    remedy = "fuse networks of one architecture only"
-    return [Problem(label, text, remedy, "E-TYPE") for label, text in texts]
 
 
 def _template(

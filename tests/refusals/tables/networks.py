@@ -321,11 +321,11 @@ class Summed(nn.Linear):
         return super().forward(x).sum(dim=0, keepdim=True)
 
 
-class Named(nn.Linear):
-    """Answers by name."""
+class Heads(nn.Linear):
+    """Answers twice."""
 
     def forward(self, x):
-        return {"logits": super().forward(x)}
+        return {"age": super().forward(x), "sex": super().forward(x)}
 
 
 def informing(module=None, batches=None, **options):
@@ -360,7 +360,7 @@ INFORMATION = {
     "fisher, an array": lambda at: informing(batches=observations(0).numpy()),
     "fisher, inputs of another width": lambda at: informing(batches=observations(0, 40, 5)),
     "fisher, one row for all": lambda at: informing(Summed(3, 2), observations(0).float()),
-    "fisher, answers by name": lambda at: informing(Named(3, 2), observations(0).float()),
+    "fisher, two heads": lambda at: informing(Heads(3, 2), observations(0).float()),
     "fisher, normalised over the batch": lambda at: informing(
         nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2, track_running_stats=False)), observations(0).float()),
     "fisher, saturated": lambda at: informing(saturated(), observations(0).float()),
