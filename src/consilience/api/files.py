@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from consilience.api.kinds import KINDS, POSTERIORS, load_file, provenance_of
 from consilience.core.features import features_of
+from consilience.core.kind import Saving
 
 if TYPE_CHECKING:
     from torch import nn
@@ -96,14 +97,8 @@ def save(
     }  # fmt: skip
     stated = {name: value for name, value in keywords.items() if value is not None}
     kind = next((kind for kind in KINDS if kind.writes(model)), POSTERIORS)
-    kind.save(
-        model,
-        Path(path),
-        features=features_of(features, model, data),
-        symmetry=symmetry,
-        stated=stated,
-        provenance=provenance_of(kind, model),
-    )
+    saving = Saving(features_of(features, model, data), symmetry, stated, provenance_of(kind, model))
+    kind.save(model, Path(path), saving)
 
 
 @overload

@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from consilience.checks import Json
 from consilience.core.arguments import NETWORK_KEYWORDS
 from consilience.core.inputs import NamedInput
-from consilience.core.kind import FileFormat, Kind, Prepared, Request, SiteFacts, ensemble_is_no_file
+from consilience.core.kind import FileFormat, Kind, Prepared, Request, Saving, SiteFacts, ensemble_is_no_file
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.files.document import BAYESIAN, DESCRIPTION
 
@@ -96,27 +95,18 @@ class BayesianNetworks(Kind):
         facets = network_facets("bayesian", bnn.means, bnn.symmetry, False)
         return SiteFacts(facets, scales=scales, bounded_scales=frozenset(scales))
 
-    def save(
-        self,
-        model: Any,
-        path: Path,
-        *,
-        features: Any,
-        symmetry: Any,
-        stated: Mapping[str, Any],
-        provenance: Mapping[str, Json] | None,
-    ) -> None:
+    def save(self, model: Any, path: Path, saving: Saving) -> None:
         """Write means and variances of all parameters with their symmetry, and the description beside them."""
         from consilience.bayesian.files import write_bayesian_network
         from consilience.networks.descriptions.files import description_path, write_description
 
-        if features is not None:
+        if saving.features is not None:
             raise OptionError("features", "are columns of statistical models; leave them out")
-        if set(stated) - {"n_observations"}:
-            model = self.describe(model, **{"data": None, **stated}, symmetry=symmetry)
-        elif "n_observations" in stated:
-            model = replace(model, n_observations=stated["n_observations"])
-        write_bayesian_network(path, model, symmetry, provenance)
+        if set(saving.stated) - {"n_observations"}:
+            model = self.describe(model, **{"data": None, **saving.stated}, symmetry=saving.symmetry)
+        elif "n_observations" in saving.stated:
+            model = replace(model, n_observations=saving.stated["n_observations"])
+        write_bayesian_network(path, model, saving.symmetry, saving.provenance)
         if model.description is not None:  # after the network, which removes that of another
             write_description(description_path(path), model.description)
 

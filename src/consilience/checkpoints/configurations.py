@@ -1,4 +1,4 @@
-"""Comparison of the tokenizers and configurations beside checkpoints.
+"""Comparison of the tokenizers and configurations of checkpoints.
 
 Configurations are compared by their fields (`files.configurations`), tokenizers by what they do: the number of every
 token, merges, normalisation, splitting.

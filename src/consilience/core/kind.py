@@ -178,6 +178,17 @@ def ensemble_is_no_file(method: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
+class Saving:
+    """The arguments of ``consilience.save`` other than a model and a path."""
+
+    features: Any  # what the columns mean
+    symmetry: Any  # of a network
+    # Further keywords that were given: data, n_observations, sample_weight, classes, example, min_count and layers
+    stated: Mapping[str, Any]
+    provenance: Mapping[str, Json] | None  # of a fused model; None for any other
+
+
+@dataclass(frozen=True)
 class Kind(ABC):
     """A kind of model: how it is recognised, and what each stage of the pipeline is for it."""
 
@@ -278,21 +289,8 @@ class Kind(ABC):
         """Write a page about a fused file and those of its sites."""
 
     @abstractmethod
-    def save(
-        self,
-        model: Any,
-        path: Path,
-        *,
-        features: Any,
-        symmetry: Any,
-        stated: Mapping[str, Any],
-        provenance: Mapping[str, Json] | None,
-    ) -> None:
-        """Write a model to a file that can be fused; see ``consilience.save``.
-
-        `stated` are the keywords that say more of it and were given: data, n_observations, sample_weight, classes,
-        example and min_count. `provenance` is that of a fused model; None for any other.
-        """
+    def save(self, model: Any, path: Path, saving: Saving) -> None:
+        """Write a model to a file that can be fused; see ``consilience.save``."""
 
     @abstractmethod
     def digest_of(self, model: Any) -> str:

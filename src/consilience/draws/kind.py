@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from consilience.checks import Json
 from consilience.core.inputs import NamedInput
-from consilience.core.kind import FileFormat, Kind, Prepared, Request, SiteFacts, facet, refuse_parameters
+from consilience.core.kind import FileFormat, Kind, Prepared, Request, Saving, SiteFacts, facet, refuse_parameters
 from consilience.errors import InputError, OptionError, Problem
 from consilience.files.document import DRAWS
 from consilience.files.safetensors_file import SafetensorsFile
@@ -137,21 +137,13 @@ class PosteriorDraws(Kind):
             raise InputError(problems)
         return draws.stated(n_observations=number)
 
-    def save(
-        self,
-        model: Any,
-        path: Path,
-        *,
-        features: Any,
-        symmetry: Any,
-        stated: Mapping[str, Any],
-        provenance: Mapping[str, Json] | None,
-    ) -> None:
+    def save(self, model: Any, path: Path, saving: Saving) -> None:
         """Write draws."""
         from consilience.draws.files import write_draws
 
-        del symmetry  # of a network
-        write_draws(path, self.describe(model, **{"data": None, **stated}, features=features), provenance)
+        write_draws(
+            path, self.describe(model, **{"data": None, **saving.stated}, features=saving.features), saving.provenance
+        )
 
     def digest_of(self, model: Any) -> str:
         """Return the digest of draws; see `Kind.digest_of`."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from consilience.catalogue import suggestion
 from consilience.checks import Json
-from consilience.core.kind import FileFormat, Kind, Prepared, Request, SiteFacts, facet, root_mean_square
+from consilience.core.kind import FileFormat, Kind, Prepared, Request, Saving, SiteFacts, facet, root_mean_square
 from consilience.errors import InputError, OptionError, Problem
 from consilience.files.document import STATISTICS
 
@@ -154,21 +154,13 @@ class Estimators(Kind):
                 raise OptionError(name, "is for networks, and this model is none; leave it out")
         return describe(model.statistics if isinstance(model, EstimatorFusion) else model, data, **stated)
 
-    def save(
-        self,
-        model: Any,
-        path: Path,
-        *,
-        features: Any,
-        symmetry: Any,
-        stated: Mapping[str, Any],
-        provenance: Mapping[str, Json] | None,
-    ) -> None:
+    def save(self, model: Any, path: Path, saving: Saving) -> None:
         """Describe an estimator and write its statistics."""
         from consilience.estimators.files import write_statistics
 
-        del symmetry  # of a network, of which an estimator has none
-        write_statistics(path, self.describe(model, **{"data": None, **stated}, features=features), provenance)
+        write_statistics(
+            path, self.describe(model, **{"data": None, **saving.stated}, features=saving.features), saving.provenance
+        )
 
     def digest_of(self, model: Any) -> str:
         """Return the digest of an estimator's statistics; see `Kind.digest_of`."""

@@ -17,6 +17,7 @@ from consilience.core.kind import (
     Kind,
     Prepared,
     Request,
+    Saving,
     SiteFacts,
     ensemble_is_no_file,
     facet,
@@ -144,16 +145,7 @@ class Networks(Kind):
         facets = network_facets("network", network.arrays, network.symmetry, is_informed)
         return SiteFacts(facets, scales=scales, bounded_scales=frozenset(scales))
 
-    def save(
-        self,
-        model: Any,
-        path: Path,
-        *,
-        features: Any,
-        symmetry: Any,
-        stated: Mapping[str, Any],
-        provenance: Mapping[str, Json] | None,
-    ) -> None:
+    def save(self, model: Any, path: Path, saving: Saving) -> None:
         """Write a network with its symmetry and description, a companion of one, or an ensemble as a folder."""
         from consilience.networks.descriptions.description import Description
         from consilience.networks.descriptions.files import description_path, write_description
@@ -163,28 +155,28 @@ class Networks(Kind):
         from consilience.networks.fusion import NetworkFusion
         from consilience.networks.network import Network
 
-        if features is not None:
+        if saving.features is not None:
             raise OptionError("features", "are columns of statistical models; leave them out")
         if isinstance(model, FisherInformation | Description):
-            refuse_statements(model, stated)
+            refuse_statements(model, saving.stated)
             write_fisher(path, model) if isinstance(model, FisherInformation) else write_description(path, model)
             return
         if isinstance(model, NetworkFusion):
-            refuse_statements(model, stated)
-            if symmetry is not None:
+            refuse_statements(model, saving.stated)
+            if saving.symmetry is not None:
                 raise OptionError("symmetry", "a fusion has its own; leave it out")
             model.save(path)
             return
         if is_ensemble(model):
-            refuse_statements(model, stated)
-            if symmetry is not None:
+            refuse_statements(model, saving.stated)
+            if saving.symmetry is not None:
                 raise OptionError("symmetry", "an ensemble has none; its members are networks of their own")
             write_ensemble(path, model)
             return
-        if stated:
-            model = self.describe(model, **{"data": None, **stated}, symmetry=symmetry)
+        if saving.stated:
+            model = self.describe(model, **{"data": None, **saving.stated}, symmetry=saving.symmetry)
         description = model.description if isinstance(model, Network) else None
-        _write(model, path, symmetry, provenance)
+        _write(model, path, saving.symmetry, saving.provenance)
         if description is not None:  # after the weights, which remove that of others
             write_description(description_path(path), description)
 

@@ -13,6 +13,7 @@ from consilience.core.kind import (
     Kind,
     Prepared,
     Request,
+    Saving,
     SiteFacts,
     ensemble_is_no_file,
     facet,
@@ -153,24 +154,14 @@ class Posteriors(Kind):
                 raise OptionError(name, "is for networks, and this model is none; leave it out")
         return describe(model, data, **stated)
 
-    def save(
-        self,
-        model: Any,
-        path: Path,
-        *,
-        features: Any,
-        symmetry: Any,
-        stated: Mapping[str, Any],
-        provenance: Mapping[str, Json] | None,
-    ) -> None:
+    def save(self, model: Any, path: Path, saving: Saving) -> None:
         """Describe a model and write its posterior."""
         from consilience.posteriors.describe import describe
         from consilience.posteriors.files import write_posterior
         from consilience.posteriors.thin_components import provenance_of_remaining
 
-        del symmetry  # of a network, of which a posterior has none
-        posterior = describe(model, features=features, **stated)
-        write_posterior(path, posterior, provenance_of_remaining(provenance, posterior.n_components))
+        posterior = describe(model, features=saving.features, **saving.stated)
+        write_posterior(path, posterior, provenance_of_remaining(saving.provenance, posterior.n_components))
 
     def digest_of(self, model: Any) -> str:
         """Return the digest of a model's posterior; see `Kind.digest_of`."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from consilience.checks import Json
 from consilience.core.arguments import SHARD_KEYWORDS
-from consilience.core.kind import FileFormat, Prepared, Request
+from consilience.core.kind import FileFormat, Prepared, Request, Saving
 from consilience.errors import UnsupportedError
 from consilience.files.document import PARQUET, SHARD
 from consilience.posteriors.kind import Posteriors
@@ -57,16 +56,7 @@ class ShardedPosteriors(Posteriors):
 
         return prepare_shards(request)
 
-    def save(
-        self,
-        model: Any,
-        path: Path,
-        *,
-        features: Any,
-        symmetry: Any,
-        stated: Mapping[str, Any],
-        provenance: Mapping[str, Json] | None,
-    ) -> None:
+    def save(self, model: Any, path: Path, saving: Saving) -> None:
         """Refuse: many posteriors are packed."""
         raise UnsupportedError("shards are written by consilience.pack, not by save")
 
