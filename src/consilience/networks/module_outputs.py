@@ -34,8 +34,11 @@ def answer_of(output: Any) -> Any:
     if isinstance(output, list | tuple):
         parts = [part for part in output if isinstance(part, Tensor)]
         return parts[0] if len(parts) == 1 else output
-    if isinstance(output, Tensor) or output is None:
-        return output
+    return output if isinstance(output, Tensor) or output is None else _named_answer(output)
+
+
+def _named_answer(output: Any) -> Any:
+    """Return what a mapping or an object with tensors as attributes answers."""
     named = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
     tensors = {str(name): value for name, value in named.items() if isinstance(value, Tensor)}
     for answer in ANSWERS:

@@ -83,26 +83,30 @@ class ModuleTrial:
         Changes are as large as the arrays. To first order, of all arrays at once: the gradients of a random combination
         of the outputs. Buffers, and arrays of modules without gradients, are taken for seen.
         """
-        parameters = {name: one for name, one in self.module.named_parameters() if name in self.arrays}
-        precision = _NoNarrowCasts() if self.is_double else nullcontext()  # type: ignore[no-untyped-call]
         try:
-            with evaluating(self.module), seeded_torch(), precision, torch.enable_grad():
-                for name, parameter in parameters.items():
-                    parameter.data = self.arrays[name]
-                    parameter.requires_grad_(parameter.is_floating_point() or parameter.is_complex())
-                answers = [leaf for leaf in pytree.tree_leaves(self.example.call(self.module)) if _is_real(leaf)]
-                combined = sum((_normal(leaf, rng) * leaf / _size_of(leaf)).sum() for leaf in answers)
-                learnt = {name: one for name, one in parameters.items() if one.requires_grad}
-                gradients = list[Tensor | None](torch.autograd.grad(combined, list(learnt.values()), allow_unused=True))
+            effects = self._effects(rng)
         except Exception:  # whatever has no derivative
             return set()
-        effects = {
+        no_effect = NO_EFFECT * torch.finfo(torch.float64 if self.is_double else torch.float32).eps
+        return {name for name, effect in effects.items() if no_effect < effect < MIN_EFFECT * self.tolerance}
+
+    def _effects(self, rng: np.random.Generator) -> dict[str, float]:
+        """Return the effects of changes of parameters, as large as these, on a random combination of the outputs."""
+        parameters = {name: one for name, one in self.module.named_parameters() if name in self.arrays}
+        precision = _NoNarrowCasts() if self.is_double else nullcontext()  # type: ignore[no-untyped-call]
+        with evaluating(self.module), seeded_torch(), precision, torch.enable_grad():
+            for name, parameter in parameters.items():
+                parameter.data = self.arrays[name]
+                parameter.requires_grad_(parameter.is_floating_point() or parameter.is_complex())
+            answers = [leaf for leaf in pytree.tree_leaves(self.example.call(self.module)) if _is_real(leaf)]
+            combined = sum((_normal(leaf, rng) * leaf / _size_of(leaf)).sum() for leaf in answers)
+            learnt = {name: one for name, one in parameters.items() if one.requires_grad}
+            gradients = list[Tensor | None](torch.autograd.grad(combined, list(learnt.values()), allow_unused=True))
+        return {
             name: float((gradient * parameter.detach()).abs().square().sum().sqrt())
             for (name, parameter), gradient in zip(learnt.items(), gradients, strict=True)
             if gradient is not None  # as of a parameter that was not used
         }
-        no_effect = NO_EFFECT * torch.finfo(torch.float64 if self.is_double else torch.float32).eps
-        return {name for name, effect in effects.items() if no_effect < effect < MIN_EFFECT * self.tolerance}
 
     def redrawn(self, rng: np.random.Generator) -> ModuleTrial:
         """Return a trial with other random arrays, on inputs around the example if the module takes them."""
@@ -151,11 +155,7 @@ def _randomise_arrays(
     module: nn.Module, example: Example, originals: Mapping[str, Tensor], rng: np.random.Generator
 ) -> dict[str, Tensor]:
     """Return random arrays like the originals, with running statistics near those that the example has under them."""
-    statistics = {name for name, _ in module.named_buffers()}
-    arrays = {
-        name: random_like(array if name in statistics else _of_order_one(array), rng)
-        for name, array in originals.items()
-    }
+    arrays = {name: random_like(array, rng) for name, array in _of_order_one(module, originals).items()}
     norms = {
         path: layer
         for path, layer in module.named_modules()
@@ -253,8 +253,14 @@ def _at_unit_scale(values: Tensor) -> Tensor:
     return values / size if 0 < size < np.inf else values
 
 
-def _of_order_one(array: Tensor) -> Tensor:
-    """Return a gain or a bias that is small everywhere as one of order 1, which shows what is behind it."""
+def _of_order_one(module: nn.Module, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return gains and biases that are small everywhere as ones of order 1, which show what is behind them."""
+    statistics = {name for name, _ in module.named_buffers()}
+    return {name: array if name in statistics else _enlarged(array) for name, array in arrays.items()}
+
+
+def _enlarged(array: Tensor) -> Tensor:
+    """Return a small gain or bias as one of order 1; any other array as it is."""
     if not array.is_floating_point() or not array.numel() or array.numel() > max(array.shape, default=1):
         return array
     size = float(array.square().mean().sqrt())

@@ -94,20 +94,32 @@ def prove(module: nn.Module, symmetry: Symmetry, example: Any, rng: np.random.Ge
     # Far from zero GELU is the identity or nothing, so that raw inputs of a thousand would prove the scales of ReLU.
     action_trials = [*module_trials, *module_trials[0].at_unit_scale()]
     allowed = {action.name: _groups_that_allow(action_trials, symmetry, units, action, rng) for action in ACTIONS}
-    hidden = set.intersection(*(trial.hidden_arrays(rng) for trial in module_trials))
-    notes: list[str] = []
-    for group in symmetry.by_name:
-        unseen = [place.array for place in symmetry.places(group) if place.array in hidden]
-        if unseen and (claimed := [action for action, names in allowed.items() if group in names]):
-            for action in claimed:
-                allowed[action].discard(group)
-            notes.append(_UNPROVED.format(group, unseen[0], " and ".join(claimed)))
+    notes = _discard_unseen(allowed, symmetry, module_trials, rng)
     groups = tuple(
         replace(group, actions=("permute", *(name for name, names in allowed.items() if group.name in names)))
         for group in symmetry.all_groups
     )
     proved = replace(symmetry, all_groups=groups, notes=(*symmetry.notes, *notes))
     return _with_proof(proved, largest_deviation)
+
+
+def _discard_unseen(
+    allowed: Mapping[Action, set[str]],
+    symmetry: Symmetry,
+    module_trials: Sequence[ModuleTrial],
+    rng: np.random.Generator,
+) -> list[str]:
+    """Take groups out of `allowed`, by action, whose arrays the outputs could hardly tell; return a note for each."""
+    hidden = set.intersection(*(trial.hidden_arrays(rng) for trial in module_trials))
+    notes: list[str] = []
+    for group in symmetry.by_name:
+        unseen = [place.array for place in symmetry.places(group) if place.array in hidden]
+        claimed = [action for action, names in allowed.items() if group in names]
+        if unseen and claimed:
+            for action in claimed:
+                allowed[action].discard(group)
+            notes.append(_UNPROVED.format(group, unseen[0], " and ".join(claimed)))
+    return notes
 
 
 _UNPROVED = "{}: {} hardly moves the outputs, so that {} of its units are not proved"
