@@ -184,6 +184,7 @@ def choice_inputs(
         return _split(given, modules[0], draw_rng)
     drawn = None if sites.described is None else _draw(sites.described, n_inputs, modules[0], draw_rng)
     if drawn is not None:
+        outputs_of(modules[0], drawn.fit.inputs)  # which refuses, before any candidate is made, what cannot be compared
         if not distils:
             return drawn
         drawn = replace(drawn, draws_teach=_what_draws_teach(drawn, modules, sites, excess_rng))

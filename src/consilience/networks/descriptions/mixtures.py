@@ -24,13 +24,14 @@ import torch
 from torch import nn
 
 from consilience.checks import Array, Labels
+from consilience.errors import UnsupportedError, reason_of
 from consilience.networks.descriptions.description import Description, Moments
 from consilience.networks.descriptions.disclosure import MAX_CLASS_RANK, Leaving, allowed_rank, least_class_observations
 from consilience.networks.descriptions.layers import SPARE_SHARE, InputSample, sample_size
 from consilience.networks.descriptions.moments import MomentAccumulator
 from consilience.networks.descriptions.observations import Batch
 from consilience.networks.descriptions.statistic import ErrorCounts, Statistic, on_device
-from consilience.networks.module_inputs import precision_of
+from consilience.networks.module_inputs import first_line, precision_of
 from consilience.networks.module_outputs import ask
 from consilience.networks.repair.partial_forward import evaluation_without_gradients
 
@@ -123,13 +124,21 @@ class SplitClasses(Statistic):
         if drawn is None:
             return described
         rows = drawn[0].to(torch.float64).numpy()
-        return with_mixtures(described, rows, drawn[1], self._error_on, leaving.min_count)
+        try:
+            return with_mixtures(described, rows, drawn[1], self._error_on, leaving.min_count)
+        except UnsupportedError as error:
+            text = f"{reason_of(error)}: the default will not compare candidates, unless `inputs=` are given"
+            return replace(described, notes=(*described.notes, text))
 
     def _error_on(self, synthetic: SyntheticInputs) -> float:
         """Return how often the network errs on synthetic inputs."""
         inputs = on_device(synthetic.inputs.to(precision_of(self._module)), self._module)
         with evaluation_without_gradients(self._module):
-            outputs = ask(self._module, inputs)
+            try:
+                outputs = ask(self._module, inputs)
+            except (IndexError, ValueError, RuntimeError) as error:  # columns of ids, say, are none in drawn inputs
+                text = f"the network does not take inputs drawn as its own are described ({first_line(error)})"
+                raise UnsupportedError(text) from error
         return self._errors.share_wrong(outputs, np.asarray(synthetic.labels))
 
 

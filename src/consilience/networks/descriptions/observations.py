@@ -111,10 +111,18 @@ def _as_array(values: Any, name: str) -> Any:
     """Return values as a tensor, or as an array of NumPy."""
     if isinstance(values, Tensor):
         return values.detach()
+    if isinstance(values, Mapping) or (isinstance(values, tuple | list) and any(map(_is_batch, values))):
+        text = f"has {len(values)} inputs for each observation, expected one tensor (n, ...)"
+        raise InputError(name, text, "describe it by `n_observations=` alone", "E-SHAPE")
     array = np.asarray(values.toarray() if hasattr(values, "toarray") else values)
     if array.dtype.kind not in "biufUO" or (array.dtype.kind in "UO" and not name.startswith("labels")):
         raise InputError(name, f"expected numbers, found an array of type {array.dtype}", code="E-TYPE")
     return array
+
+
+def _is_batch(values: Any) -> bool:
+    """Return whether one of several inputs is an array with rows of its own."""
+    return isinstance(values, Tensor | np.ndarray) and values.ndim > 1
 
 
 def _checked(pieces: Iterable[tuple[Any, Any, str]], module: nn.Module, data_name: str) -> Iterator[Batch]:
