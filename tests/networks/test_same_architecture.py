@@ -81,3 +81,8 @@ def test_what_changes_no_answer_may_differ(one, other):
 def test_networks_of_other_widths_are_of_one_architecture():
     models = [perceptron(nn.ReLU(), width) for width in (8, 12)]
     assert cs.check(models, "consensus", example=torch.zeros(2, 4)) == []
+    for model, width in zip(models, (8, 12), strict=True):
+        model.config = type(
+            "Config", (), {"to_dict": lambda _, d=width: {"hidden_size": d, "num_attention_heads": 4}}
+        )()
+    assert cs.check(models, "consensus", example=torch.zeros(2, 4)) == []

@@ -37,6 +37,9 @@ MUST_AGREE = frozenset(
 )
 """Fields that shapes do not show, or not all of them, and that decide what the weights mean."""
 
+WIDTHS = frozenset(_words("hidden_size d_model n_embd intermediate_size n_inner d_ff head_dim d_kv"))
+"""Of these, the ones that shapes show: networks of several widths are fused by some methods, checkpoints are not."""
+
 _MAY_DIFFER = frozenset(
     _words("""
     max_position_embeddings n_positions n_ctx attention_dropout hidden_dropout_prob attention_probs_dropout_prob
@@ -62,11 +65,12 @@ _TIED = "tie_word_embeddings"
 
 
 def compare_configurations(
-    configurations: Sequence[tuple[str, Mapping[str, Json]]], remedy: str
+    configurations: Sequence[tuple[str, Mapping[str, Json]]], remedy: str, allowed: frozenset[str] = frozenset()
 ) -> tuple[list[Problem], list[str]]:
     """Return in which fields configurations must not differ and do, with both values, and what should be known.
 
-    The first one, of a model by name, is compared with all others; `remedy` says what to do about a difference.
+    The first one, of a model by name, is compared with all others; `remedy` says what to do about a difference. Fields
+    that are `allowed` may differ without a word.
     """
     problems: list[Problem] = []
     notes: list[str] = []
@@ -75,6 +79,8 @@ def compare_configurations(
         for name, ours, theirs in _differences(_canonical(of_first), _canonical(config)):
             field = name.rsplit(".", 1)[-1]
             text = f"config.json: {name} is {_shown(theirs)}, in {first} {_shown(ours)}"
+            if field in allowed:
+                continue
             if field in MUST_AGREE and _ABSENT not in (ours, theirs):
                 problems.append(Problem(other, text, remedy, "E-CONFIG"))
             elif field in MUST_AGREE or field in _NOTED or field not in _MAY_DIFFER:

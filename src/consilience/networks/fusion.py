@@ -136,9 +136,9 @@ class NetworkFusion(Fusion):
     @staticmethod
     def _content_digest(model: Any) -> str:
         """Return the digest by which `fuse` knows the fused model again."""
-        from consilience.networks.inputs import content_digest, describe_object  # here, since files need no torch
+        from consilience.networks.inputs import digest_of_model  # here, since files need no torch
 
-        return content_digest(describe_object(model, "", "").sent_arrays)
+        return digest_of_model(model)
 
     @cached_property
     def _sent(self) -> StoredArrays | None:

@@ -150,6 +150,11 @@ def content_digest(arrays: Mapping[str, AnyArray]) -> str:
     return digest.hexdigest()
 
 
+def digest_of_model(model: Any) -> str:
+    """Return the digest of the arrays of a module, Network or state dict; see `content_digest`."""
+    return content_digest(describe_object(model, "", "").sent_arrays)
+
+
 def is_network(model: object) -> bool:
     """Return whether an object in memory is a network: one of ours, a state dict, or a module of no posterior."""
     return isinstance(model, Network) or is_state_dict(model) or (is_module(model) and not has_adapter(model))

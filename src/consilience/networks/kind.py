@@ -182,9 +182,9 @@ class Networks(Kind):
 
     def digest_of(self, model: Any) -> str:
         """Return the digest of a network's arrays; see `Kind.digest_of`."""
-        from consilience.networks.inputs import content_digest, describe_object
+        from consilience.networks.inputs import digest_of_model
 
-        return content_digest(describe_object(model, "", "").sent_arrays)
+        return digest_of_model(model)
 
     def describe(self, model: Any, data: Any, *, features: Any = None, symmetry: Any = None, **stated: Any) -> Network:
         """Return a network with its symmetry and its description; see `Kind.describe`."""

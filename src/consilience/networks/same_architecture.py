@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from consilience.errors import Problem
-from consilience.files.configurations import compare_configurations
+from consilience.files.configurations import WIDTHS, compare_configurations
 from consilience.networks.torch_modules import layer_kinds
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def architecture_problems(networks: Sequence[DescribedNetwork]) -> list[Problem]
     """
     modules = [(network.label, network.module) for network in networks if network.module is not None]
     configured = [(label, config) for label, module in modules if (config := _configuration(module)) is not None]
-    problems, _ = compare_configurations(configured, _REMEDY)
+    problems, _ = compare_configurations(configured, _REMEDY, WIDTHS)
     stated = {problem.subject for problem in problems}
     for label, module in modules[1:]:
         first_label, first = modules[0]

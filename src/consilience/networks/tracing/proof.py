@@ -123,7 +123,7 @@ def _discard_unseen(
 
 
 _UNPROVED = "{}: {} hardly moves the outputs, so that {} of its units are not proved"
-"""What is said of a group whose action would pass whatever it did."""
+"""Note on a group whose action would pass whatever it did."""
 
 
 def _change_all_entries(array: Tensor) -> Tensor:
