@@ -163,6 +163,12 @@ def test_networks_that_take_no_synthetic_inputs_are_not_compared_and_it_is_said(
 
 def test_several_inputs_are_refused_by_describe_in_a_line():
     data = ((torch.zeros(50, 3), torch.zeros(50, 2)), torch.arange(50) % 2)
-    with pytest.raises(cs.errors.InputError, match="data: has 2 inputs for each observation, expected one tensor"):
+    with pytest.raises(cs.errors.InputError, match="data: is of arrays of several shapes, expected one"):
         cs.describe(Pair(), data)
     assert cs.describe(Pair(), n_observations=50).description.n_observations == 50
+
+
+def test_a_list_of_observations_is_taken():
+    listed, labels = list(X.numpy()), Y
+    described = cs.describe(Net("tensor"), (listed, labels), classes=10)
+    assert described.description.n_observations == len(X)

@@ -111,18 +111,19 @@ def _as_array(values: Any, name: str) -> Any:
     """Return values as a tensor, or as an array of NumPy."""
     if isinstance(values, Tensor):
         return values.detach()
-    if isinstance(values, Mapping) or (isinstance(values, tuple | list) and any(map(_is_batch, values))):
-        text = f"has {len(values)} inputs for each observation, expected one tensor (n, ...)"
-        raise InputError(name, text, "describe it by `n_observations=` alone", "E-SHAPE")
+    if isinstance(values, Mapping) or (isinstance(values, tuple | list) and len(_shapes_among(values)) > 1):
+        text = "is of arrays of several shapes, expected one tensor (n, ...)"
+        remedy = "describe a network of several inputs by `n_observations=` alone"
+        raise InputError(name, text, remedy, "E-SHAPE")
     array = np.asarray(values.toarray() if hasattr(values, "toarray") else values)
     if array.dtype.kind not in "biufUO" or (array.dtype.kind in "UO" and not name.startswith("labels")):
         raise InputError(name, f"expected numbers, found an array of type {array.dtype}", code="E-TYPE")
     return array
 
 
-def _is_batch(values: Any) -> bool:
-    """Return whether one of several inputs is an array with rows of its own."""
-    return isinstance(values, Tensor | np.ndarray) and values.ndim > 1
+def _shapes_among(values: Sequence[Any]) -> set[tuple[int, ...]]:
+    """Return the shapes of the arrays in a list, which are observations where they are alike."""
+    return {tuple(one.shape) for one in values if isinstance(one, Tensor | np.ndarray)}
 
 
 def _checked(pieces: Iterable[tuple[Any, Any, str]], module: nn.Module, data_name: str) -> Iterator[Batch]:
