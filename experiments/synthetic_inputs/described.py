@@ -38,8 +38,8 @@ from torch import nn
 
 import consilience as cs
 from consilience.networks.choice import inputs
-from consilience.networks.choice.answers import outputs_of
 from consilience.networks.choice.excess_errors import excess_errors
+from consilience.networks.choice.rows import outputs_of
 from consilience.networks.repair.channel_statistics import reestimate_batch_norm
 
 RESULTS = Path(__file__).with_suffix(".json")

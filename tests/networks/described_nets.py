@@ -56,14 +56,14 @@ class Reader(nn.Module):
 
 
 class Undecided(nn.Module):
-    """A network that cannot be traced: what it computes depends on its input."""
+    """A network that cannot be traced: what it computes depends on numbers."""
 
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(6, 3)
 
     def forward(self, x):
-        return self.layer(x) if x.sum().item() > 0 else -self.layer(x)
+        return self.layer(x) if self.layer.bias.sum().item() < 9 else -self.layer(x)
 
 
 def with_head(net, rows_added):

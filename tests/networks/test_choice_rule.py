@@ -17,7 +17,8 @@ from consilience.networks.choice.choose import (
     CandidateScores,
 )
 from consilience.networks.choice.criterion import Disagreement, ErrorOnLabels, SquaredGap
-from consilience.networks.choice.inputs import ChoiceInputs, Rows
+from consilience.networks.choice.inputs import ChoiceInputs
+from consilience.networks.choice.rows import Rows
 from tests.networks.described_nets import perceptron, rows
 
 

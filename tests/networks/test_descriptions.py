@@ -722,7 +722,7 @@ def nan_inputs():
         (no_batches, {}, "has no observations"),
         (lambda: rows(d=5), {}, "does not take an input such as"),
         (lambda: TensorDataset(*map(torch.tensor, rows())), {}, "is a single observation, expected a batch"),
-        (lambda: [{"x": rows()[0]}], {}, "batch 0: is a mapping"),
+        (lambda: [{"x": rows()[0]}], {}, "batch 0: .* does not take an input such as"),
         (lambda: 7, {}, r"expected \(X, y\), X or batches, found int"),
         (lambda: tuple(part[:4] for part in rows()), {}, "a description of 4 observations discloses single ones"),
         (lambda: [rows()[0][:200], rows()], {}, "batch 1: has labels, unlike those before"),

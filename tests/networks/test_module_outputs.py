@@ -127,47 +127,6 @@ def test_an_ensemble_of_several_outputs_is_refused_in_a_line():
         ensemble(X[:5])
 
 
-class Tabular(nn.Module):
-    """A column of identities among the inputs, as tables have them."""
-
-    def __init__(self, seed):
-        super().__init__()
-        torch.manual_seed(seed)
-        self.embedding, self.layers = nn.Embedding(7, 4), nn.Sequential(nn.Linear(7, 8), nn.ReLU(), nn.Linear(8, 2))
-
-    def forward(self, x):
-        return self.layers(torch.cat([self.embedding(x[:, 0].long()), x[:, 1:]], dim=1))
-
-
-class Pair(nn.Module):
-    """Two inputs."""
-
-    def __init__(self):
-        super().__init__()
-        self.one, self.two = nn.Linear(3, 2), nn.Linear(2, 2)
-
-    def forward(self, x, z):
-        return self.one(x) + self.two(z)
-
-
-def test_networks_that_take_no_synthetic_inputs_are_not_compared_and_it_is_said():
-    rng = torch.Generator().manual_seed(0)
-    ids = torch.randint(0, 7, (200, 1), generator=rng).float()
-    rows = torch.cat([ids, torch.randn(200, 3, generator=rng)], dim=1)
-    labels = (rows[:, 1] > 0).long()
-    described = [cs.describe(Tabular(seed), (rows, labels), classes=2) for seed in range(2)]
-    verdict = cs.fuse(described).verdict
-    assert verdict.code == "no_inputs"
-    assert "the networks do not take inputs such as are drawn from what sites describe (IndexError" in verdict.text
-
-
-def test_several_inputs_are_refused_by_describe_in_a_line():
-    data = ((torch.zeros(50, 3), torch.zeros(50, 2)), torch.arange(50) % 2)
-    with pytest.raises(cs.errors.InputError, match="data: is of arrays of several shapes, expected one"):
-        cs.describe(Pair(), data)
-    assert cs.describe(Pair(), n_observations=50).description.n_observations == 50
-
-
 def test_a_list_of_observations_is_taken():
     listed, labels = list(X.numpy()), Y
     described = cs.describe(Net("tensor"), (listed, labels), classes=10)

@@ -7,7 +7,7 @@ Groups that no such layer reads, or none that is called as a module, are left ou
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from consilience.networks.torch_modules import evaluating
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from consilience.networks.example import Example
+
 
 MAX_SAMPLES = 2**18
 """Most samples per unit of activations; of more, some are taken at even steps. Chosen by hand, to bound memory; nobody
@@ -32,8 +34,8 @@ BATCH_SIZE = 512
 def activations(module: nn.Module, symmetry: Symmetry, inputs: Any) -> dict[str, Array]:
     """Return the activations (k, m) of the units of every group that a layer reads, by group.
 
-    `inputs` is a tensor of rows, a tuple of arguments of one call, or batches of either. Raises InputError if no group
-    has a layer that reads it.
+    `inputs` is a tensor of rows, a tuple or mapping of arguments of one call, or batches of these. Raises InputError if
+    no group has a layer that reads it.
     """
     import torch
 
@@ -67,7 +69,7 @@ def activations(module: nn.Module, symmetry: Symmetry, inputs: Any) -> dict[str,
     try:
         with evaluating(module):
             for batch in batches_of(inputs):
-                module(*batch)
+                batch.call(module)
     finally:
         for handle in handles:
             handle.remove()
@@ -78,17 +80,20 @@ def activations(module: nn.Module, symmetry: Symmetry, inputs: Any) -> dict[str,
     }
 
 
-def batches_of(inputs: Any) -> Iterable[tuple[Any, ...]]:
+def batches_of(inputs: Any) -> Iterable[Example]:
     """Yield the arguments of one call after another."""
     import torch
 
-    if isinstance(inputs, torch.Tensor):
-        yield from ((inputs[start : start + BATCH_SIZE],) for start in range(0, len(inputs), BATCH_SIZE))
-    elif isinstance(inputs, tuple) and all(isinstance(argument, torch.Tensor) for argument in inputs):
-        yield inputs
+    from consilience.networks.example import Example, as_example
+
+    if isinstance(inputs, torch.Tensor | Example):
+        yield from (as_example(inputs[start : start + BATCH_SIZE]) for start in range(0, len(inputs), BATCH_SIZE))
+    elif isinstance(inputs, Mapping) or (
+        isinstance(inputs, tuple) and all(isinstance(argument, torch.Tensor) for argument in inputs)
+    ):
+        yield as_example(inputs)
     else:
-        for batch in inputs:
-            yield batch if isinstance(batch, tuple) else (batch,)
+        yield from map(as_example, inputs)
 
 
 def _readers(module: nn.Module, symmetry: Symmetry) -> dict[str, tuple[nn.Module, Place]]:

@@ -94,6 +94,7 @@ def distill(
     held_targets: Tensor,
     *,
     loss: Loss = "kl",
+    heads: Sequence[tuple[slice, bool]] = (),
     steps: int = STEPS,
     learning_rate: float = 1e-3,
     batch_size: int = 64,
@@ -118,6 +119,9 @@ def distill(
         As these, for inputs that are not trained on: they decide which network is the best, and when to stop.
     loss : {"kl", "squared"}, optional
         KL(teacher || student), or the mean squared gap. Default: "kl".
+    heads : sequence of (slice, bool), optional
+        Of a network of several outputs in one row, the columns of each and whether it classifies: the mean of their
+        losses counts. Default: one output, of `loss`.
     steps : int, optional
         Steps at most; of networks with batch normalisation half for the head, half for all layers. Default: 200.
     learning_rate : float, optional
@@ -155,7 +159,7 @@ def distill(
     module = copy.deepcopy(student).float().eval() if is_short else copy.deepcopy(student).eval()
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     fit, held = (
-        _Examples(inputs, answers, device, widen=is_short)
+        _Examples(inputs, answers, device, widen=is_short, heads=heads)
         for inputs, answers in ((fit_inputs, targets), (held_inputs, held_targets))
     )
     for name, examples in (("targets", fit), ("held_targets", held)):
@@ -266,12 +270,19 @@ class _TrainingRun:
 class _Examples:
     """Inputs with the teacher's answers, on the device of the student."""
 
-    def __init__(self, inputs: Inputs, targets: Tensor, device: torch.device, widen: bool = False) -> None:
+    def __init__(
+        self,
+        inputs: Inputs,
+        targets: Tensor,
+        device: torch.device,
+        widen: bool = False,
+        heads: Sequence[tuple[slice, bool]] = (),
+    ) -> None:
         arguments = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
         if widen:
             arguments = tuple(argument.float() if argument.is_floating_point() else argument for argument in arguments)
         self.arguments = tuple(argument.to(device) for argument in arguments)
-        self.targets = targets.detach().to(device)
+        self.targets, self.heads = targets.detach().to(device), heads
 
     def __len__(self) -> int:
         return len(self.arguments[0])
@@ -305,9 +316,7 @@ class _Examples:
             raise InputError(name, text, code="E-SHAPE")
         if not bool(torch.isfinite(self.targets).all()):
             raise InputError(name, "have NaN or infinite values", code="E-NUMBER")
-        # A probability in half precision is 1 to three digits.
-        sums = self.targets.double().sum(dim=-1)
-        if loss == "kl" and (bool((self.targets < 0).any()) or bool(((sums - 1).abs() > 1e-2).any())):
+        if any(not _are_probabilities(self.targets[..., columns]) for columns in self._columns_of_classes(loss)):
             text = "expected probabilities, which sum to 1 over the last axis"
             raise InputError(name, text, "give a softmax", "E-NUMBER")
 
@@ -317,12 +326,19 @@ class _Examples:
         # In double precision, or the rounding of small divergences would pass for progress.
         answers = ask(module, *(argument[index] for argument in self.arguments)).double()
         targets = self.targets[index].double()
-        if loss == "squared":
-            losses = (answers - targets).square()
-        else:
-            targets = targets / targets.sum(dim=-1, keepdim=True)
-            losses = (torch.xlogy(targets, targets) - targets * as_logits(answers).log_softmax(dim=-1)).sum(dim=-1)
-        return losses.reshape(len(rows), -1).mean(dim=1)
+        if self.heads:
+            of_heads = [
+                _losses(answers[..., columns], targets[..., columns], "kl" if classifies else "squared")
+                for columns, classifies in self.heads
+            ]
+            return torch.stack(of_heads).mean(dim=0)
+        return _losses(answers, targets, loss)
+
+    def _columns_of_classes(self, loss: Loss) -> list[slice]:
+        """Return the columns of every output whose targets are probabilities."""
+        if self.heads:
+            return [columns for columns, classifies in self.heads if classifies]
+        return [slice(None)] if loss == "kl" else []
 
     def mean_loss(self, module: nn.Module, loss: Loss) -> float:
         """Return the mean loss of all inputs."""
@@ -332,6 +348,22 @@ class _Examples:
                 for start in range(0, len(self), _EVALUATION_ROWS)
             ]
         return float(sum(parts) / len(self))
+
+
+def _are_probabilities(targets: Tensor) -> bool:
+    """Return whether targets (n, ..., C) are probabilities: one in half precision is 1 to three digits."""
+    sums = targets.double().sum(dim=-1)
+    return not bool((targets < 0).any()) and not bool(((sums - 1).abs() > 1e-2).any())
+
+
+def _losses(answers: Tensor, targets: Tensor, loss: Loss) -> Tensor:
+    """Return the loss of every input, mean over positions: (n,)."""
+    if loss == "squared":
+        losses = (answers - targets).square()
+    else:
+        targets = targets / targets.sum(dim=-1, keepdim=True)
+        losses = (torch.xlogy(targets, targets) - targets * as_logits(answers).log_softmax(dim=-1)).sum(dim=-1)
+    return losses.reshape(len(losses), -1).mean(dim=1)
 
 
 def _phases(

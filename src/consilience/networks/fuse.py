@@ -244,7 +244,9 @@ def _describe(
     if example is None:
         example = _described_example(described, make_template(arguments.module))
     if example is None:
-        example = _first_input(arguments.inputs)
+        template = make_template(arguments.module)
+        asked = template or next((network.module for network in described if network.module is not None), None)
+        example = _first_input(arguments.inputs, asked)
     if unites:
         described = unite_classes([_as_module(network, arguments.module) for network in described], example)
         arguments = replace(arguments, module=None)  # which has not the head of all classes
@@ -281,8 +283,9 @@ def _gather(
     networks: Sequence[NamedInput], arguments: NetworkArguments, method: NetworkMethod, *, only_check: bool
 ) -> _Inputs:
     """Return the networks under names in common, and the arguments with plain modules."""
-    first_input = _first_input(arguments.inputs) if arguments.example is None else arguments.example
     template = make_template(arguments.module)
+    asked = template or next((unwrapped(named.model) for named in networks if is_module(named.model)), None)
+    first_input = _first_input(arguments.inputs, asked) if arguments.example is None else arguments.example
     if template is not None:
         template = initialised(template, first_input)
         refuse_scripted_parts(template, "module")
@@ -338,18 +341,20 @@ def _as_module(network: DescribedNetwork, template: nn.Module | Callable[[], nn.
     return replace(network, module=module_of(network.arrays, architecture, network.label, aliases))
 
 
-def _first_input(inputs: Any) -> Any:
+def _first_input(inputs: Any, module: nn.Module | None) -> Any:
     """Return two unlabelled inputs, since some layers refuse one; None where there are none or they are read once."""
-    if inputs is None or hasattr(inputs, "__next__"):
+    if inputs is None or hasattr(inputs, "__next__") or isinstance(inputs, np.ndarray):
         return None
-    first = _first_batch(inputs)
-    return first[:2] if hasattr(first, "shape") and hasattr(first, "detach") and len(first) else None
+    first = _first_batch(inputs, module)
+    is_some = hasattr(first, "changed") or (hasattr(first, "shape") and hasattr(first, "detach"))
+    return first[:2] if is_some and len(first) else None
 
 
-def _first_batch(inputs: Any) -> Any:
-    """Return inputs themselves, or of batches the first argument of the first."""
-    first: Any = inputs if hasattr(inputs, "shape") else next(iter(inputs), None)
-    return first[0] if isinstance(first, tuple | list) and len(first) else first
+def _first_batch(inputs: Any, module: nn.Module | None = None) -> Any:
+    """Return inputs themselves, or of batches the first, without labels."""
+    from consilience.networks.example import is_one_batch, unlabelled  # here, since it needs torch
+
+    return unlabelled(inputs if is_one_batch(inputs) else next(iter(inputs), None), module)
 
 
 def _refuse_other_scale(given: Any, networks: Sequence[DescribedNetwork]) -> None:
@@ -357,20 +362,21 @@ def _refuse_other_scale(given: Any, networks: Sequence[DescribedNetwork]) -> Non
     descriptions = [network.description for network in networks if network.description is not None]
     if given is None or not descriptions or hasattr(given, "__next__"):  # what is read once is read later
         return
-    from torch import Tensor, from_numpy  # here, since no network needs torch without inputs
+    from torch import Tensor  # here, since no network needs torch without inputs
 
     first = _first_batch(given)
-    first = from_numpy(first) if isinstance(first, np.ndarray) and first.dtype.kind == "f" else first
     if isinstance(first, Tensor) and first.numel() and (problems := given_scale_problems(descriptions, first)):
         raise InputError(problems)
 
 
 def _refuse_unfit_example(template: nn.Module, example: Any, name: str) -> None:
     """Raise for an example that the networks do not take, or descriptions of inputs of another shape."""
-    arguments = example if isinstance(example, tuple) else (example,)
-    if all(hasattr(argument, "detach") for argument in arguments):
-        from consilience.networks.module_inputs import refuse_unfit
+    from consilience.networks.module_inputs import refuse_unfit
 
+    arguments = example if isinstance(example, tuple) else (example,)
+    if hasattr(example, "changed") or isinstance(example, Mapping):
+        refuse_unfit(template, example, name)
+    elif all(hasattr(argument, "detach") for argument in arguments):
         refuse_unfit(template, arguments, name)
 
 

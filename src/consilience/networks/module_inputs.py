@@ -51,17 +51,23 @@ def as_tensor(values: Any, name: str, module: nn.Module | None) -> Tensor:
     return torch.as_tensor(array if array.dtype.kind == "b" else array.astype(np.int64))
 
 
-def refuse_unfit(module: nn.Module, arguments: tuple[Tensor, ...], name: str) -> None:
-    """Raise InputError, quoting its error, when a module in evaluation mode cannot take these arguments."""
+def refuse_unfit(module: nn.Module, arguments: Any, name: str) -> None:
+    """Raise InputError, quoting its error, when a module in evaluation mode cannot take these arguments.
+
+    Arguments are a tuple of tensors, a dict of keyword arguments, or an Example.
+    """
     import torch
 
+    from consilience.networks.example import as_example
+
+    example = as_example(arguments)
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     with torch.no_grad():
         try:
-            module(*(argument.to(device) for argument in arguments))
+            example.changed(lambda argument: argument.to(device)).call(module)
         except Exception as error:  # whatever the code of the user's module raises
             shapes = " and ".join(
-                f"{str(argument.dtype).removeprefix('torch.')} {tuple(argument.shape)}" for argument in arguments
+                f"{str(argument.dtype).removeprefix('torch.')} {tuple(argument.shape)}" for argument in example.tensors
             )
             text = f"{type(module).__name__} does not take an input such as {shapes} ({first_line(error)})"
             raise InputError(name, text, code="E-SHAPE") from error

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from consilience.bayesian.choice.workshop import BayesianWorkshop
 from consilience.bayesian.network import BayesianNetwork
@@ -15,14 +16,21 @@ from consilience.checks import Array
 from consilience.errors import InputError, UnsupportedError
 from consilience.networks.choice.candidate import Candidate
 from consilience.networks.choice.compare import CandidateComparison
-from consilience.networks.choice.inputs import ChoiceInputs, Rows
+from consilience.networks.choice.inputs import ChoiceInputs
+from consilience.networks.choice.rows import Rows
 from consilience.networks.choice.teacher import Teacher
 
 
 def all_to_compare(inputs: ChoiceInputs, n_inputs: int) -> ChoiceInputs:
-    """Return inputs of which all compare, `n_inputs` at most, since nothing here is fitted or stopped."""
+    """Return inputs of which all compare, `n_inputs` at most, since nothing here is fitted or stopped.
+
+    Raises UnsupportedError for networks of several inputs, or that answer several rows to each.
+    """
     sets = (inputs.held, inputs.fit, inputs.early)
-    rows = torch.cat([of_set.inputs for of_set in sets])
+    tensors = [of_set.inputs for of_set in sets if isinstance(of_set.inputs, Tensor) and of_set.positions is None]
+    if len(tensors) < len(sets):
+        raise UnsupportedError("Bayesian networks are compared by one row for each input, of one tensor")
+    rows = torch.cat(tensors)
     if inputs.held.labels is None:
         return replace(inputs, held=Rows(rows[:n_inputs]))
     labels = np.concatenate([of_set.labels for of_set in sets if of_set.labels is not None])

@@ -14,18 +14,27 @@ from torch import nn
 
 from consilience.checks import Array
 from consilience.errors import InputError, UnsupportedError, reason_of
-from consilience.networks.choice.answers import outputs_of
 from consilience.networks.choice.candidate import Candidate, CandidateOptions
 from consilience.networks.choice.choose import MAX_ESTIMATED_SKEW_OF_ALIKE, MAX_SKEW_OF_ALIKE, CandidateScores
-from consilience.networks.choice.criterion import Criterion, Disagreement, ErrorOnLabels, SquaredGap
+from consilience.networks.choice.criterion import (
+    Criterion,
+    Disagreement,
+    Divergence,
+    ErrorOnLabels,
+    MeanOfHeads,
+    NextToken,
+    SquaredGap,
+)
 from consilience.networks.choice.excess_errors import ExcessErrors, excess_errors
-from consilience.networks.choice.inputs import ChoiceInputs, Rows
+from consilience.networks.choice.inputs import ChoiceInputs
+from consilience.networks.choice.rows import Rows, outputs_of
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.teacher import Teacher
 from consilience.networks.choice.verdict import Choice
 from consilience.networks.choice.workshop import Workshop
 from consilience.networks.classes.logits import OneOutput, TwoClasses, as_probabilities
 from consilience.networks.classes.shares import class_skew
+from consilience.networks.output_layout import as_row_outputs
 
 MAX_GAP_UNSAID = 0.05
 """Further errors on drawn inputs beyond which the verdict says so. Chosen by hand."""
@@ -64,11 +73,17 @@ class CandidateComparison:
 
     def _outputs(self, module: Any, rows: Rows) -> Array:
         """Return what a network answers on inputs (n, k), of two classes always two numbers."""
-        return outputs_of(self._as_classifier(module), rows.inputs)
+        return outputs_of(self._as_classifier(module), rows)
 
     def _as_classifier(self, module: nn.Module) -> nn.Module:
-        """Return the network, one of one output for two classes as one of two outputs."""
-        return module if self.one_output is None else TwoClasses(module, self.one_output)
+        """Return the network as one that returns rows, for two classes always two numbers."""
+        rows = self._as_rows(module)
+        return rows if self.one_output is None else TwoClasses(rows, self.one_output)
+
+    def _as_rows(self, module: nn.Module) -> nn.Module:
+        """Return the network as one that returns rows, and takes the arguments of `Rows`."""
+        layout = self.inputs.layout
+        return module if layout is None else as_row_outputs(module, layout, self.inputs.fit.inputs)
 
     @cached_property
     def one_output(self) -> OneOutput | None:
@@ -79,7 +94,8 @@ class CandidateComparison:
         classes = self.workshop.sites.classes
         if classes is None or len(classes) != 2:
             return None
-        answers = np.concatenate([outputs_of(module, self.inputs.held.inputs) for module in self.workshop.modules])
+        held = self.inputs.held
+        answers = np.concatenate([outputs_of(self._as_rows(module), held) for module in self.workshop.modules])
         if answers.shape[1] != 1:
             return None
         if self.workshop.head is not None:
@@ -91,12 +107,29 @@ class CandidateComparison:
     @cached_property
     def teacher(self) -> Teacher:
         """The ensemble of all sites."""
-        return Teacher(self.sites, self.classifies)
+        return Teacher(self.sites, self.classifies, self._heads)
+
+    @property
+    def _heads(self) -> tuple[tuple[slice, bool], ...]:
+        """Columns of every output, and whether it classifies, for networks of several; empty for one."""
+        layout = self.inputs.layout
+        if layout is None or len(layout.widths) < 2:
+            return ()
+        return tuple((columns, columns.stop - columns.start > 1) for columns in layout.heads)
 
     @cached_property
     def classifies(self) -> bool:
-        """Whether the networks classify; of those whose sites say nothing of labels, several outputs are classes."""
-        sites, n_outputs = self.workshop.ordered, self.on_held.shape[2]
+        """Whether the networks classify; of those whose sites say nothing of labels, several outputs are classes.
+
+        Language models classify tokens; networks that return the shape of their inputs, or several outputs, do not.
+        """
+        sites, n_outputs, layout = self.workshop.ordered, self.on_held.shape[2], self.inputs.layout
+        if self._is_language_model:
+            return True
+        if layout is not None and sites.classes is None and layout.is_reconstruction:
+            return False
+        if self._heads:
+            return False
         if sites.classes is not None and n_outputs != len(sites.classes):
             raise UnsupportedError(f"the networks answer {n_outputs} numbers for {len(sites.classes)} classes")
         return (sites.classes is not None or n_outputs > 1) and not sites.is_regression
@@ -187,8 +220,8 @@ class CandidateComparison:
         criterion = self._criterion(held, self.on_held)
         losses, ties, answers = [], [], []
         for outputs in self._outputs_of(candidates, held, self.on_held):
-            losses.append(criterion.losses(outputs))
-            ties.append(criterion.ties(outputs))
+            losses.append(_by_input(criterion.losses(outputs), held))
+            ties.append(_by_input(criterion.ties(outputs), held))
             answers.append(outputs.argmax(axis=1))
         ensemble = self.teacher.answers(self.on_held, held.inputs)
         gaps, mean_gap = self._gaps(candidates) if criterion.is_labelled else (None, 0.0)
@@ -203,14 +236,14 @@ class CandidateComparison:
             [float(sum(self.workshop.ordered.weights[site] for site in c.sites)) for c in candidates],
             mean_gap,
             [candidate.effort.is_fitted for candidate in candidates],
-            criterion.losses(ensemble) if criterion.is_labelled else None,
+            _by_input(criterion.losses(ensemble), held) if criterion.is_labelled else None,
             [not candidate.learned_drawn for candidate in candidates],
             self.inputs.is_alike,
             [self._stands_for_sites(candidate) for candidate in candidates],
         )
         chosen = choose(scores)
         gap = None
-        if self.classifies:
+        if self.classifies and not self._is_language_model:
             gap = float(np.mean(answers[chosen] != ensemble.argmax(axis=1)))
         return Choice(
             tuple(candidates),
@@ -251,7 +284,7 @@ class CandidateComparison:
         """By how much more often sites' networks err on inputs drawn as their site describes them than on its own."""
         excesses = excess_errors(
             self.workshop.ordered.descriptions,
-            lambda site, inputs: self._outputs(self.workshop.modules[site], Rows(inputs)),
+            lambda site, rows: self._outputs(self.workshop.modules[site], rows),
             self.workshop.plain_modules[0],
             self.rng,
         )
@@ -284,8 +317,23 @@ class CandidateComparison:
         """Return what candidates are compared by on inputs, for the sites' outputs (J, n, k) on them."""
         if rows.labels is not None and self.classifies:
             return ErrorOnLabels(rows.labels)
+        if rows.next_tokens is not None:
+            return NextToken(rows.next_tokens)
         answers = self.teacher.answers(outputs, rows.inputs)
-        return Disagreement(answers) if self.classifies else SquaredGap(answers)
+        if self._heads:
+            of_heads = [
+                (columns, Disagreement(answers[:, columns]) if classifies else SquaredGap(answers[:, columns]))
+                for columns, classifies in self._heads
+            ]
+            return MeanOfHeads(tuple(of_heads))
+        if not self.classifies:
+            return SquaredGap(answers)
+        return Divergence(answers) if self._is_language_model else Disagreement(answers)
+
+    @property
+    def _is_language_model(self) -> bool:
+        """Whether the networks answer the token after each."""
+        return self.inputs.layout is not None and self.inputs.layout.is_next_token
 
     def _is_too_late(self, what: str) -> bool:
         """Return whether the bound on seconds has passed, and note what is left out."""
@@ -303,3 +351,9 @@ class CandidateComparison:
             yield
         except (InputError, UnsupportedError) as error:
             self.notes.append(f"{what} was left out: {reason_of(error)}")
+
+
+def _by_input(losses: Array, rows: Rows) -> Array:
+    """Return the mean loss (n,) of every input, whose rows come one after the other: losses at positions depend."""
+    by_input: Array = losses.reshape(len(rows), -1).mean(axis=1)
+    return by_input

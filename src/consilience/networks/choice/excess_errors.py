@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from consilience.checks import Array
-from consilience.networks.choice.answers import beside
+from consilience.networks.choice.rows import Rows, beside
 from consilience.networks.descriptions.description import Description
+from consilience.networks.descriptions.input_parts import described_arguments
 from consilience.networks.synthetic.draws import draw_inputs
 
 N_OF_SITE = 1000
@@ -28,20 +29,21 @@ class ExcessErrors:
 
 def excess_errors(
     descriptions: Sequence[Description | None],
-    answers_of: Callable[[int, Tensor], Array],
+    answers_of: Callable[[int, Rows], Array],
     beside_module: nn.Module,
     rng: np.random.Generator,
 ) -> ExcessErrors:
     """Return by how much more often the sites' networks err on drawn inputs.
 
-    `answers_of` takes the number of a site and inputs (n, ...), on the device and in the precision of `beside_module`,
+    `answers_of` takes the number of a site and inputs, on the device and in the precision of `beside_module`,
     and returns what its network answers (n, C).
     """
     excesses, observations = [0.0] * len(descriptions), [0.0] * len(descriptions)
     for site, (said, stream) in enumerate(zip(descriptions, rng.spawn(len(descriptions)), strict=True)):
         if said is not None and said.own_error is not None and (said.class_moments or said.class_tokens):
             drawn = draw_inputs([said], N_OF_SITE, stream, labelled=True)
-            answers = answers_of(site, beside(drawn.inputs, beside_module)).argmax(axis=1)
+            inputs = Rows(described_arguments(said, beside(drawn.inputs, beside_module)))
+            answers = answers_of(site, inputs).argmax(axis=1)
             excesses[site] = max(0.0, float(np.mean(answers != np.asarray(drawn.labels))) - said.own_error)
             observations[site] = said.n_observations
     return ExcessErrors(excesses, float(np.average(excesses, weights=observations)) if any(observations) else 0.0)

@@ -20,10 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from consilience.checks import Labels
 from consilience.core.progress import Progress
 from consilience.errors import InputError, OptionError, UnsupportedError, reason_of
-from consilience.networks.choice.answers import beside, outputs_of
 from consilience.networks.choice.candidate import Candidate
 from consilience.networks.choice.choose import (
     MARGIN,
@@ -35,12 +33,16 @@ from consilience.networks.choice.choose import (
     TEXT_MARGIN,
 )
 from consilience.networks.choice.excess_errors import excess_errors
+from consilience.networks.choice.rows import Rows, beside, outputs_of
 from consilience.networks.choice.sites import Sites
 from consilience.networks.classes.shares import class_skew
 from consilience.networks.descriptions.description import Description
 from consilience.networks.descriptions.disclosure import MIN_OBSERVATIONS, named
+from consilience.networks.descriptions.input_parts import described_arguments
 from consilience.networks.distillation import STEPS, has_batch_norm
+from consilience.networks.example import Example, is_one_batch, joined, unlabelled
 from consilience.networks.module_inputs import refuse_unfit
+from consilience.networks.output_layout import OutputLayout, draw_positions, is_inside, layout_of
 from consilience.networks.repair.partial_forward import as_batches, is_norm
 from consilience.networks.synthetic.draws import SyntheticInputs, draw_inputs
 from consilience.networks.synthetic.matched_images import MatchedImages, matched_images
@@ -50,8 +52,11 @@ HELD_PER_FIT = 2
 then 0.6 points at the default of 2000. Chosen by hand."""
 EARLY_PER_FIT = 0.25
 """Inputs that stop distillations, for each one that candidates are fitted on. Chosen by hand."""
+MAX_POSITIONS = 8
+"""Tokens or pixels of an input whose rows are compared, at most. Chosen by hand, for memory."""
 MAX_BYTES = 2**28
-"""Bytes of one set of inputs at most: fewer of larger inputs are drawn. Chosen by hand, for memory."""
+"""Bytes of one set of inputs, and of the outputs at positions of it, at most: of larger ones there are fewer. Chosen by
+hand, for memory."""
 MIN_DESCRIBED = 0.9
 """Share of all observations that must be of classes that their site describes, for a choice by errors. Chosen by hand:
 all ensembles of experiments/network_battery that describe classes have 0.97 or more."""
@@ -94,17 +99,6 @@ DrawsTeach = Literal["nothing", "too", "alone"]
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """Inputs (n, ...), with their classes (n,) where these are known."""
-
-    inputs: Tensor
-    labels: Labels | None = None
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-
-@dataclass(frozen=True, eq=False)
 class ChoiceInputs:
     """Inputs to fit candidates on, to stop their distillation by, and to compare them on."""
 
@@ -127,6 +121,8 @@ class ChoiceInputs:
     # Whether batch normalisation learns its statistics from drawn inputs in no distillation, in further ones, or
     # in all (`MAX_EXCESS_OF_STATISTICS`).
     draws_teach: DrawsTeach = "nothing"
+    # Where the networks' outputs have their rows; None for Bayesian networks, whose draws are asked otherwise.
+    layout: OutputLayout | None = None
 
     @property
     def to_distil(self) -> tuple[Rows, Rows]:
@@ -177,14 +173,32 @@ def choice_inputs(
     Modules are in the order of the sites. `given` are unlabelled inputs of the caller, `example` is an input for the
     shape of matched ones, `n_inputs` how many candidates are fitted on. Images are matched in `IMAGE_SHARE` of
     `max_seconds` at most; where networks are distilled (`distils`), also beside draws from which batch normalisation
-    may not learn.
+    may not learn. Raises UnsupportedError, before any candidate is made, where outputs cannot be compared.
     """
-    draw_rng, image_rng, shift_rng, excess_rng = rng.spawn(4)
+    *streams, position_rng = rng.spawn(5)
+    found = _found_inputs(sites, modules, given, example, n_inputs, streams, progress, max_seconds, distils=distils)
+    return None if found is None else _at_positions(found, modules, position_rng)
+
+
+def _found_inputs(
+    sites: Sites,
+    modules: Sequence[nn.Module],
+    given: Any,
+    example: Any,
+    n_inputs: int,
+    streams: Sequence[np.random.Generator],
+    progress: Progress,
+    max_seconds: float | None,
+    *,
+    distils: bool,
+) -> ChoiceInputs | None:
+    """Return inputs for a choice, whatever rows networks answer to them; see `choice_inputs`."""
+    draw_rng, image_rng, shift_rng, excess_rng = streams
     if given is not None:
         return _split(given, modules[0], draw_rng)
     drawn = None if sites.described is None else _draw(sites.described, n_inputs, modules[0], draw_rng)
     if drawn is not None:
-        outputs_of(modules[0], drawn.fit.inputs)  # which refuses, before any candidate is made, what cannot be compared
+        layout_of(modules[0], drawn.fit.inputs)  # which refuses, before images are matched, what cannot be compared
         if not distils:
             return drawn
         drawn = replace(drawn, draws_teach=_what_draws_teach(drawn, modules, sites, excess_rng))
@@ -192,6 +206,37 @@ def choice_inputs(
             return drawn
         return _with_images(drawn, modules, sites, image_rng, shift_rng, progress, max_seconds)
     return _only_images(sites, modules, example, image_rng, shift_rng, progress, max_seconds)
+
+
+def _at_positions(found: ChoiceInputs, modules: Sequence[nn.Module], rng: np.random.Generator) -> ChoiceInputs:
+    """Return inputs with the positions whose rows are compared, where networks answer several rows to an input.
+
+    Of many numbers in a row there are fewer positions, and fewer inputs at last, so that outputs fit into memory.
+    """
+    layout = layout_of(modules[0], found.fit.inputs)
+    if not layout.has_positions:
+        return replace(found, layout=layout)
+
+    def placed(rows: Rows) -> Rows:
+        most_rows = MAX_BYTES // (8 * len(modules) * layout.size)
+        rows = Rows(rows.inputs[: max(2, most_rows)], None if rows.labels is None else rows.labels[: max(2, most_rows)])
+        count = min(layout.n_positions, max(1, min(MAX_POSITIONS, most_rows // len(rows))))
+        inside = is_inside(modules[0], rows.inputs)
+        positions = draw_positions(layout, len(rows), count, rng, inside)
+        next_tokens = None
+        if layout.is_next_token and found.source == "given":
+            next_tokens = _tokens_of(rows.inputs).cpu().gather(1, positions + 1).numpy().ravel()
+        return replace(rows, positions=positions.to(_tokens_of(rows.inputs).device), next_tokens=next_tokens)
+
+    fit, early, held = map(placed, (found.fit, found.early, found.held))
+    images = None if found.images is None else (placed(found.images[0]), placed(found.images[1]))
+    return replace(found, fit=fit, early=early, held=held, images=images, layout=layout)
+
+
+def _tokens_of(inputs: Tensor | Example) -> Tensor:
+    """Return the tokens (n, T) among inputs; the first tensor where there are none."""
+    tensors = inputs.tensors if isinstance(inputs, Example) else (inputs,)
+    return next((one for one in tensors if one.ndim == 2 and not one.is_floating_point()), tensors[0])
 
 
 def _only_images(
@@ -226,16 +271,16 @@ def _what_draws_teach(
     It does where sites are known to differ in their classes: alone, where they err on inputs drawn as they describe
     them about as often as on their own.
     """
-    is_known = drawn.fit.labels is not None and not drawn.is_alike and drawn.fit.inputs.is_floating_point()
-    if not is_known or not all(map(has_batch_norm, modules)):
+    inputs = drawn.fit.inputs
+    is_known = drawn.fit.labels is not None and not drawn.is_alike
+    is_real = isinstance(inputs, Tensor) and inputs.is_floating_point()
+    if not is_real or not is_known or not all(map(has_batch_norm, modules)):
         return "nothing"
     if any(said is None or said.own_error is None for said in sites.descriptions):
         return "nothing"
-    if outputs_of(modules[0], drawn.fit.inputs[:1]).shape[1] < 2:
+    if outputs_of(modules[0], Rows(inputs[:1])).shape[1] < 2:
         return "nothing"
-    excesses = excess_errors(
-        sites.descriptions, lambda site, inputs: outputs_of(modules[site], inputs), modules[0], rng
-    )
+    excesses = excess_errors(sites.descriptions, lambda site, rows: outputs_of(modules[site], rows), modules[0], rng)
     return "alone" if excesses.mean < MAX_EXCESS_OF_STATISTICS else "too"
 
 
@@ -250,7 +295,8 @@ def _with_images(
 ) -> ChoiceInputs:
     """Return drawn inputs, beside them images to distil on, for networks of images that have batch normalisation."""
     inputs = drawn.fit.inputs
-    if inputs.ndim != 4 or not inputs.is_floating_point() or not all(map(_has_norm, modules)):
+    is_image = isinstance(inputs, Tensor) and inputs.ndim == 4 and inputs.is_floating_point()
+    if not isinstance(inputs, Tensor) or not is_image or not all(map(_has_norm, modules)):
         return drawn
     seconds = None if max_seconds is None else IMAGE_SHARE / FIT_SETS * max_seconds
     try:
@@ -321,16 +367,16 @@ def _split(given: Any, module: nn.Module, rng: np.random.Generator) -> ChoiceInp
     Raises InputError for inputs that are not finite, or that the networks do not take, and UnsupportedError for what is
     no tensor, or fewer inputs than parts.
     """
-    if isinstance(given, tuple) and len(given) == 2 and np.ndim(given[1]) < np.ndim(given[0]):
-        given = given[0]  # (X, y)
-    given = torch.as_tensor(given) if isinstance(given, np.ndarray) else given
-    batches = [batch[0] if isinstance(batch, (tuple, list)) else batch for batch in as_batches(given)]
-    if not all(isinstance(batch, Tensor) for batch in batches):
+    batches = [unlabelled(batch, module) for batch in as_batches([given] if is_one_batch(given) else given)]
+    tensors = [batch for batch in batches if isinstance(batch, Tensor)]
+    examples = [batch for batch in batches if isinstance(batch, Example) and batch.tensors]
+    if len(batches) not in (len(tensors), len(examples)):
         raise UnsupportedError("the inputs are not tensors")
-    inputs = beside(torch.cat(batches), module)
-    if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
-        raise InputError("inputs", "have NaN or infinite values", "take them out", "E-NUMBER")
-    refuse_unfit(module, (inputs[:2],), "inputs")
+    inputs: Tensor | Example = beside(torch.cat(tensors), module) if tensors else _beside_module(examples, module)
+    refuse_unfit(module, inputs[:2] if isinstance(inputs, Example) else (inputs[:2],), "inputs")
+    for tensor in inputs.tensors if isinstance(inputs, Example) else (inputs,):
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise InputError("inputs", "have NaN or infinite values", "take them out", "E-NUMBER")
     order = torch.as_tensor(rng.permutation(len(inputs)))
     ends = np.floor(np.cumsum(_GIVEN_SHARES) * len(inputs)).astype(int)
     ends[-1] = len(inputs)
@@ -339,6 +385,11 @@ def _split(given: Any, module: nn.Module, rng: np.random.Generator) -> ChoiceInp
         raise UnsupportedError(f"{len(inputs)} inputs are too few to compare candidates on")
     fit, early, held = (Rows(part) for part in parts)
     return ChoiceInputs(fit, early, held, source="given")
+
+
+def _beside_module(examples: Sequence[Example], module: nn.Module) -> Example:
+    """Return the inputs of several calls as those of one, on the device and in the precision of a module."""
+    return joined(examples).changed(lambda tensor: beside(tensor, module))
 
 
 def _draw(
@@ -357,7 +408,7 @@ def _draw(
         draw_inputs(described, count, stream, labelled=is_labelled)
         for count, stream in zip(counts, rng.spawn(3), strict=True)
     ]
-    fit, early, held = (_rows_of(draw, module) for draw in draws)
+    fit, early, held = (_rows_of(draw, module, first) for draw in draws)
     missing = draws[0].missing_classes
     notes = [f"no site describes class {', '.join(missing)}, which no candidate was judged by"] if missing else []
     notes += _labelled_notes(described, shares) if is_labelled else _unlabelled_notes(described)
@@ -381,9 +432,10 @@ def _counts_that_fit(n_inputs: int, shape: tuple[int, ...], entry_bytes: int) ->
     return [min(most, round(n_inputs * share)) for share in (1, EARLY_PER_FIT, HELD_PER_FIT)]
 
 
-def _rows_of(draw: SyntheticInputs, module: nn.Module) -> Rows:
-    """Return drawn inputs as a network takes them."""
-    return Rows(beside(draw.inputs, module), None if draw.labels is None else draw.labels.numpy())
+def _rows_of(draw: SyntheticInputs, module: nn.Module, described: Description) -> Rows:
+    """Return drawn inputs as a network takes them whose site describes its arguments."""
+    inputs = described_arguments(described, beside(draw.inputs, module))
+    return Rows(inputs, None if draw.labels is None else draw.labels.numpy())
 
 
 def _is_drawn_by_class(described: Sequence[Description], shares: Sequence[float]) -> bool | None:

@@ -17,19 +17,21 @@ from consilience.errors import UnsupportedError
 from consilience.networks.choice.candidate import Candidate, Effort
 from consilience.networks.choice.choose import MAX_ESTIMATED_SKEW_OF_ALIKE
 from consilience.networks.choice.compare import CandidateComparison
-from consilience.networks.choice.inputs import Rows
 from consilience.networks.choice.kronecker import MAX_KRONECKER, kronecker_candidates
+from consilience.networks.choice.rows import Rows, outputs_of
 from consilience.networks.choice.workshop import Workshop
 from consilience.networks.classes.heads import class_heads, refit_head
 from consilience.networks.classes.logits import TwoClasses, as_probabilities
 from consilience.networks.classes.shares import class_shares, class_skew
 from consilience.networks.distillation import Distilled, distill, has_batch_norm, part_way
+from consilience.networks.example import Example
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods.by_activations import ActivationJoins, ActivationSlots
 from consilience.networks.methods.distill import LEARNING_RATE
 from consilience.networks.methods.fisher.merging import FisherMerging
 from consilience.networks.methods.optimal_transport import OTFusion
+from consilience.networks.output_layout import inner_network
 from consilience.networks.repair.anchor import anchor
 from consilience.networks.repair_fusion import refit_fusion
 
@@ -109,7 +111,8 @@ class NetworkComparison(CandidateComparison):
         with self._or_noted("side_by_side"):
             sites = [of for of in self.workshop.site_candidates() if workshop.ordered.weights[of.sites[0]] > 0]
             order = [candidate.sites[0] for candidate in self.best(sites, len(sites))]
-            candidate = workshop.side_by_side_candidate(order, self.inputs.early.inputs)
+            early = self.inputs.early
+            candidate = workshop.side_by_side_candidate(order, lambda module: outputs_of(self._as_rows(module), early))
             if candidate is not None and (len(candidate.sites) == len(sites) or self._sites_stand_for_all):
                 yield candidate
 
@@ -129,11 +132,8 @@ class NetworkComparison(CandidateComparison):
         """Yield the base with its layers refitted, and with its head then fitted to the ensemble."""
         if not self.options.refit or self._is_too_late("refit"):
             return
-        workshop, inputs = self.workshop, self.inputs.fit.inputs
-        targets = torch.as_tensor(self.teacher.head_targets(self.on_fit, inputs))
-        if self.one_output is not None:
-            targets = targets[:, 1:] - targets[:, :1]  # log odds
-        is_softmax = self.classifies and self.one_output is None
+        workshop, inputs, layout = self.workshop, self.inputs.fit.inputs, self.inputs.layout
+        has_head = layout is None or not (layout.has_positions or self._heads)  # one, of a row for each input
         for name, base in self._bases_to_refit(inputs).items():
             if self._is_too_late(name):
                 continue
@@ -145,12 +145,21 @@ class NetworkComparison(CandidateComparison):
                 self.notes.append(f"{name} was left out: {fusion.details['refit']}")
                 continue
             yield Candidate(name, Effort.REFITTED, fusion.model, base, fusion.repaired)
+            if not has_head:
+                continue
             with self._or_noted(f"{name}_head"):
-                module = refit_head(fusion.model, inputs, targets, is_softmax=is_softmax)
+                is_softmax = self.classifies and self.one_output is None
+                module = refit_head(fusion.model, inputs, self._head_targets, is_softmax=is_softmax)
                 made = f"{fusion.repaired}; head fitted to the sites' ensemble"
                 yield Candidate(f"{name}_head", Effort.REFITTED_HEAD, module, base, made)
 
-    def _bases_to_refit(self, inputs: torch.Tensor) -> dict[str, NetworkFusion]:
+    @cached_property
+    def _head_targets(self) -> torch.Tensor:
+        """What a head is fitted to (n, C)."""
+        targets = torch.as_tensor(self.teacher.head_targets(self.on_fit, self.inputs.fit.inputs))
+        return targets if self.one_output is None else targets[:, 1:] - targets[:, :1]  # log odds
+
+    def _bases_to_refit(self, inputs: torch.Tensor | Example) -> dict[str, NetworkFusion]:
         """Return the fusions whose layers are refitted: the base, and by what units answer on inputs."""
         workshop = self.workshop
         bases = {"refit": workshop.base}
@@ -263,18 +272,19 @@ class NetworkComparison(CandidateComparison):
         learns_drawn = is_normed and (on_draws or self.inputs.draws_teach == "alone")
         reads_batches = learns_drawn or (is_normed and self.inputs.have_statistics)
         targets, early_targets = (
-            torch.as_tensor(_with_labels(self.teacher.answers(outputs, rows.inputs), rows))
+            _as_outputs(_with_labels(self.teacher.answers(outputs, rows.inputs), rows), rows)
             for outputs, rows in zip(of_sites, (fit, early), strict=True)
         )
         if options.get("learning_rate") is None:
             options["learning_rate"] = self._learning_rate(start, early, early_targets, on_draws)
         distilled = distill(
             self._as_classifier(start.module),
-            fit.inputs,
+            fit.arguments,
             targets,
-            early.inputs,
+            early.arguments,
             early_targets,
             loss="kl" if self.classifies else "squared",
+            heads=self._heads,
             batch_statistics=reads_batches,
             rng=rng,
             **options,
@@ -282,6 +292,7 @@ class NetworkComparison(CandidateComparison):
         if not distilled.best_step:
             return None, distilled
         module = distilled.module.network if isinstance(distilled.module, TwoClasses) else distilled.module
+        module = inner_network(module)
         if start.sites:
             module = part_way(start.module, module)
         if is_anchored and not reads_batches and has_batch_norm(module):  # steps moved gamma and beta
@@ -370,6 +381,12 @@ class NetworkComparison(CandidateComparison):
 
 def _distilled_name(start: Candidate, on_draws: bool) -> str:
     return f"distill({start.name}, drawn)" if on_draws else f"distill({start.name})"
+
+
+def _as_outputs(answers: Array, rows: Rows) -> torch.Tensor:
+    """Return rows (n, C) in the shape of the outputs that they are of: (n, P, C) where inputs have P positions."""
+    targets = torch.as_tensor(answers)
+    return targets if rows.positions is None else targets.reshape(len(rows), -1, targets.shape[1])
 
 
 def _with_labels(answers: Array, rows: Rows) -> Array:

@@ -16,7 +16,7 @@ by a temperature.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from consilience.networks.classes.shares import class_shares
 from consilience.networks.classes.stationary import MIXING, stationary_posterior
 from consilience.networks.descriptions.description import Moments
 from consilience.networks.descriptions.moments import pooled_moments
+from consilience.networks.example import Example
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,36 +47,49 @@ class Teacher:
 
     sites: Sites  # in the order in which outputs are given
     classifies: bool  # whether outputs are logits or probabilities of classes
+    # Columns of every output, and whether it classifies, for networks of several; empty for one output.
+    heads: tuple[tuple[slice, bool], ...] = ()
 
-    def answers(self, outputs: Array, inputs: Tensor | None = None) -> Array:
+    def answers(self, outputs: Array, inputs: Tensor | Example | None = None) -> Array:
         """Return the class probabilities (n, C), or mean outputs (n, k), for the outputs (J, n, k) of all sites.
 
-        Networks that do not classify are weighted by the inputs (n, ...), where these are given.
+        Networks that do not classify are weighted by the inputs, where these are given: (n, ...), or (n / P, ...) for
+        outputs at P positions of each. Several outputs, each answered by itself, stand side by side.
         """
+        if self.heads:
+            of_heads = [
+                replace(self, classifies=classifies, heads=()).answers(outputs[..., columns], inputs)
+                for columns, classifies in self.heads
+            ]
+            together: Array = np.concatenate(of_heads, axis=1)
+            return together
         if not self.classifies:
             mean: Array = np.einsum("jn,jnk->nk", self._local_weights(outputs.shape[1], inputs), outputs)
             return mean
         probabilities = np.stack([as_probabilities(of_site) for of_site in outputs])  # (J, n, C)
         counts = self.sites.ensemble_counts
-        if counts is None:
+        if counts is None or counts.shape[1] != probabilities.shape[2]:
             weighted: Array = np.einsum("j,jnc->nc", self.sites.weights, probabilities)
             return weighted
         removed = [d is not None and d.class_prior == "removed" for d in self.sites.descriptions]
         return stationary_answers(probabilities, counts, removed, self.sites.weights)
 
-    def _local_weights(self, n: int, inputs: Tensor | None) -> Array:
-        """Return the weights (J, n) of the sites at n inputs: by densities where all describe theirs, else alike."""
+    def _local_weights(self, n: int, inputs: Tensor | Example | None) -> Array:
+        """Return the weights (J, n) of the sites at n inputs: by densities where all describe theirs, else alike.
+
+        Of fewer inputs each has several rows.
+        """
         weights, said = self.sites.weights, self.sites.descriptions
         local = np.repeat(weights[:, None], n, axis=1)
         voting = np.flatnonzero(weights > 0)
         moments = [one.inputs for number in voting if (one := said[number]) is not None and one.inputs is not None]
-        if inputs is None or len(moments) < len(voting) or not inputs.is_floating_point():
+        if not isinstance(inputs, Tensor) or len(moments) < len(voting) or not inputs.is_floating_point():
             return local
-        rows = inputs.reshape(n, -1).to(device="cpu", dtype=torch.float64).numpy()
-        local[voting] = site_posterior(moments, weights[voting], rows)
+        rows = inputs.reshape(len(inputs), -1).to(device="cpu", dtype=torch.float64).numpy()
+        local[voting] = np.repeat(site_posterior(moments, weights[voting], rows), n // len(inputs), axis=1)
         return local
 
-    def head_targets(self, outputs: Array, inputs: Tensor | None = None) -> Array:
+    def head_targets(self, outputs: Array, inputs: Tensor | Example | None = None) -> Array:
         """Return what a head is fitted to: centred logits (n, C), each class averaged by the sites' shares of it."""
         if not self.classifies:
             return self.answers(outputs, inputs)

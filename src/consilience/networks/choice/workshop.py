@@ -9,7 +9,7 @@ its units in a random order. Networks of their own starts are as near in any ord
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -38,7 +38,7 @@ from consilience.networks.repair_fusion import replace_module
 from consilience.networks.shared_symmetry import NetworksWithSymmetry
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 
 MAX_DISTANCE_OF_COPIES = 0.1
@@ -185,13 +185,15 @@ class Workshop:
         by_group = {group: sorted(network.units[group] for network in self.models.networks) for group in self.units}
         return len(self.order) > 1 and all(sum(by_group[group][:2]) <= width for group, width in self.units.items())
 
-    def side_by_side_candidate(self, order: Sequence[int], inputs: Tensor) -> Candidate | None:
+    def side_by_side_candidate(
+        self, order: Sequence[int], outputs_of: Callable[[nn.Module], Array]
+    ) -> Candidate | None:
         """Return the networks of some sites beside each other; None where there is no room for two.
 
         The weights of all sites stay those of the call, also of those that have no place. `order` says which sites, by
-        their canonical numbers, have room first. Raises UnsupportedError where the network does not answer the mean of
-        the sites' on the inputs: something in the networks is no unit's and yet differs, or mixes units of a fixed
-        place.
+        their canonical numbers, have room first; `outputs_of` returns what a network answers on some inputs (n, k).
+        Raises UnsupportedError where the network does not answer the mean of the sites' on them: something in the
+        networks is no unit's and yet differs, or mixes units of a fixed place.
         """
         if not self.is_wider:
             return None
@@ -207,18 +209,22 @@ class Workshop:
         weights[placed] = self.sites.weights[placed] / self.sites.weights[placed].sum()
         fusion = replace(self, sites=replace(self.sites, weights=weights)).averaged(SideBySide())
         names = " and ".join(self.ordered.names[site] for site in chosen)
-        self._check_mean(fusion, chosen, weights[placed], inputs)
+        self._check_mean(fusion, chosen, weights[placed], outputs_of)
         pairs = zip(fusion.inputs, self.sites.weights.tolist(), strict=True)
         weighed = tuple(replace(of_site, weight=weight) for of_site, weight in pairs)
         fusion = replace(fusion, inputs=weighed, repaired=f"the networks of {names} beside each other")
         return Candidate("side_by_side", Effort.AVERAGE, fusion.model, fusion, sites=tuple(chosen))
 
-    def _check_mean(self, fusion: NetworkFusion, sites: Sequence[int], weights: Array, inputs: Tensor) -> None:
+    def _check_mean(
+        self,
+        fusion: NetworkFusion,
+        sites: Sequence[int],
+        weights: Array,
+        outputs_of: Callable[[nn.Module], Array],
+    ) -> None:
         """Raise where a network does not answer the weighted mean of those of some sites."""
-        from consilience.networks.choice.answers import outputs_of  # here, since it needs torch
-
-        answers = np.stack([outputs_of(self.modules[site], inputs) for site in sites])  # (J, n, k)
-        answered = outputs_of(fusion.model, inputs)
+        answers = np.stack([outputs_of(self.modules[site]) for site in sites])  # (J, n, k)
+        answered = outputs_of(fusion.model)
         if self.centred is not self.models:  # only differences between classes are kept
             answers, answered = (of - of.mean(axis=-1, keepdims=True) for of in (answers, answered))
         gap = np.abs(answered - np.tensordot(weights, answers, 1)).max()
@@ -297,8 +303,11 @@ class Workshop:
         have_one_width = all(network.units == self.models.networks[0].units for network in self.models.networks)
         if not self.is_wider or not hasattr(example, "shape") or (have_one_width and self._seem_of_one_start):
             return None
+        from consilience.networks.choice.rows import outputs_of  # here, since it needs torch
+
+        order = np.argsort(-reach, kind="stable").tolist()
         try:
-            return self.side_by_side_candidate(np.argsort(-reach, kind="stable").tolist(), example)
+            return self.side_by_side_candidate(order, lambda module: outputs_of(module, example))
         except UnsupportedError:
             return None
 

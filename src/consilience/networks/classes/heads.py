@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from consilience.checks import AnyArray
 from consilience.errors import InputError
 from consilience.networks.classes.shares import as_class_counts
-from consilience.networks.module_outputs import ask
+from consilience.networks.example import Example, as_example
+from consilience.networks.module_outputs import answer_tensor
 from consilience.networks.repair.channel_statistics import write_parameter
 from consilience.networks.repair.regression import ActivationMoments, require_ridge
 from consilience.networks.torch_modules import evaluating, seeded_torch
@@ -241,9 +242,12 @@ def _last_features(network: nn.Module, layer: nn.Module, inputs: Any) -> Tensor:
 
 
 def _batches(inputs: Any, n_rows: int) -> Iterator[Any]:
-    """Yield inputs some rows at a time: a tensor, or tensors of one length in a tuple or dict; others all at once."""
+    """Yield inputs some rows at a time: tensors of one length, in a tuple or dict or alone; others all at once."""
     if isinstance(inputs, Tensor):
         yield from ((batch,) for (batch,) in _batches((inputs,), n_rows))
+        return
+    if isinstance(inputs, Example):
+        yield from (inputs[start : start + n_rows] for start in range(0, len(inputs), n_rows))
         return
     names = list(inputs) if isinstance(inputs, Mapping) else list(range(len(inputs)))
     lengths = {len(inputs[name]) if isinstance(inputs[name], Tensor) and inputs[name].ndim else 0 for name in names}
@@ -257,9 +261,7 @@ def _batches(inputs: Any, n_rows: int) -> Iterator[Any]:
 
 def _call(module: nn.Module, inputs: Any) -> Any:
     """Return what a module answers to a tensor, a tuple of arguments, or a dict of keyword arguments."""
-    if isinstance(inputs, Mapping):
-        return ask(module, **inputs)
-    return ask(module, *inputs) if isinstance(inputs, tuple) else ask(module, inputs)
+    return answer_tensor(as_example(inputs).call(module))
 
 
 def _recorder(calls: list[Tensor]) -> Any:

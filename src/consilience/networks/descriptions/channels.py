@@ -126,7 +126,7 @@ class FeatureMeans(Statistic):
         self._groups = torch.zeros(0, dtype=torch.int64)
         self._sums: Tensor | None = None
         with torch.no_grad():
-            last = layer_order(setting.module, setting.first).outputs
+            last = layer_order(setting.module, setting.arguments(setting.first)).outputs
         head = setting.module.get_submodule(next(iter(last))) if len(last) == 1 else None
         if isinstance(head, nn.Linear) and head.out_features == setting.n_outputs:
             self._sums = torch.zeros(setting.n_groups, head.in_features, dtype=torch.float64)

@@ -51,6 +51,7 @@ def description_problems(descriptions: Sequence[Description], *, unites_classes:
     problems += _differences(descriptions, lambda site: site.input_kind, _kind_text)
     of_kind = [site for site in descriptions if site.input_kind == "real"]
     problems += _differences(of_kind, lambda site: site.input_shape, _shape_text)
+    problems += _differences(descriptions, _arguments_of, _arguments_text)
     of_tokens = [site for site in descriptions if site.tokens is not None]
     problems += _differences(of_tokens, _vocabulary, _vocabulary_text)
     # Scales are compared of inputs that are alike in all else.
@@ -99,6 +100,18 @@ def _kind_text(site: Description, other: Description) -> Problem:
 def _shape_text(site: Description, other: Description) -> Problem:
     text = f"has inputs of shape {site.input_shape}, and those of {other.name} have {other.input_shape}"
     return Problem(site.name, text, "describe the networks with inputs of one shape", "E-MISMATCH")
+
+
+def _arguments_of(site: Description) -> Any:
+    return None if site.input_shape is None else tuple((part.name, part.kind) for part in site.parts)
+
+
+def _arguments_text(site: Description, other: Description) -> Problem:
+    def named(one: Description) -> str:
+        return ", ".join(part.name or part.kind for part in one.parts) or "one tensor"
+
+    text = f"has arguments {named(site)}, and those of {other.name} are {named(other)}"
+    return Problem(site.name, text, "describe the networks with the same arguments", "E-MISMATCH")
 
 
 def _vocabulary(site: Description) -> int | None:

@@ -9,6 +9,8 @@ may be missing; what each is for:
     channel statistics       images for networks without batch normalisation, by ``matched_images``; not by default
     token counts             synthetic texts
     token counts by class    labelled synthetic texts: candidates are judged by their error
+    next-token loss          how well a language model does on its own texts
+    arguments, whole columns synthetic inputs such as networks of several inputs, of masks or of ids take
     features by class        nothing yet
     factors of layers        merging by Kronecker factors (K-FAC) and by regression (RegMean)
 """
@@ -27,10 +29,26 @@ from consilience.drawing.display import Displayed, names_in_line
 from consilience.errors import InputError, Problem
 from consilience.networks.fisher.kronecker import KroneckerFactors
 
+PartKind = Literal["real", "whole", "tokens", "mask", "zeros"]
+
 ROUNDING = 1e-6
 """Counts agree that differ by no more than this share: float32 on disk."""
 
 _AGAIN = "describe the network again"
+
+
+@dataclass(frozen=True)
+class InputPart:
+    """One argument of a network."""
+
+    name: str | None  # the keyword; None for arguments by position
+    shape: tuple[int, ...]  # of one input; of tokens, masks and zeros that of the tokens, which may vary
+    kind: PartKind
+
+    @property
+    def size(self) -> int:
+        """Numbers of an input in a row."""
+        return math.prod(self.shape) if self.kind in ("real", "whole") else 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +182,10 @@ class Description(Displayed):
         Shape of one input, without the axis of observations; of tokens, the longest. None where nobody gave inputs.
     input_kind : {"real", "tokens"}
         What inputs are made of.
+    parts : tuple of InputPart
+        The arguments of a network of several; `input_shape` is then that of a row of all their numbers, or of tokens.
+    whole_columns : mapping of int to array of shape (k, 2)
+        By column of a row that the network reads as whole numbers, its values and how many observations have each.
     input_range : tuple of float, optional
         Lower and upper end, to 0.05 %, of what the inputs' entries reach: quantile 0.001 of the least entry of every
         observation, 0.999 of the greatest. At least `min_count` observations lie at or beyond either end, none of them
@@ -183,6 +205,8 @@ class Description(Displayed):
     own_error : float, optional
         Share of the observations of the classes that are described by moments or tokens which the network takes for
         another class. Inputs drawn as the site describes them stand for real ones as far as it errs as often on them.
+    own_loss : float, optional
+        Mean loss in nats of a language model on the next tokens of its own texts.
     class_prior : {"own", "removed"}
         Whether the network's probabilities contain the frequencies of the site's classes, as those of an ordinary loss
         do, or not, as under a logit-adjusted loss.
@@ -220,6 +244,8 @@ class Description(Displayed):
     n_observations: float
     input_shape: tuple[int, ...] | None = None
     input_kind: Literal["real", "tokens"] = "real"
+    parts: tuple[InputPart, ...] = ()
+    whole_columns: Mapping[int, Array] = field(default_factory=dict)
     input_range: tuple[float, float] | None = None
     inputs: Moments | None = None
     classes: tuple[str, ...] | None = None
@@ -228,6 +254,7 @@ class Description(Displayed):
     class_moments: Mapping[int, Moments] = field(default_factory=dict)
     class_mixtures: Mapping[int, tuple[Moments, ...]] = field(default_factory=dict)
     own_error: float | None = None
+    own_loss: float | None = None
     class_prior: Literal["own", "removed"] = "own"
     channels: Mapping[str, ChannelStatistics] = field(default_factory=dict)
     tokens: TokenCounts | None = None
@@ -254,6 +281,7 @@ class Description(Displayed):
             class_mixtures={n: tuple(part.stored() for part in parts) for n, parts in self.class_mixtures.items()},
             channels={path: channels.stored() for path, channels in self.channels.items()},
             tokens=None if self.tokens is None else self.tokens.stored(),
+            whole_columns={column: _stored(counts) for column, counts in self.whole_columns.items()},
             class_tokens={number: tokens.stored() for number, tokens in self.class_tokens.items()},
             class_features=None if self.class_features is None else _stored(self.class_features),
         )
@@ -278,6 +306,7 @@ class Description(Displayed):
             "says": ", ".join(name for name, is_said in parts.items() if is_said) or "nothing more",
             "withheld": names_in_line(self.withheld),
             "own error": None if self.own_error is None else f"{self.own_error:.4g}",
+            "own next-token loss": None if self.own_loss is None else f"{self.own_loss:.4g} nats",
         }
 
     def _problems(self) -> Iterator[Problem]:
@@ -301,10 +330,23 @@ class Description(Displayed):
             if moments.n_observations > n * (1 + ROUNDING):
                 text = f"moments of {of} are of {moments.n_observations:g} observations, and it says that it has {n:g}"
                 yield Problem(self.name, text, _AGAIN)
+        yield from self._part_problems(size)
         yield from self._channel_problems()
         yield from self._class_problems()
         yield from [*self._token_problems()] or self._class_token_problems()
         yield from self._layer_problems()
+
+    def _part_problems(self, size: int | None) -> Iterator[Problem]:
+        """Yield what is wrong with arguments, for inputs of so many numbers, and with columns of whole numbers."""
+        if self.input_kind == "real" and self.parts and sum(part.size for part in self.parts) != size:
+            text = f"its arguments have {sum(part.size for part in self.parts)} numbers, and an input has {size}"
+            yield Problem(self.name, text, _AGAIN, "E-SHAPE")
+        for column, counts in self.whole_columns.items():
+            is_counts = counts.ndim == 2 and counts.shape[1] == 2 and len(counts) and np.isfinite(counts).all()
+            if not is_counts or (counts[:, 1] <= 0).any() or not 0 <= column < (size or 0):
+                yield Problem(self.name, f"values of column {column} are no counts of values", code="E-NUMBER")
+        if self.own_loss is not None and not (np.isfinite(self.own_loss) and self.own_loss >= 0):
+            yield Problem(self.name, f"expected a loss in nats, found {self.own_loss}", code="E-NUMBER")
 
     def _layer_problems(self) -> Iterator[Problem]:
         """Yield what is wrong with factors of layers."""

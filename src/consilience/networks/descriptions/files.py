@@ -20,7 +20,14 @@ from consilience.files.document import DESCRIPTION
 from consilience.files.format import Format, TensorSpec
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
 from consilience.files.schemas import Chunked, StrictModel
-from consilience.networks.descriptions.description import ChannelStatistics, Description, Moments, TokenCounts
+from consilience.networks.descriptions.description import (
+    ChannelStatistics,
+    Description,
+    InputPart,
+    Moments,
+    PartKind,
+    TokenCounts,
+)
 from consilience.networks.descriptions.parts import REAL, StoredClassTokens, StoredMoments, StoredTokens
 from consilience.networks.fisher.kronecker import factor_arrays, factor_tensors, factors_of_arrays, stated_sizes
 
@@ -28,6 +35,14 @@ SUFFIX = ".description"
 """What the name of a description's file has before its suffix."""
 
 _REMEDY = "describe the network again, with consilience.describe"
+
+
+class StoredPart(StrictModel):
+    """One argument of a network of several."""
+
+    name: str | None
+    shape: list[int]
+    kind: PartKind
 
 
 class DescriptionHeader(StrictModel):
@@ -40,6 +55,8 @@ class DescriptionHeader(StrictModel):
     n_observations: float
     input_shape: list[int] | None
     input_kind: Literal["real", "tokens"]
+    parts: list[StoredPart]
+    whole_columns: Chunked[list[int]]
     input_range: list[float] | None
     inputs: StoredMoments | None
     classes: Chunked[list[str]] | None
@@ -50,6 +67,7 @@ class DescriptionHeader(StrictModel):
     mixture_sizes: Chunked[list[int]]  # by class with moments, where classes are split
     class_mixtures: StoredMoments | None
     own_error: float | None
+    own_loss: float | None
     class_prior: Literal["own", "removed"]
     channels: Chunked[list[str]]
     tokens: StoredTokens | None
@@ -77,7 +95,7 @@ _PREFIXES = {
 }
 """Of every field that is a part of its own, what the names of its tensors begin with."""
 
-_REAL = ("n_observations", "own_error", "layer_observations", "min_count")
+_REAL = ("n_observations", "own_error", "own_loss", "layer_observations", "min_count")
 """Fields that are real numbers, or None."""
 
 
@@ -110,6 +128,8 @@ def write_description(path: Path, description: Description) -> None:
         **{name: _real(getattr(description, name)) for name in _REAL},
         **{name: None if part is None else part.model_dump() for name, part in stated.items()},
         "class_counts": None if description.class_counts is None else description.class_counts.tolist(),
+        "parts": [{"name": part.name, "shape": list(part.shape), "kind": part.kind} for part in description.parts],
+        "whole_columns": sorted(description.whole_columns),
         "class_numbers": [int(number) for number in numbers],
         "mixture_sizes": [len(mixture) for mixture in mixtures] if any(mixtures) else [],
         "channels": list(description.channels),
@@ -125,6 +145,7 @@ def _arrays(description: Description, moments: Mapping[str, Sequence[Moments]]) 
     arrays: dict[str, Array] = {
         **{f"channels/{layer}": np.stack([one.mean, one.variance]) for layer, one in description.channels.items()},
         **({} if description.class_features is None else {"class_features": description.class_features}),
+        **{f"whole/{column}": counts for column, counts in description.whole_columns.items()},
         **factor_arrays(description.layers),
         **StoredTokens.arrays(_PREFIXES["tokens"], description.tokens),
         **StoredClassTokens.arrays(_PREFIXES["class_tokens"], description.class_tokens, longest),
@@ -154,6 +175,7 @@ def remove_description_of_another(network: Path, digest: str) -> None:
 def _tensors(header: DescriptionHeader) -> dict[str, TensorSpec]:
     """Return the tensors that a document announces."""
     expected = {f"channels/{layer}": TensorSpec((2, None), REAL) for layer in header.channels}
+    expected |= {f"whole/{column}": TensorSpec((None, 2), REAL) for column in header.whole_columns}
     if header.has_class_features:
         expected["class_features"] = TensorSpec((None, None), REAL)
     for name, prefix in _PREFIXES.items():
@@ -208,6 +230,8 @@ def _make(file: SafetensorsFile, header: DescriptionHeader, arrays: dict[str, An
     fields: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in stated.items()}
     description = Description(
         **fields,
+        parts=tuple(InputPart(part.name, tuple(part.shape), part.kind) for part in header.parts),
+        whole_columns={column: values[f"whole/{column}"] for column in header.whole_columns},
         inputs=inputs,
         class_counts=None if header.class_counts is None else np.array(header.class_counts, dtype=np.float64),
         class_moments=class_moments,

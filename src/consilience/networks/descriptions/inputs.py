@@ -21,6 +21,8 @@ from consilience.networks.inputs import DescribedNetwork, assign_by_digest, valu
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from consilience.networks.example import Example
+
 _REMEDY = "describe the network as it is sent"
 
 
@@ -134,7 +136,7 @@ def _as_description(entry: Any, name: str) -> Description:
     return entry
 
 
-def example_of(descriptions: Sequence[Description | None], module: nn.Module | None) -> Tensor | None:
+def example_of(descriptions: Sequence[Description | None], module: nn.Module | None) -> Tensor | Example | None:
     """Return two inputs of the described shape, to trace and prove a symmetry with; None where nobody says the shape.
 
     Real numbers have the described means and variances, so that no unit is dead that is alive at the sites.
@@ -144,14 +146,17 @@ def example_of(descriptions: Sequence[Description | None], module: nn.Module | N
         return None
     import torch  # here, since networks of NumPy arrays need none
 
+    from consilience.networks.descriptions.input_parts import described_arguments
+    from consilience.networks.descriptions.whole_columns import as_whole
     from consilience.networks.module_inputs import precision_of
 
     rng = np.random.default_rng(0)
     shape = (2, *description.input_shape)
     if description.input_kind == "tokens":
         vocabulary = 2 if description.tokens is None else len(description.tokens.unigrams)
-        return torch.from_numpy(rng.integers(0, vocabulary, shape))
+        return described_arguments(description, torch.from_numpy(rng.integers(0, vocabulary, shape)))
     rows = rng.standard_normal((2, int(np.prod(description.input_shape))))
     if description.inputs is not None:
         rows = description.inputs.mean + rows * np.sqrt(description.inputs.variance)
-    return torch.from_numpy(rows.reshape(shape)).to(precision_of(module))
+        rows = as_whole(rows, description.whole_columns, description.inputs)
+    return described_arguments(description, torch.from_numpy(rows.reshape(shape)).to(precision_of(module)))

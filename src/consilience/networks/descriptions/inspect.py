@@ -76,6 +76,12 @@ def _statement_rows(header: DescriptionHeader, shapes: Mapping[str, tuple[int, .
         None if not header.channels else ("channels", _channel_text(header, shapes)),
         *_token_rows(header, shapes),
     ]
+    if header.own_loss is not None:
+        rows.append(("next tokens", f"{header.own_loss:.4g} nats of loss on the site's own texts"))
+    if header.whole_columns:
+        n_values = sum(shapes[f"whole/{column}"][0] for column in header.whole_columns)
+        text = f"{format_count(n_values, 'value')} of {format_count(len(header.whole_columns), 'column')}, counted"
+        rows.append(("whole numbers", text))
     if header.has_class_features:
         rows.append(("features", f"means by class of {shapes['class_features'][1]:,}, which the last layer reads"))
     if header.layers:
@@ -173,6 +179,7 @@ def people_rows(header: DescriptionHeader) -> list[Row]:
             "membership",
             "whoever has an input of many numbers can test whether it was among the observations of a mean",
         ),
+        (header.whole_columns, "values", "how many observations have each value of some columns of whole numbers"),
         (header.tokens, "words", "which words, and pairs of words, the site's texts use often"),
         (header.class_tokens, "words by class", "which words the site's texts of each class use often"),
         (header.channels, "channels", "how the network answers on average; nothing of a single input"),

@@ -129,13 +129,20 @@ class LayerFactors(Statistic):
         """Start without observations."""
         self._module = setting.module
         # Outputs without classes are means, of which only the scale of B depends on a deviation.
-        self._likelihood: Literal["categorical", "gaussian"] = "gaussian" if setting.classes is None else "categorical"
+        is_classifier = setting.classes is not None or setting.predicts_tokens
+        self._likelihood: Literal["categorical", "gaussian"] = "categorical" if is_classifier else "gaussian"
         self._sample: InputSample | None = None
         self.notes: tuple[str, ...] = ()
         n_bytes = 0 if are_asked is False else factor_bytes(setting.module)
         if are_asked is None and n_bytes > MAX_LAYER_BYTES:
             size = f"{n_bytes / 2**20:.3g} MiB"
             self.notes = (f"second moments of layers would take {size} and are left out; `layers=True` says them",)
+        elif n_bytes and setting.has_positions and not are_asked:
+            self.notes = (
+                "second moments of layers are left out where outputs are by position; `layers=True` says them",
+            )
+        elif n_bytes and setting.parts:
+            self.notes = ("second moments of layers are left out: the network takes several inputs",)
         elif n_bytes:
             capacity = min(int((1 + SPARE_SHARE) * MAX_LAYER_OBSERVATIONS), MAX_SAMPLE_ENTRIES // max(setting.size, 1))
             self._sample = InputSample(max(1, capacity))

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from consilience.checks import is_number
 from consilience.core.caller import warn_caller
-from consilience.errors import InputError, OptionError, WithheldWarning
+from consilience.errors import InputError, OptionError, UnsupportedError, WithheldWarning
 from consilience.networks.descriptions.channels import ChannelStatistic, FeatureMeans
 from consilience.networks.descriptions.description import Description
 from consilience.networks.descriptions.disclosure import MIN_OBSERVATIONS, Leaving, least_class_observations, named
+from consilience.networks.descriptions.input_parts import as_arguments, token_table
 from consilience.networks.descriptions.layers import LayerFactors
 from consilience.networks.descriptions.mixtures import MAX_COORDINATES, SplitClasses
 from consilience.networks.descriptions.moments import InputMomentStatistic
@@ -32,9 +33,8 @@ from consilience.networks.descriptions.observations import (
     could_be_classes,
     kind_of_labels,
     numbers_of_classes,
-    reads_tokens,
-    token_table,
 )
+from consilience.networks.descriptions.positions import NextTokenLoss, PositionCounts
 from consilience.networks.descriptions.statistic import (
     ErrorCounts,
     RangeStatistic,
@@ -43,10 +43,15 @@ from consilience.networks.descriptions.statistic import (
     on_device,
 )
 from consilience.networks.descriptions.tokens import TokenStatistic
+from consilience.networks.descriptions.whole_columns import WholeColumns, columns_of_whole_numbers
+from consilience.networks.example import Example
 from consilience.networks.fisher.information import network_digest
-from consilience.networks.module_outputs import ask
-from consilience.networks.repair.partial_forward import evaluation_without_gradients
+from consilience.networks.output_layout import OutputLayout, layout_of
+from consilience.networks.repair.partial_forward import call_module, evaluation_without_gradients
 from consilience.networks.torch_modules import aliases_of_module, arrays_of_module, is_module
+
+MAX_OUTPUT_ENTRIES = 2**26
+"""Outputs by position at once, at most: logits of every token of a text are many. Chosen by hand, for memory."""
 
 
 def measure_network(
@@ -60,7 +65,7 @@ def measure_network(
     class_prior: Literal["own", "removed"],
     layers: bool | None,
     name: str,
-) -> tuple[Description, Tensor | None]:
+) -> tuple[Description, Any]:
     """Return a network's description and its first inputs, None without data; `WithheldWarning` names what stays.
 
     Options are as `consilience.describe` takes them; `data` are read once, and the network is left as it is.
@@ -78,13 +83,15 @@ def measure_network(
             digest, float(n_observations), shape, classes=names, class_prior=class_prior, min_count=min_count, name=name
         )
         return stated, None
-    first_inputs: Tensor | None = None
+    first_inputs: Any = None
     measured: _Measurement | None = None
     with evaluation_without_gradients(module), ExitStack() as hooks:
         for batch in batches_of_data(data, module):
             if measured is None:
-                measured, first_inputs = _Measurement(module, batch, classes, layers, hooks), batch.inputs[:2]
-            measured.add(batch)
+                measured = _Measurement(module, batch, classes, layers, hooks)
+                first_inputs = measured.first_inputs
+            for piece in batch.pieces(measured.rows_at_once):
+                measured.add(piece)
     assert measured is not None  # noqa: S101  (narrows the type; `batches_of_data` raises where there are none)
     leaving = measured.leaving(n_observations, min_count)
     described = measured.description(digest, n_observations, leaving)
@@ -121,24 +128,51 @@ class _Measurement:
         hooks: ExitStack,
     ) -> None:
         """Start without observations."""
-        first = on_device(batch.inputs[:2], module)
-        n_outputs = _number_of_outputs(ask(module, first))
+        first = as_arguments(batch.parts, on_device(batch.inputs[:2], module), batch.padding)
+        layout = _layout_of(module, first)
+        self._layout = layout if layout is not None and layout.has_positions else None
+        if layout is not None and (layout.is_next_token or len(layout.widths) > 1):
+            batch = replace(batch, labels=None)  # the texts have their own; of several outputs none is described
+        n_outputs = _number_of_outputs(call_module(module, first)) if self._layout is None else self._layout.size
         is_named = batch.labels is not None and kind_of_labels(batch.labels) != "f"
         names = _names_of_classes(batch, classes, n_outputs)
         self._is_taken_for_binary = classes is None and is_named and n_outputs == 1 and are_binary(batch.labels)
         """Whether nobody named classes, and the first labels of the one output were whole numbers 0 and 1."""
         if self._is_taken_for_binary:
             names = class_names(2, n_outputs)
-        self._n_unnamed = 0 if is_named or batch.labels is None or names is not None else n_outputs or 0
+        is_counted = is_named or batch.labels is None or names is not None or self._layout is not None
+        self._n_unnamed = 0 if is_counted else n_outputs or 0
         """Outputs, where labels are held as real numbers and all so far could be numbers of classes; else 0."""
         are_labelled = names is not None and batch.labels is not None
         self._setting = Setting(
-            module, first, n_outputs, names, are_labelled, reads_tokens(module, batch.inputs), hooks
+            module,
+            on_device(batch.inputs[:2], module),
+            n_outputs if self._layout is None else None,
+            names,
+            are_labelled and self._layout is None,
+            not batch.inputs.is_floating_point(),
+            hooks,
+            batch.parts,
+            batch.padding,
+            self._layout,
         )
         self._counts = np.zeros(self._setting.n_groups, dtype=np.int64)
         factors = LayerFactors(self._setting, layers)
         self._notes = (*self._label_notes(is_named), *factors.notes)
-        self._statistics = [*_statistics_of(self._setting), factors]
+        if layout is not None and len(layout.widths) > 1:
+            self._notes += ("several outputs, whose labels are not described",)
+        self._statistics = [*_statistics_of(self._setting, batch, are_labelled), factors]
+
+    @property
+    def first_inputs(self) -> Any:
+        """Two inputs, as the network takes them."""
+        return self._setting.arguments(self._setting.first)
+
+    @property
+    def rows_at_once(self) -> int | None:
+        """Observations that pass through the network at once, of many outputs by position; None for all of a batch."""
+        layout = self._layout
+        return None if layout is None else max(1, MAX_OUTPUT_ENTRIES // (layout.n_positions * layout.size))
 
     def _label_notes(self, is_named: bool) -> tuple[str, ...]:
         """Return what is assumed of labels."""
@@ -163,7 +197,7 @@ class _Measurement:
         self._counts += np.bincount(groups, minlength=len(self._counts))
         for statistic in self._statistics:
             statistic.begin(groups)
-        answer = ask(self._setting.module, on_device(batch.inputs, self._setting.module))
+        answer = call_module(self._setting.module, self._setting.arguments(batch.inputs))
         for statistic in self._statistics:
             statistic.add(batch, groups, answer)
 
@@ -215,6 +249,7 @@ class _Measurement:
             n_observations=float(n_seen if n_observations is None else n_observations) - int(counts[withheld].sum()),
             input_shape=setting.shape,
             input_kind="tokens" if setting.is_token else "real",
+            parts=setting.parts,
             classes=setting.classes,
             class_counts=np.where(counts < min_count, 0, counts).astype(np.float64) if setting.are_labelled else None,
             withheld=tuple(names[number] for number in withheld),
@@ -257,9 +292,24 @@ def _names_of_classes(
     return names
 
 
-def _statistics_of(setting: Setting) -> list[Statistic]:
-    """Return the statistics of a network, in the order in which they are stated: some read what others stated."""
+def _layout_of(module: nn.Module, first: Tensor | Example) -> OutputLayout | None:
+    """Return where a network's outputs have their rows; None where they have none, and the default cannot compare."""
+    try:
+        return layout_of(module, first)
+    except UnsupportedError:
+        return None
+
+
+def _statistics_of(setting: Setting, batch: Batch, are_labelled: bool) -> list[Statistic]:
+    """Return the statistics of a network, in the order in which they are stated: some read what others stated.
+
+    Whether outputs, also those by position, have classes, `are_labelled` says.
+    """
     statistics: list[Statistic] = [ChannelStatistic(setting)]
+    if setting.predicts_tokens:
+        statistics.append(NextTokenLoss(setting))
+    elif setting.layout is not None and are_labelled and setting.classes is not None:
+        statistics.append(PositionCounts(setting.classes, setting.layout))
     by_class = False
     if setting.is_token:
         if len(setting.shape) == 1 and (table := token_table(setting.module)) is not None:
@@ -268,11 +318,13 @@ def _statistics_of(setting: Setting) -> list[Statistic]:
         moments = InputMomentStatistic(setting)
         by_class = moments.class_rank is not None
         statistics += [RangeStatistic(), moments]
+        if len(columns := columns_of_whole_numbers(setting, batch)):
+            statistics.append(WholeColumns(columns))
     if setting.n_classes and setting.n_outputs in (setting.n_classes, 1):
         errors = ErrorCounts(setting.n_groups)
         statistics.append(errors)
         if by_class and len(setting.shape) == 1 and setting.size <= MAX_COORDINATES:
-            statistics.append(SplitClasses(setting.module, errors))
+            statistics.append(SplitClasses(setting, errors))
     if setting.are_labelled:
         statistics.append(FeatureMeans(setting))
     return statistics

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from consilience.checks import Array, Labels
 from consilience.errors import UnsupportedError, reason_of
@@ -30,10 +29,9 @@ from consilience.networks.descriptions.disclosure import MAX_CLASS_RANK, Leaving
 from consilience.networks.descriptions.layers import SPARE_SHARE, InputSample, sample_size
 from consilience.networks.descriptions.moments import MomentAccumulator
 from consilience.networks.descriptions.observations import Batch
-from consilience.networks.descriptions.statistic import ErrorCounts, Statistic, on_device
+from consilience.networks.descriptions.statistic import ErrorCounts, Setting, Statistic
 from consilience.networks.module_inputs import first_line, precision_of
-from consilience.networks.module_outputs import ask
-from consilience.networks.repair.partial_forward import evaluation_without_gradients
+from consilience.networks.repair.partial_forward import call_module, evaluation_without_gradients
 
 if TYPE_CHECKING:
     from consilience.networks.synthetic.draws import SyntheticInputs
@@ -105,9 +103,9 @@ def with_mixtures(
 class SplitClasses(Statistic):
     """A random sample of rows, by which classes are split where one Gaussian for each says too little."""
 
-    def __init__(self, module: nn.Module, errors: ErrorCounts) -> None:
+    def __init__(self, setting: Setting, errors: ErrorCounts) -> None:
         """Start without observations."""
-        self._module, self._errors = module, errors
+        self._setting, self._errors = setting, errors
         self._sample = InputSample(int((1 + SPARE_SHARE) * MAX_ROWS))
 
     def add(self, batch: Batch, groups: Labels, answer: Any) -> None:
@@ -132,10 +130,11 @@ class SplitClasses(Statistic):
 
     def _error_on(self, synthetic: SyntheticInputs) -> float:
         """Return how often the network errs on synthetic inputs."""
-        inputs = on_device(synthetic.inputs.to(precision_of(self._module)), self._module)
-        with evaluation_without_gradients(self._module):
+        module = self._setting.module
+        with evaluation_without_gradients(module):
             try:
-                outputs = ask(self._module, inputs)
+                inputs = self._setting.arguments(synthetic.inputs.to(precision_of(module)))
+                outputs = call_module(module, inputs)
             except (IndexError, ValueError, RuntimeError) as error:  # columns of ids, say, are none in drawn inputs
                 text = f"the network does not take inputs drawn as its own are described ({first_line(error)})"
                 raise UnsupportedError(text) from error

@@ -19,6 +19,16 @@ from torch import Tensor, nn
 from consilience.checks import Labels
 from consilience.errors import InputError
 from consilience.files.labelled_arrays import read_labelled_arrays
+from consilience.networks.descriptions.description import InputPart
+from consilience.networks.descriptions.input_parts import (
+    as_arguments,
+    as_rows,
+    padding_of,
+    parts_of,
+    reads_tokens,
+    token_table,
+)
+from consilience.networks.example import Example, inputs_together, split_batch
 from consilience.networks.module_inputs import precision_of, refuse_unfit
 
 IGNORED_LABEL = -100
@@ -35,34 +45,53 @@ MAX_NAMED_LABELS = 5
 class Batch:
     """Some observations."""
 
-    inputs: Tensor  # (n, ...): as the network takes them
+    inputs: Tensor  # (n, ...): as the network takes them; of several arguments as one (`input_parts`)
     labels: Any  # (n,): what was given beside them: numbers or names of classes, or targets of a regression
     name: str  # in messages
+    parts: tuple[InputPart, ...] = ()  # the arguments that the inputs are; none for a single one
+    padding: int | None = None  # the token that fills texts up
 
     @cached_property
     def rows(self) -> Any:
         """The inputs as rows (n, d) of float64."""
         return self.inputs.reshape(len(self.inputs), -1).to(device="cpu", dtype=torch.float64).numpy()
 
+    def pieces(self, n_rows: int | None) -> Iterator[Batch]:
+        """Yield so many observations after others; all at once for None."""
+        if n_rows is None or n_rows >= len(self.inputs):
+            yield self
+            return
+        for start in range(0, len(self.inputs), n_rows):
+            rows = slice(start, start + n_rows)
+            yield Batch(
+                self.inputs[rows],
+                None if self.labels is None else self.labels[rows],
+                self.name,
+                self.parts,
+                self.padding,
+            )
+
 
 def batches_of_data(data: Any, module: nn.Module) -> Iterator[Batch]:
     """Yield the observations of a site, batch by batch; the first rows are tried on the network.
 
     Data are inputs (n, ...) with or without labels (n,), the path of a .npz or .npy file of them, or batches: each
-    inputs, or a tuple or list (inputs, labels).
+    inputs, or a tuple or list (inputs, labels). Several inputs are a mapping by the names of arguments, labels under
+    "labels", or a tuple.
     """
     name = str(data) if isinstance(data, str | Path) else "data"
     if isinstance(data, str | Path):
         arrays = read_labelled_arrays(Path(data))
         data = (arrays.inputs, arrays.labels)
-    if isinstance(data, tuple):
-        if len(data) != 2:
+    if isinstance(data, Mapping) or (isinstance(data, tuple) and len(data) >= 1):
+        inputs, labels = split_batch(data, inputs_together(data, module))
+        if isinstance(data, tuple) and len(data) != 2 and not isinstance(inputs, Example):
             raise InputError(name, f"expected (X, y), X or batches, found {len(data)} parts", code="E-SHAPE")
-        pieces = _rows_of_arrays(data[0], data[1], name)
+        pieces = _rows_of_arrays(inputs, labels, name)
     elif hasattr(data, "shape") and hasattr(data, "dtype"):  # dense or sparse
         pieces = _rows_of_arrays(data, None, name)
-    elif not isinstance(data, Mapping) and (isinstance(data, Iterable) or hasattr(data, "__getitem__")):
-        pieces = _batches_of_loader(data)
+    elif isinstance(data, Iterable) or hasattr(data, "__getitem__"):
+        pieces = _batches_of_loader(data, module)
     else:
         raise InputError(name, f"expected (X, y), X or batches, found {type(data).__name__}", code="E-TYPE")
     yield from _checked(pieces, module, name)
@@ -71,8 +100,10 @@ def batches_of_data(data: Any, module: nn.Module) -> Iterator[Batch]:
 def _rows_of_arrays(inputs: Any, labels: Any, name: str) -> Iterator[tuple[Any, Any, str]]:
     """Yield some rows of arrays after others."""
     inputs = _as_array(inputs, name)
-    labels = None if labels is None else _as_array(labels, f"labels of {name}")
-    if inputs.ndim == 0:
+    labels = _labels_of(labels, name)
+    if isinstance(inputs, Example):
+        _refuse_other_lengths(inputs, name)
+    elif inputs.ndim == 0:
         raise InputError(name, "expected an array of observations, found a number", code="E-SHAPE")
     if labels is not None and (labels.ndim == 0 or len(labels) != len(inputs)):
         found = "a number" if labels.ndim == 0 else f"{len(labels)} labels"
@@ -82,24 +113,35 @@ def _rows_of_arrays(inputs: Any, labels: Any, name: str) -> Iterator[tuple[Any, 
         yield inputs[rows], None if labels is None else labels[rows], name
 
 
-def _batches_of_loader(loader: Iterable[Any]) -> Iterator[tuple[Any, Any, str]]:
+def _refuse_other_lengths(inputs: Example, name: str) -> None:
+    """Raise InputError for arguments without tensors, or that are not of as many observations each."""
+    lengths = {len(tensor) if tensor.ndim else 0 for tensor in inputs.tensors}
+    if len(lengths) != 1 or 0 in lengths:
+        found = "no tensors" if not lengths else f"arguments of {', '.join(map(str, sorted(lengths)))} observations"
+        raise InputError(name, f"has {found}", "give every argument a row for each observation", "E-SHAPE")
+
+
+def _batches_of_loader(loader: Iterable[Any], module: nn.Module) -> Iterator[tuple[Any, Any, str]]:
     """Yield the batches of a loader; all of them with labels, or none."""
     has_labels: bool | None = None
+    n_inputs: int | None = None
     for number, batch in enumerate(loader):
         name = f"data: batch {number}"
-        is_pair = isinstance(batch, tuple | list)
-        if isinstance(batch, Mapping):
-            raise InputError(name, "is a mapping", "give inputs, or (inputs, labels)", "E-TYPE")
+        if n_inputs is None:  # asked once, before anything looks at what the network answers
+            n_inputs = inputs_together(batch, module)
+        inputs, labels = split_batch(batch, n_inputs)
+        is_pair = isinstance(batch, tuple | list) and not isinstance(inputs, Example)
         if is_pair and not 1 <= len(batch) <= 2:
             raise InputError(name, f"has {len(batch)} parts, expected inputs, or (inputs, labels)", code="E-SHAPE")
-        inputs, labels = (batch[0], batch[1] if len(batch) > 1 else None) if is_pair else (batch, None)
         inputs = _as_array(inputs, name)
-        labels = None if labels is None else _as_array(labels, f"labels of {name}")
+        labels = _labels_of(labels, name)
         if has_labels not in (None, labels is not None):
             text = f"has {'no labels' if has_labels else 'labels'}, unlike those before"
             raise InputError(name, text, code="E-MISMATCH")
         has_labels = labels is not None
-        if inputs.ndim == 0 or (labels is not None and labels.ndim == 0):
+        if isinstance(inputs, Example):
+            _refuse_other_lengths(inputs, name)
+        elif inputs.ndim == 0 or (labels is not None and labels.ndim == 0):
             text = "is a single observation, expected a batch"
             raise InputError(name, text, "wrap the data in a DataLoader", "E-SHAPE")
         if labels is not None and len(labels) != len(inputs):
@@ -107,13 +149,23 @@ def _batches_of_loader(loader: Iterable[Any]) -> Iterator[tuple[Any, Any, str]]:
         yield inputs, labels, name
 
 
+def _labels_of(labels: Any, name: str) -> Any:
+    """Return labels as an array; None where there are none, or those of several outputs, which are not described."""
+    is_several = isinstance(labels, Mapping) or (
+        isinstance(labels, tuple | list) and bool(labels) and all(hasattr(one, "shape") and one.shape for one in labels)
+    )
+    return None if labels is None or is_several else _as_array(labels, f"labels of {name}")
+
+
 def _as_array(values: Any, name: str) -> Any:
-    """Return values as a tensor, or as an array of NumPy."""
+    """Return values as a tensor, or as an array of NumPy; several arguments as they are."""
+    if isinstance(values, Example):
+        return values.changed(Tensor.detach)
     if isinstance(values, Tensor):
         return values.detach()
     if isinstance(values, Mapping) or (isinstance(values, tuple | list) and len(_shapes_among(values)) > 1):
-        text = "is of arrays of several shapes, expected one tensor (n, ...)"
-        remedy = "describe a network of several inputs by `n_observations=` alone"
+        text = "is of arrays of several shapes, and the network does not take them together"
+        remedy = "give several inputs as a tuple, in the order of the arguments, or as a mapping by their names"
         raise InputError(name, text, remedy, "E-SHAPE")
     array = np.asarray(values.toarray() if hasattr(values, "toarray") else values)
     if array.dtype.kind not in "biufUO" or (array.dtype.kind in "UO" and not name.startswith("labels")):
@@ -130,27 +182,50 @@ def _checked(pieces: Iterable[tuple[Any, Any, str]], module: nn.Module, data_nam
     """Yield batches whose inputs are finite, of one shape, and such as the network takes."""
     shape: tuple[int, ...] | None = None
     is_token, precision = False, precision_of(module)
+    parts: tuple[InputPart, ...] = ()
+    padding: int | None = None
     for inputs, labels, name in pieces:
         if not len(inputs):
             continue
-        values = _as_tensor(inputs, precision, name)
+        asked = _as_tensors(inputs, precision, name)
         _refuse_not_finite_labels(labels, name)
         if shape is None:
-            is_token = reads_tokens(module, values)
+            if isinstance(asked, Example):
+                refuse_unfit_in_evaluation(module, asked[:2], name)
+            is_token, parts = reads_tokens(module, asked), parts_of(module, asked, name)
+            padding = padding_of(module, parts)
+        if is_token:
+            _refuse_hidden(asked, name)
+        values = as_rows(parts, asked, padding)
         if is_token:
             _refuse_unknown_tokens(values, module, name)
         if not values.is_floating_point() and not is_token:  # such as images of 0 to 255
             values = values.to(precision)
         if shape is None:
             shape = tuple(values.shape[1:])
-            refuse_unfit_in_evaluation(module, values[:2], name)
+            refuse_unfit_in_evaluation(module, as_arguments(parts, values[:2], padding), name)
         # Sequences of tokens are filled up batch by batch.
         elif tuple(values.shape[1:]) != shape and not (is_token and values.ndim == 1 + len(shape)):
             text = f"has inputs of shape {tuple(values.shape[1:])}, and the first ones have {shape}"
             raise InputError(name, text, "give one shape", "E-SHAPE")
-        yield Batch(values, labels, name)
+        yield Batch(values, labels, name, parts, padding)
     if shape is None:
         raise InputError(data_name, "has no observations", code="E-NEEDED")
+
+
+def _as_tensors(inputs: Any, precision: torch.dtype, name: str) -> Tensor | Example:
+    """Return finite inputs as a tensor, or as several in an Example; see `_as_tensor`."""
+    if not isinstance(inputs, Example):
+        return _as_tensor(inputs, precision, name)
+    return inputs.changed(lambda tensor: _as_tensor(tensor, precision, name))
+
+
+def _refuse_hidden(inputs: Tensor | Example, name: str) -> None:
+    """Raise InputError for texts whose mask hides all tokens."""
+    for key, tensor in (inputs.kwargs or {}).items() if isinstance(inputs, Example) else ():
+        if key.endswith("mask") and isinstance(tensor, Tensor) and not bool((tensor != 0).any(dim=1).all()):
+            text = f"has a text of which {key} hides all tokens"
+            raise InputError(name, text, "take such texts out, or give masks that are 1 where a token counts", "E-FEW")
 
 
 def _as_tensor(inputs: Any, precision: torch.dtype, name: str) -> Tensor:
@@ -194,23 +269,12 @@ def _native(array: Any) -> Any:
     return array.astype(np.int64, copy=False) if array.dtype.kind in "iu" else array
 
 
-def refuse_unfit_in_evaluation(module: nn.Module, inputs: Tensor, name: str) -> None:
+def refuse_unfit_in_evaluation(module: nn.Module, inputs: Tensor | Example, name: str) -> None:
     """Raise InputError when a network, in evaluation mode, does not take inputs."""
     from consilience.networks.landscape.evaluation import evaluation_mode
 
     with evaluation_mode(module):
-        refuse_unfit(module, (inputs,), name)
-
-
-def reads_tokens(module: nn.Module, values: Tensor) -> bool:
-    """Return whether inputs are tokens: whole numbers for a network with a table of them."""
-    return values.dtype == torch.int64 and token_table(module) is not None
-
-
-def token_table(module: nn.Module) -> nn.Embedding | nn.EmbeddingBag | None:
-    """Return a network's table of tokens: of its embeddings the one with most rows, as positions are fewer."""
-    tables = [part for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
-    return max(tables, key=lambda table: table.num_embeddings, default=None)
+        refuse_unfit(module, inputs if isinstance(inputs, Example) else (inputs,), name)
 
 
 def class_names(classes: int | Sequence[Any] | None, n_outputs: int | None) -> tuple[str, ...] | None:

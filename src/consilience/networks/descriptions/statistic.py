@@ -20,9 +20,12 @@ import numpy as np
 from torch import Tensor, nn
 
 from consilience.checks import Array, Labels
-from consilience.networks.descriptions.description import Description
+from consilience.networks.descriptions.description import Description, InputPart
 from consilience.networks.descriptions.disclosure import Leaving
+from consilience.networks.descriptions.input_parts import as_arguments
 from consilience.networks.descriptions.observations import Batch
+from consilience.networks.example import Example
+from consilience.networks.output_layout import OutputLayout
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +39,23 @@ class Setting:
     are_labelled: bool  # whether there are labels of classes
     is_token: bool  # whether inputs are tokens
     hooks: ExitStack  # what removes hooks from the network in the end
+    parts: tuple[InputPart, ...] = ()  # the arguments that the inputs are; none for a single one
+    padding: int | None = None  # the token that fills texts up
+    layout: OutputLayout | None = None  # of the outputs where these are by position; None otherwise
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether the network answers every token or pixel."""
+        return self.layout is not None
+
+    @property
+    def predicts_tokens(self) -> bool:
+        """Whether it is a language model, which answers the token after each."""
+        return self.layout is not None and self.layout.is_next_token
+
+    def arguments(self, inputs: Tensor) -> Tensor | Example:
+        """Return what the network takes for inputs (n, ...)."""
+        return as_arguments(self.parts, on_device(inputs, self.module), self.padding)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -153,8 +153,9 @@ class TokenStatistic(Statistic):
 
     def __init__(self, setting: Setting, table: nn.Embedding | nn.EmbeddingBag) -> None:
         """Start without tokens."""
+        padding = setting.padding
         is_by_class = setting.n_groups * table.num_embeddings <= MAX_TOKEN_ENTRIES
-        self._counts = TokenAccumulator(table.num_embeddings, table.padding_idx, setting.n_groups if is_by_class else 1)
+        self._counts = TokenAccumulator(table.num_embeddings, padding, setting.n_groups if is_by_class else 1)
         self._longest = 0
 
     def add(self, batch: Batch, groups: Labels, answer: Any) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from consilience.errors import InputError, Problem
+from consilience.networks.example import Example
 from consilience.networks.landscape.evaluation import evaluation_mode
 from consilience.networks.module_outputs import answer_tensor
 from consilience.networks.repair.recurrent_layers import (
@@ -59,7 +60,9 @@ def is_grouped(layer: Layer) -> bool:
 
 
 def as_batches(batches: Any) -> Iterable[Any]:
-    """Return batches, at least one, that can be iterated again and again; a tensor is one batch."""
+    """Return batches, at least one, that can be iterated again and again; a tensor or an Example is one batch."""
+    if isinstance(batches, Example):
+        return [batches]
     if isinstance(batches, Tensor):
         batches = [batches] if batches.ndim > 0 and len(batches) > 0 else []
     if isinstance(batches, Iterator):
@@ -70,12 +73,15 @@ def as_batches(batches: Any) -> Iterable[Any]:
 
 
 def call_module(module: nn.Module, batch: Any) -> Any:
-    """Return what a module answers to a batch: a tensor, keyword arguments, or (inputs, labels, ...)."""
+    """Return what a module answers to a batch: a tensor, an Example, keyword arguments, or (inputs, labels, ...)."""
     return answer_tensor(_called(module, batch))
 
 
 def _called(module: nn.Module, batch: Any) -> Any:
     """Return what a module returns for a batch, as the module after it takes it."""
+    if isinstance(batch, Example):
+        placed = batch.changed(lambda tensor: _to_device_of(tensor, module))
+        return module(*placed.args, **dict(placed.kwargs or {}))
     if isinstance(batch, Mapping):
         return module(**{key: _to_device_of(value, module) for key, value in batch.items()})
     return module(_to_device_of(batch[0] if isinstance(batch, (tuple, list)) else batch, module))

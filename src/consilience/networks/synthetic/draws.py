@@ -4,7 +4,8 @@ With m, F and r the mean, the factor and the residual variances of a component (
 
     x = m + F^T e1 + sqrt(r) e2,    e1, e2 standard normal,
 
-in the shape of an input, clipped to the range that its site says. Components are the sites, with probabilities n_j / N,
+in the shape of an input, clipped to the range that its site says; columns of whole numbers have values that it says
+(`whole_columns`). Components are the sites, with probabilities n_j / N,
 or the classes of the sites, with probabilities n_jc / N, or parts of these classes; the label c then travels with the
 draw. There is never one Gaussian pooled over sites: where sites hold different classes, each one's is nearly a class's.
 
@@ -28,6 +29,7 @@ from torch import Tensor
 from consilience.checks import Array, Labels, is_count
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.networks.descriptions.description import Description, Moments, TokenCounts
+from consilience.networks.descriptions.whole_columns import as_whole
 from consilience.networks.synthetic.dead_leaves import dead_leaves
 
 _NEEDED = {
@@ -140,7 +142,9 @@ def draw_inputs(
         elif component.moments is not None:
             rows = _draw_rows(component.moments, shape, n, rng)
             low, high = described.input_range or (-np.inf, np.inf)
-            blocks.append(np.clip(rows, low, high).astype(np.float32).reshape(n, *shape))
+            clipped = np.clip(rows, low, high)
+            whole = as_whole(clipped, described.whole_columns, described.inputs or component.moments)
+            blocks.append(whole.astype(np.float32).reshape(n, *shape))
     # Components were drawn one after the other: inputs, labels and sites are shuffled alike.
     order = rng.permutation(count)
     labels = np.repeat([component.label for component in components], n_draws)[order]

@@ -12,49 +12,20 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from functools import wraps
 from io import StringIO
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils import _pytree as pytree
+from torch import nn
 
 from consilience.errors import InputError, UnsupportedError
+from consilience.networks.example import Example
 from consilience.networks.module_inputs import MAX_QUOTED_CHARACTERS
 from consilience.networks.module_outputs import answer_of
 from consilience.networks.torch_modules import evaluating, is_scripted
-
-
-@dataclass(frozen=True)
-class Example:
-    """Example input of a module: positional and keyword arguments."""
-
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] | None = None
-
-    def call(self, module: nn.Module) -> Any:
-        """Return what the module answers, as `answer_of` takes it from its output."""
-        return answer_of(module(*self.args, **(self.kwargs or {})))
-
-    def changed(self, change: Callable[[Tensor], Tensor]) -> Example:
-        """Return the example with every tensor changed."""
-        args, kwargs = pytree.tree_map(
-            lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf, (self.args, dict(self.kwargs or {}))
-        )
-        return Example(args, kwargs)
-
-
-def as_example(example: Any) -> Example:
-    """Return an example input as arguments: a tensor, a tuple of arguments, or a dict of keyword arguments."""
-    if isinstance(example, Example):
-        return example
-    if isinstance(example, Mapping):
-        return Example(kwargs=dict(example))
-    return Example(tuple(example) if isinstance(example, tuple | list) else (example,))
 
 
 @contextmanager

@@ -25,9 +25,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from consilience.errors import UnsupportedError
 from consilience.networks.entry_names import is_extra_state
+from consilience.networks.example import Example
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.torch_modules import evaluating, seeded_torch
-from consilience.networks.tracing.export import Example
 
 OUTPUT_TOLERANCE = {
     torch.float64: 1e-8,  # sums in another order err by 1e-16, which some hundred layers amplify

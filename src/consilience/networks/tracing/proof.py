@@ -33,11 +33,11 @@ from torch import Tensor, nn
 
 from consilience.checks import Labels
 from consilience.errors import InputError
+from consilience.networks.example import as_example
 from consilience.networks.network import complete_orders
 from consilience.networks.symmetry.axes import Action, Group, Proof
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection, Scaling, Transport, move, permutation
-from consilience.networks.tracing.export import as_example
 from consilience.networks.tracing.module_trial import ModuleTrial, arrays_of, make_trial
 from consilience.networks.tracing.trace import trace
 

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from consilience.networks.entry_names import is_extra_state
+from consilience.networks.example import as_example
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.tracing.axis_parts import AxisTerms, fixed_axis, free_axis
-from consilience.networks.tracing.export import as_example, export
+from consilience.networks.tracing.export import export
 from consilience.networks.tracing.grouping import group_units
 from consilience.networks.tracing.rules import contractions as rules_contractions
 from consilience.networks.tracing.rules import convolutions as rules_convolutions
