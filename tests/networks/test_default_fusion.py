@@ -178,13 +178,26 @@ def test_counts_alone_choose_the_site_that_covers_the_classes_best(described):
     assert fusion.verdict.harmless is None
 
 
-def test_networks_of_one_start_without_descriptions_are_averaged():
+def test_networks_of_one_start_without_descriptions_are_aligned_and_refitted():
     rows = [~HELD & (torch.arange(len(X)) % 2 == part) for part in (0, 1)]
     nets = [train(of_site, start=7, steps=30) for of_site in rows]
-    plain = cs.fuse(nets, example=X[:2])
-    assert plain.details["chosen"] == "average"
-    average = cs.fuse(nets, "average", example=X[:2])
-    assert same_bytes(plain.model, average.model)
+    fusion = cs.fuse(nets, example=X[:2])
+    assert fusion.details["chosen"] == "refit"
+    assert "layers fitted on synthetic inputs" in fusion.repaired
+    assert "often worse than the best of them" in fusion.verdict.text
+    assert fusion.verdict.harmless is None
+    aligned = cs.fuse(nets, example=X[:2], refit=False)
+    assert aligned.details["chosen"] == "matched"
+    assert aligned.objective == min(aligned.details["starts"])  # their numbering is one of the three
+
+
+def test_sites_that_nothing_tells_apart_do_not_depend_on_the_order_of_the_call(nets):
+    names = list(nets)
+    chosen = {cs.fuse({n: nets[n] for n in order}, example=X[:2]).details["chosen"] for order in (names, names[::-1])}
+    assert len(chosen) == 1
+    equal = {name: cs.describe(net, n_observations=50, example=X[:2]) for name, net in nets.items()}
+    larger = {**equal, "turku": cs.describe(nets["turku"], n_observations=51, example=X[:2])}
+    assert cs.fuse(larger).details["chosen"] == "site:turku"
 
 
 @COPIES

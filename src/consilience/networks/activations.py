@@ -7,7 +7,7 @@ Groups that no such layer reads, or none that is called as a module, are left ou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,7 +68,7 @@ def activations(module: nn.Module, symmetry: Symmetry, inputs: Any) -> dict[str,
         handles.append(layer.register_forward_pre_hook(record_input))
     try:
         with evaluating(module):
-            for batch in batches_of(inputs):
+            for batch in batches_of(inputs, module):
                 batch.call(module)
     finally:
         for handle in handles:
@@ -80,20 +80,14 @@ def activations(module: nn.Module, symmetry: Symmetry, inputs: Any) -> dict[str,
     }
 
 
-def batches_of(inputs: Any) -> Iterable[Example]:
-    """Yield the arguments of one call after another."""
-    import torch
+def batches_of(inputs: Any, module: nn.Module | None = None) -> Iterable[Example]:
+    """Yield the arguments of one call of a module after another, without labels."""
+    from consilience.networks.example import as_example, is_one_batch, unlabelled
 
-    from consilience.networks.example import Example, as_example
-
-    if isinstance(inputs, torch.Tensor | Example):
-        yield from (as_example(inputs[start : start + BATCH_SIZE]) for start in range(0, len(inputs), BATCH_SIZE))
-    elif isinstance(inputs, Mapping) or (
-        isinstance(inputs, tuple) and all(isinstance(argument, torch.Tensor) for argument in inputs)
-    ):
-        yield as_example(inputs)
-    else:
-        yield from map(as_example, inputs)
+    for batch in [inputs] if is_one_batch(inputs) else inputs:
+        given = unlabelled(batch, module)
+        for start in range(0, len(given), BATCH_SIZE):
+            yield as_example(given[start : start + BATCH_SIZE])
 
 
 def _readers(module: nn.Module, symmetry: Symmetry) -> dict[str, tuple[nn.Module, Place]]:

@@ -112,7 +112,7 @@ def fuse_aligned(
     networks, units = tuple(models.networks[i] for i in order), target_units(models, method, arguments)
     ensemble = NetworkEnsemble(networks, weights[order], units, order.index(reference), input_numbers=tuple(order))
     ensemble = replace(ensemble, information=arranged(information), priors=arranged(priors))
-    if method.wants_activations and arguments.inputs is not None:
+    if (method.wants_activations or method.starts_from_activations) and arguments.inputs is not None:
         ensemble = replace(ensemble, activations=_activations(models, order, arguments.inputs))
     outcome = method.fuse(ensemble, rng, progress)
     alignment = outcome.alignment
@@ -188,11 +188,12 @@ def _activations(models: NetworksWithSymmetry, order: Sequence[int], inputs: Any
     """Return the activations of the units of every model on the same inputs, in canonical order."""
     from consilience.networks.activations import activations, batches_of
 
-    batches = list(batches_of(inputs))
+    modules = [models.inputs[i].module or models.module(models.networks[i]) for i in order]
+    batches = list(batches_of(inputs, modules[0]))
     by_model = []
-    for i in order:
+    for i, module in zip(order, modules, strict=True):
         described = models.inputs[i]
-        of_model = activations(described.module or models.module(models.networks[i]), models.symmetry, batches)
+        of_model = activations(module, models.symmetry, batches)
         if overflowing := [group for group, values in of_model.items() if not np.isfinite(values).all()]:
             text = f"has NaN or infinite activations in group {overflowing[0]} on these inputs"
             remedy = "give inputs of the scale that it was trained on, or leave this network out"

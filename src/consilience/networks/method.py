@@ -166,6 +166,11 @@ class NetworkMethod(Options, ABC):
         return self.robust not in (None, False)
 
     @property
+    def starts_from_activations(self) -> bool:
+        """Whether units may be matched by activations first, where there are inputs, to be matched otherwise then."""
+        return False
+
+    @property
     def wants_activations(self) -> bool:
         """Whether units are matched by their activations on inputs."""
         return False

@@ -27,6 +27,7 @@ from consilience.networks.distillation import Distilled, distill, has_batch_norm
 from consilience.networks.example import Example
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.method import NetworkMethod
+from consilience.networks.methods.baselines import NetworkAverage
 from consilience.networks.methods.by_activations import ActivationJoins, ActivationSlots
 from consilience.networks.methods.distill import LEARNING_RATE
 from consilience.networks.methods.fisher.merging import FisherMerging
@@ -35,8 +36,9 @@ from consilience.networks.output_layout import inner_network
 from consilience.networks.repair.anchor import anchor
 from consilience.networks.repair_fusion import refit_fusion
 
-MAX_AVERAGES = 4
-"""The base, that with rows of its head by class, that by Fisher information, and sites beside each other."""
+MAX_AVERAGES = 5
+"""The base, the plain average, the base with rows of its head by class, that by Fisher information, and sites beside
+each other."""
 MAX_REFITTED = 8
 """The base refitted, and those of units matched by activations, with one width, by slots and joined, each also with its
 head fitted."""
@@ -93,6 +95,9 @@ class NetworkComparison(CandidateComparison):
         """Yield the base, the base with the rows of its head by class, and that by Fisher information."""
         workshop, base = self.workshop, self.workshop.base_candidate
         yield base
+        if workshop.is_common_start:
+            average = workshop.averaged(NetworkAverage())
+            yield Candidate("average", Effort.AVERAGE, average.model, average)
         counts = self.sites.class_counts
         if counts is not None and self.classifies:
             with self._or_noted("class_heads"):

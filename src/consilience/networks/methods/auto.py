@@ -66,6 +66,11 @@ class Auto(Consensus):
         yield "max_seconds", is_bound, "a positive number or None"
 
     @property
+    def starts_from_activations(self) -> bool:
+        """Not: candidates that are matched by activations are made apart."""
+        return False
+
+    @property
     def road(self) -> Road:
         """Chosen among candidates."""
         return "chosen"

@@ -19,7 +19,7 @@ from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.errors import Problem
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
-from consilience.networks.methods.weight_matching.match import match_weights
+from consilience.networks.methods.weight_matching.match import descent_starts, match_weights
 from consilience.networks.symmetry.unit_rows import balance_scales, shared_groups
 
 MIN_RELATIVE_DECREASE = 1e-3
@@ -40,7 +40,8 @@ class Consensus(NetworkMethod):
     ----------
     restarts : int
         Number of descents: from units matched by what they receive, from the models as they are, then from random
-        orders of units. The lowest objective is kept. Default: 3.
+        orders of units; and one more from units matched by their activations where there are inputs. The lowest
+        objective is kept. Default: 3.
     max_iterations : int
         Passes over all models at most. Default: 100, as in the published code of weight matching.
     balance : bool
@@ -78,6 +79,11 @@ class Consensus(NetworkMethod):
         yield "max_iterations", is_count(self.max_iterations), "a positive integer"
 
     @property
+    def starts_from_activations(self) -> bool:
+        """Whether a descent starts from units matched by activations, where there are inputs."""
+        return True
+
+    @property
     def refits(self) -> bool:
         """Whether layers are refitted: not in robust fusion, where a hostile model could decide the targets."""
         return self.refit and not self.is_robust
@@ -97,7 +103,7 @@ class Consensus(NetworkMethod):
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return the transports into the slots of lowest objective."""
-        starts = ["receiving", "identity", *["random"] * self.restarts][: self.restarts]
+        starts = descent_starts(ensemble, self.restarts, ("receiving", "identity"))
         return match_weights(ensemble, starts, self.max_iterations, rng, progress, MIN_RELATIVE_DECREASE, self.signs)
 
 

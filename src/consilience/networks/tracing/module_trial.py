@@ -57,9 +57,17 @@ NO_EFFECT = 1000.0
 softmax takes out: any place of them is right. Chosen by hand."""
 
 
-@dataclass(frozen=True)
+Change = Callable[[str, Tensor], Tensor]
+"""What becomes of an array, by its name: another one of its shape, or itself."""
+
+
+@dataclass(eq=False)
 class ModuleTrial:
-    """A copy of a module, arrays and inputs on which changes are tried, and its outputs without any change."""
+    """A copy of a module, arrays and inputs on which changes are tried, and its outputs without any change.
+
+    Changes are made in place, one array at a time, since a copy of all arrays of a large network is large. Trials that
+    were redrawn share what is not redrawn: what is changed for good in one is changed in all (`follow`).
+    """
 
     module: nn.Module  # the copy
     example: Example  # its inputs
@@ -69,13 +77,33 @@ class ModuleTrial:
 
     is_double: bool = False  # whether the copy runs in float64, casts to narrower types included
 
-    def deviation(self, arrays: Mapping[str, Tensor]) -> float:
-        """Return the largest difference of outputs with other arrays, relative to the largest entry of each output."""
-        return _largest_difference(self.outputs, _run(self.module, self.example, arrays, is_double=self.is_double))
+    def change(self, change: Change) -> float:
+        """Change arrays for good, and return the largest difference of outputs, relative to the largest of each."""
+        self._write(change)
+        before, self.outputs = self.outputs, self._answers()
+        return _largest_difference(before, self.outputs)
 
-    def leaves_outputs(self, arrays: Mapping[str, Tensor]) -> bool:
-        """Whether the outputs with other arrays are the same but for rounding."""
-        return self.deviation(arrays) <= self.tolerance
+    def follow(self, other: ModuleTrial, change: Change) -> None:
+        """Change arrays as another trial did for good, those that it does not share."""
+        self._write(lambda name, array: array if array is other.arrays[name] else change(name, array))
+
+    def deviation(self, change: Change, undo: Change) -> float:
+        """Return the largest difference of outputs under a change of arrays, which is undone."""
+        self._write(change)
+        try:
+            return _largest_difference(self.outputs, self._answers())
+        finally:
+            self._write(undo)
+
+    def _write(self, change: Change) -> None:
+        """Change arrays in place."""
+        for name, array in self.arrays.items():
+            if (changed := change(name, array)) is not array:
+                array.copy_(changed)
+
+    def _answers(self) -> list[Tensor]:
+        """Return the outputs with the arrays as they are."""
+        return _run(self.module, self.example, self.arrays, is_double=self.is_double)
 
     def hidden_arrays(self, rng: np.random.Generator) -> set[str]:
         """Return the arrays whose places the outputs could hardly tell, since even large changes have little effect.
@@ -98,15 +126,22 @@ class ModuleTrial:
             for name, parameter in parameters.items():
                 parameter.data = self.arrays[name]
                 parameter.requires_grad_(parameter.is_floating_point() or parameter.is_complex())
-            answers = [leaf for leaf in pytree.tree_leaves(self.example.call(self.module)) if _is_real(leaf)]
-            combined = sum((_normal(leaf, rng) * leaf / _size_of(leaf)).sum() for leaf in answers)
-            learnt = {name: one for name, one in parameters.items() if one.requires_grad}
-            gradients = list[Tensor | None](torch.autograd.grad(combined, list(learnt.values()), allow_unused=True))
-        return {
-            name: float((gradient * parameter.detach()).abs().square().sum().sqrt())
-            for (name, parameter), gradient in zip(learnt.items(), gradients, strict=True)
-            if gradient is not None  # as of a parameter that was not used
-        }
+            effects: dict[str, float] = {}
+            hooks = [
+                parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                    partial(_record_effect, effects, name)
+                )
+                for name, parameter in parameters.items()
+                if parameter.requires_grad
+            ]
+            try:
+                answers = [leaf for leaf in pytree.tree_leaves(self.example.call(self.module)) if _is_real(leaf)]
+                combined = torch.stack([(_normal(leaf, rng) * leaf / _size_of(leaf)).sum() for leaf in answers]).sum()
+                combined.backward()  # type: ignore[no-untyped-call]
+            finally:
+                for hook in hooks:
+                    hook.remove()
+        return effects
 
     def redrawn(self, rng: np.random.Generator) -> ModuleTrial:
         """Return a trial with other random arrays, on inputs around the example if the module takes them."""
@@ -139,7 +174,7 @@ def make_trial(module: nn.Module, example: Example, symmetry: Symmetry, rng: np.
             cast = partial(_cast, dtype=dtype)
             copied._apply(cast)  # type: ignore[no-untyped-call]  # `to` makes complex ones real
             cast_example = example.changed(cast)
-            originals = {name: array.clone() for name, array in arrays_of(copied).items() if name in symmetry.layouts}
+            originals = {name: array for name, array in arrays_of(copied).items() if name in symmetry.layouts}
             is_double = dtype == torch.float64
             arrays = _randomise_arrays(copied, cast_example, originals, rng)
             outputs = _run(copied, cast_example, arrays, is_double=is_double)
@@ -149,6 +184,13 @@ def make_trial(module: nn.Module, example: Example, symmetry: Symmetry, rng: np.
     text = f"a copy of it does not run in float64 or float32 ({first_error})"
     remedy = "let its forward take the precision of its weights"
     raise UnsupportedError(type(module).__name__, text, remedy) from first_error
+
+
+def _record_effect(effects: dict[str, float], name: str, parameter: Tensor) -> None:
+    """Record the effect of a change of a parameter as large as it, and drop its gradient."""
+    if parameter.grad is not None:
+        effects[name] = float(torch.linalg.vector_norm(parameter.grad.mul_(parameter.detach())))
+        parameter.grad = None
 
 
 def _randomise_arrays(

@@ -38,7 +38,7 @@ from consilience.networks.network import complete_orders
 from consilience.networks.symmetry.axes import Action, Group, Proof
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection, Scaling, Transport, move, permutation
-from consilience.networks.tracing.module_trial import ModuleTrial, arrays_of, make_trial
+from consilience.networks.tracing.module_trial import Change, ModuleTrial, arrays_of, make_trial
 from consilience.networks.tracing.trace import trace
 
 MAX_CONFUSABLE_SIZE = 6
@@ -82,19 +82,24 @@ def prove(module: nn.Module, symmetry: Symmetry, example: Any, rng: np.random.Ge
     largest_deviation = 0.0
     for trial, resting in _trials_and_resting_groups(module_trials, symmetry):
         orders = _random_orders(symmetry, units, rng, resting)
-        deviation = trial.deviation(_permute_units(trial.arrays, symmetry, units, orders))
+        moves = _moves(symmetry, units, _permutations(orders))
+        # Units stay in their new order: a permutation that holds need not be undone.
+        deviation = trial.change(moves)
         if not deviation <= trial.tolerance:  # NaN fails too
             raise InputError(_failing_groups(trial, symmetry, units, orders, deviation))
+        for other in module_trials:
+            other.follow(trial, moves)
         largest_deviation = max(largest_deviation, deviation)
     # A network whose outputs do not depend on its weights passes with any symmetry.
-    changed = {name: _change_all_entries(array) for name, array in module_trials[0].arrays.items()}
-    if all(trial.leaves_outputs(changed) for trial in module_trials):
+    if all(one.deviation(_change_entries, _restore_entries) <= one.tolerance for one in module_trials):
         text = f"what {type(module).__name__} makes of it does not depend on the weights, so that nothing can be proved"
         raise InputError("example", text, "give inputs like those that the network is for")
     # Far from zero GELU is the identity or nothing, so that raw inputs of a thousand would prove the scales of ReLU.
     action_trials = [*module_trials, *module_trials[0].at_unit_scale()]
     allowed = {action.name: _groups_that_allow(action_trials, symmetry, units, action, rng) for action in ACTIONS}
     notes = _discard_unseen(allowed, symmetry, module_trials, rng)
+    if not module_trials[0].is_double:
+        notes.append(_SINGLE.format(module_trials[0].tolerance))
     groups = tuple(
         replace(group, actions=("permute", *(name for name, names in allowed.items() if group.name in names)))
         for group in symmetry.all_groups
@@ -110,7 +115,10 @@ def _discard_unseen(
     rng: np.random.Generator,
 ) -> list[str]:
     """Take groups out of `allowed`, by action, whose arrays the outputs could hardly tell; return a note for each."""
-    hidden = set.intersection(*(trial.hidden_arrays(rng) for trial in module_trials))
+    first, *others = module_trials
+    hidden = first.hidden_arrays(rng)
+    for trial in others if hidden else ():  # what one trial shows is not hidden
+        hidden &= trial.hidden_arrays(rng)
     notes: list[str] = []
     for group in symmetry.by_name:
         unseen = [place.array for place in symmetry.places(group) if place.array in hidden]
@@ -126,13 +134,23 @@ _UNPROVED = "{}: {} hardly moves the outputs, so that {} of its units are not pr
 """Note on a group whose action would pass whatever it did."""
 
 
-def _change_all_entries(array: Tensor) -> Tensor:
+_SINGLE = "proved in float32, to {:g} of the outputs, as the module does not run in float64"
+"""Note on a proof in less than double precision."""
+
+
+def _change_entries(_name: str, array: Tensor) -> Tensor:
     """Return an array with every entry multiplied by a factor of its own, from 0.5 to 1.5."""
-    if array.is_complex():
-        return torch.view_as_complex(_change_all_entries(torch.view_as_real(array)).contiguous())
-    if not array.is_floating_point():
-        return array
-    return array * torch.linspace(0.5, 1.5, array.numel(), dtype=array.dtype, device=array.device).reshape(array.shape)
+    return array * _factors(array) if array.is_floating_point() or array.is_complex() else array
+
+
+def _restore_entries(_name: str, array: Tensor) -> Tensor:
+    """Return the array that `_change_entries` has changed."""
+    return array / _factors(array) if array.is_floating_point() or array.is_complex() else array
+
+
+def _factors(array: Tensor) -> Tensor:
+    dtype = array.real.dtype if array.is_complex() else array.dtype
+    return torch.linspace(0.5, 1.5, array.numel(), dtype=dtype, device=array.device).reshape(array.shape)
 
 
 def _with_proof(symmetry: Symmetry, deviation: float) -> Symmetry:
@@ -145,9 +163,10 @@ def _trials_and_resting_groups(
 ) -> Iterator[tuple[ModuleTrial, set[str]]]:
     """Yield pairs of a trial and the groups that are not permuted in it.
 
-    First all groups move at once. Two small groups may by chance get the same order, and one taken for the other would
-    go unseen. So half of the small groups rest in each of ceil(log2(n)) further trials, by the binary digits of their
-    numbers: any two of the n groups differ in a digit, and only one of them moves there.
+    First all groups move at once, in every trial. Two small groups may by chance get the same
+    order, and one taken for the other would go unseen. So half of the small groups rest in each of ceil(log2(n))
+    further trials, by the binary digits of their numbers: any two of the n groups differ in a digit, and only one of
+    them moves there.
     """
     for trial in module_trials:
         yield trial, set()
@@ -184,18 +203,23 @@ def _random_cycle(count: int, rng: np.random.Generator) -> Labels:
     return order
 
 
-def _permute_units(
-    arrays: Mapping[str, Tensor], symmetry: Symmetry, units: Mapping[str, int], orders: Mapping[str, Labels]
-) -> dict[str, Tensor]:
-    """Return arrays with the units of all groups in another order."""
-    return _move_units(arrays, symmetry, units, {name: permutation(order) for name, order in orders.items()})
+def _permutations(orders: Mapping[str, Labels]) -> dict[str, Transport]:
+    """Return the transports of units into other orders, by group."""
+    return {name: permutation(order) for name, order in orders.items()}
 
 
-def _move_units(
-    arrays: Mapping[str, Tensor], symmetry: Symmetry, units: Mapping[str, int], transports: Mapping[str, Transport]
-) -> dict[str, Tensor]:
-    """Return arrays with the units of some groups moved."""
-    return {name: move(array, symmetry.layouts[name], transports, units) for name, array in arrays.items()}
+def _moves(symmetry: Symmetry, units: Mapping[str, int], transports: Mapping[str, Transport]) -> Change:
+    """Return what becomes of an array when the units of some groups move."""
+    return lambda name, array: move(array, symmetry.layouts[name], transports, units)
+
+
+def _deviation(
+    trial: ModuleTrial, symmetry: Symmetry, units: Mapping[str, int], transports: Mapping[str, Transport]
+) -> float:
+    """Return by how much outputs differ when the units of some groups move, which they do not for good."""
+    inverse = {name: one.inverse for name, one in transports.items()}
+    back = {name: one for name, one in inverse.items() if one is not None}  # of equal widths all have one
+    return trial.deviation(_moves(symmetry, units, transports), _moves(symmetry, units, back))
 
 
 def _failing_groups(
@@ -213,7 +237,7 @@ def _failing_groups(
             inner = orders[group.name].reshape(-1, group.size) % group.size  # (units of the parent, size)
             group_order = {group.name: (np.arange(len(inner))[:, None] * group.size + inner).ravel()}
         completed = complete_orders(symmetry, units, group_order)
-        deviation = trial.deviation(_permute_units(trial.arrays, symmetry, units, completed))
+        deviation = _deviation(trial, symmetry, units, _permutations(completed))
         if not deviation <= trial.tolerance:
             problems.append(_failure_message(symmetry, [group.name], deviation))
     return problems or [_failure_message(symmetry, list(symmetry.by_name), joint_deviation)]
@@ -245,12 +269,11 @@ def _groups_that_allow(
 
     def holds(names: Sequence[str]) -> bool:
         draws = action.draws({name: units[name] for name in names}, rng)
-        attempts = (
-            (trial, _move_units(trial.arrays, symmetry, units, transports))
+        return all(
+            _deviation(trial, symmetry, units, transports) <= trial.tolerance
             for transports in draws
             for trial in module_trials
         )
-        return all(trial.leaves_outputs(arrays) for trial, arrays in attempts)
 
     allowed: set[str] = set()
     pending = _groups_by_kind(symmetry, action, {name for name, _ in module_trials[0].module.named_buffers()})

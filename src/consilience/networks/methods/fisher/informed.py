@@ -31,7 +31,7 @@ from consilience.networks.methods.fisher.parameter_vectors import (
     mean_cosine,
 )
 from consilience.networks.methods.fisher.precision import LowRankPrecision, PosteriorProduct
-from consilience.networks.methods.weight_matching.match import match_weights
+from consilience.networks.methods.weight_matching.match import descent_starts, match_weights
 from consilience.networks.network import identity_transports, to_numpy
 from consilience.networks.symmetry.transport import Transport
 from consilience.networks.symmetry.unit_rows import balance_scales, shared_groups
@@ -179,7 +179,7 @@ class InformedMethod(NetworkMethod, ABC):
             compared = replace(
                 ensemble, networks=tuple(balance_scales(network, shared) for network in ensemble.networks)
             )
-            starts = ["identity", "receiving", *["random"] * self.restarts][: self.restarts]
+            starts = descent_starts(ensemble, self.restarts)
             matching = match_weights(compared, starts, MAX_MATCHING_PASSES, rng, progress, signs=True)
             return matching.transports, {"aligned": True}
         details: NetworkDetails = {"aligned": False}

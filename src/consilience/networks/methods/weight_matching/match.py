@@ -15,12 +15,21 @@ from consilience.checks import Array
 from consilience.core.details import Status
 from consilience.core.progress import Progress
 from consilience.networks.method import Alignment, NetworkEnsemble
+from consilience.networks.methods.weight_matching.activations import match_activations
 from consilience.networks.methods.weight_matching.coordinate_descent import CoordinateDescent, descend, visit_group
 from consilience.networks.methods.weight_matching.state import MatchingState, PlacedModel, RemainingModels
 from consilience.networks.network import Network
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection
 from consilience.networks.symmetry.unit_rows import shared_groups
+
+
+def descent_starts(
+    ensemble: NetworkEnsemble, restarts: int, first: Sequence[str] = ("identity", "receiving")
+) -> list[str]:
+    """Return the starts of so many descents: the first ones, then random; by activations too where these are known."""
+    by_activations = ["activations"] if ensemble.activations is not None else []
+    return [*[*first, *["random"] * restarts][:restarts], *by_activations]
 
 
 def match_weights(
@@ -34,10 +43,11 @@ def match_weights(
 ) -> Alignment:
     """Return the alignment of lowest E over several descents.
 
-    A descent starts with units as they are numbered ("identity"), in random order, or with each model matched by what
-    its units receive, layer by layer, to the models before it ("receiving"). A pass over more than two models that
-    lowers E by no more than the tolerance is the last. Slots are numbered so that the reference model's units come
-    first; ``details["starts"]`` holds the final E of every descent.
+    A descent starts with units as they are numbered ("identity"), in random order, with each model matched by what its
+    units receive, layer by layer, to the models before it ("receiving"), or by the correlation of its units'
+    activations with those of the reference, where all have the fused width ("activations"). A pass over more than two
+    models that lowers E by no more than the tolerance is the last. Slots are numbered so that the reference model's
+    units come first; ``details["starts"]`` holds the final E of every descent.
     """
     widths = ensemble.target_units
     full_groups = {name for name in widths if all(network.units[name] == widths[name] for network in ensemble.networks)}
@@ -71,8 +81,14 @@ def initial_placement(
     others = [i for i in range(len(weights)) if i != ensemble.reference]
     placed: dict[int, PlacedModel] = {}
     n_models_in_slot = {name: np.zeros(width) for name, width in state.width.items()}
+    by_activations = None
+    if start == "activations" and all(dict(network.units) == dict(state.width) for network in ensemble.networks):
+        by_activations, _ = match_activations(ensemble, correlation=True)
     for i in (ensemble.reference, *others):
         transports = _least_filled_slots(ensemble.networks[i], state, n_models_in_slot)
+        if by_activations is not None:
+            moves = by_activations[i]
+            transports |= {name: moves[name] for name in moves if name not in state.fixed_groups}
         if start == "random" and i != ensemble.reference:
             shuffled = _shuffle_slots(transports, ensemble.symmetry, rng)
             transports |= {name: shuffled[name] for name in shuffled if name not in state.fixed_groups}
