@@ -32,6 +32,7 @@ from scale_tables import SCALE
 from scores.tables import TABLES as SCORES
 from spahm.tables import TABLES as POINTS
 from synthetic_inputs.tables import TABLES as SYNTHETIC_INPUTS
+from transformers_tables import TABLES as TRANSFORMERS
 from trust_tables import TRUST
 from wasserstein.recurrent.tables_recurrent import TABLES as RECURRENT
 from wasserstein.tables import TABLES as NETWORKS
@@ -398,6 +399,7 @@ TABLES = {
     **ONE_SHOT_HEADS,
     **ONE_SHOT_NETWORKS,
     **RECURRENT,
+    **TRANSFORMERS,
     **FISHER,
     **BNN,
     **POSTERIORS,

@@ -2,7 +2,8 @@
 
 Needs ``transformers`` and the data folder ``CONSILIENCE_DATA`` (default ``../shared/data`` beside the repository). A
 setting is a kind of network, its data, a seed, and whether both sites start from the same random weights. Sites have
-disjoint rows of one distribution. Trained weights are kept in ``CONSILIENCE_CACHE``.
+disjoint rows of one distribution. Trained weights are kept in ``transformers`` in ``CONSILIENCE_CACHE`` (default
+``experiments/.cache``).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from transformers import (
 )
 from wasserstein.image_data import DATA
 
-CACHE = Path(os.environ.get("CONSILIENCE_CACHE", "/tmp/consilience-transformers"))
+CACHE = Path(os.environ.get("CONSILIENCE_CACHE", Path(__file__).parents[1] / ".cache")) / "transformers"
 VOCABULARY, LENGTH = 1000, 32
 """The most frequent words, the last id for all others; tokens of a text."""
 KINDS = ("vit mnist", "vit fashion", "gpt ag_news", "gpt newsgroups", "llama ag_news", "llama newsgroups")

@@ -204,3 +204,24 @@ def test_several_heads_are_compared_each_by_its_own():
     described = [cs.describe(net, (rows[:120], (labels[:120], target[:120]))) for net in nets]
     assert "several outputs, whose labels are not described" in described[0].description.notes
     assert cs.fuse(described, FAST).verdict.criterion.startswith("mean over the outputs")
+
+
+def test_the_output_that_is_meant_can_be_said(tmp_path):
+    rows, labels = wines()
+    nets = [Heads(seed) for seed in range(2)]
+    described = [cs.describe(net, (rows, labels), output="classes") for net in nets]
+    assert described[0].description.classes == ("0", "1", "2")
+    assert not hasattr(nets[0], "_consilience_output")
+    cs.save(described[0], tmp_path / "lund.safetensors")
+    assert read_description(as_file(tmp_path / "lund.description.safetensors")).output == "classes"
+    fusion = cs.fuse(described, FAST)
+    assert fusion.verdict.criterion == "error on inputs drawn from the sites' class moments"
+    assert set(fusion.model(rows[:2])) == {"classes", "number"}  # it returns what the networks return
+    assert fusion.ensemble(rows[:2]).shape == (2, 3)
+    given = cs.fuse(nets, FAST, inputs=rows, output="classes")
+    assert given.verdict.criterion == "disagreement with the sites' ensemble"
+    with pytest.raises(InputError, match="return no 'odds'; choose one of: classes, number"):
+        cs.describe(nets[0], (rows, labels), output="odds")
+    other = cs.describe(nets[1], (rows, rows[:, 0]), output="number")
+    with pytest.raises(InputError, match="describes the output"):
+        cs.fuse([described[0], other])

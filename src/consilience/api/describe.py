@@ -35,6 +35,7 @@ def describe(
     min_count: float | None = None,
     class_prior: Literal["own", "removed"] | None = None,
     layers: bool | None = None,
+    output: str | int | None = None,
 ) -> Any:
     """Return what a site says of a model: the posterior over its components, or a network with its description.
 
@@ -59,7 +60,9 @@ def describe(
         and y; X may be a table or the path of a .csv or .parquet file, and y the name of one of its columns; sums are
         taken of them. Of a network:
         ``(X, y)`` with labels (n,) or without, ``X`` (n, ...), the path of a .npz or .npy file, or a loader of batches
-        ``(x, y)`` or ``x``, which is read once. Default: not counted.
+        ``(x, y)`` or ``x``, which is read once. Several inputs are a tuple ``((x, z), y)``, or a mapping by the names
+        of arguments, such as a tokenizer returns, with labels under "labels". Maps and sequences have a label for each
+        pixel or token; of a language model labels are the texts' own next tokens. Default: not counted.
     n_observations : float, optional
         Number of observations it was trained on, for models that do not record it (GaussianMixture, GaussianHMM,
         CategoricalHMM), and networks whose data are not given, or not all of them. Default: what a BayesianNetwork
@@ -86,6 +89,9 @@ def describe(
         as the network has: second moments of what each layer reads, and of the gradients at what it answers. Default:
         where they take 4 MiB at most. Of more than 2,000 observations they are of a sample, drawn by the place of
         an observation in `data`: another order of the rows gives slightly other factors.
+    output : str or int, optional
+        Of a network that returns several: the name, or the place in a tuple, of the output that is meant. Default: its
+        logits, else its last hidden state, else all that it returns.
 
     Returns
     -------
@@ -120,7 +126,7 @@ def describe(
     keywords = {
         "n_observations": n_observations, "classes": classes, "example": example, "sample_weight": sample_weight,
         "features": features_of(features, model, data), "min_count": min_count, "class_prior": class_prior,
-        "layers": layers,
+        "layers": layers, "output": output,
     }  # fmt: skip
     stated = {name: value for name, value in keywords.items() if value is not None}
     kind = next((kind for kind in KINDS if kind.recognises([model])[0]), POSTERIORS)

@@ -52,6 +52,7 @@ def fuse(
     fishers: Mapping[str, Any] | Sequence[Any] | None = None,
     descriptions: Mapping[str, Any] | Sequence[Any] | None = None,
     classes: Literal["union"] | None = None,
+    output: str | int | None = None,
     reference: int | str | None = None,
     pilot_sites: int | None = None,
     shard_bytes: int | None = None,
@@ -109,8 +110,10 @@ def fuse(
         Of networks: a module whose widths the fused network is to have.
     target_widths : mapping of str to int, optional
         Of networks: units of the fused network by group, in place of `target`.
-    inputs : tensor of shape (n_samples, ...) or iterable of batches, optional
+    inputs : tensor of shape (n_samples, ...), mapping or tuple of tensors, or iterable of batches, optional
         Of networks: unlabelled inputs, for methods that match by activations, for refits, and to compare candidates.
+        Several arguments are a mapping by their names, such as a tokenizer returns, or a tuple. Language models are
+        compared by the next tokens of these texts.
     fishers : sequence of length n_models, or mapping by name, optional
         Of networks: what ``consilience.fisher`` gave for each, or its files.
     descriptions : sequence of length n_models, or mapping by name, optional
@@ -119,6 +122,9 @@ def fuse(
     classes : "union", optional
         Of networks whose descriptions name different classes: "union" fuses them into one of all their classes.
         Default: networks of different classes are refused.
+    output : str or int, optional
+        Of networks that return several outputs: the name, or the place in a tuple, of the one that is meant. Default:
+        what their descriptions say, else logits, else the last hidden state, else all.
     reference : int or str, optional
         Of networks: number or name of the model whose numbering of units the fused network keeps. Default: chosen by
         content, whatever the order of the models.

@@ -55,6 +55,7 @@ from consilience.networks.descriptions.files import description_path
     default=None,
     help="With second moments of what every layer reads and answers.  [default: where they take 4 MiB at most]",
 )
+@click.option("--answer", metavar="NAME", help="Which of the network's outputs is meant.  [default: logits, or all]")
 @click.option("--set", "settings", multiple=True, metavar="OPTION=VALUE", help="A hyper-parameter of an estimator.")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @json_option
@@ -65,6 +66,7 @@ def describe(
     output: Path | None,
     classes: str | None,
     example: Sequence[str],
+    answer: str | None,
     settings: Sequence[str],
     quiet: bool,
     as_json: bool,
@@ -84,7 +86,9 @@ def describe(
     from consilience.cli.modules import import_module, make_example
 
     if (adapter := _estimator_called(network)) is not None:
-        _refuse_network_options({**options, "module": module, "classes": classes, "example": example or None})
+        _refuse_network_options(
+            {**options, "module": module, "classes": classes, "answer": answer, "example": example or None}
+        )
         _describe_estimator(adapter, data, output, settings, options["min_count"], quiet, as_json)
         return
     if settings:
@@ -99,6 +103,8 @@ def describe(
     stated: dict[str, Any] = {"example": make_example(example, template)} if example else {}
     if classes is not None:
         stated["classes"] = parse_classes(classes)
+    if answer is not None:
+        stated["output"] = int(answer) if answer.isdecimal() else answer
     keywords = stated | {name: value for name, value in options.items() if value is not None}
     kind = kind_of_file(network)
     described = kind.describe_file(network, template, data, is_rewritten=output is not None, **keywords)

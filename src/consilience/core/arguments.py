@@ -25,6 +25,7 @@ class NetworkKeywords(TypedDict, total=False):
     fishers: Mapping[str, Any] | Sequence[Any] | None
     descriptions: Mapping[str, Any] | Sequence[Any] | None
     classes: Literal["union"] | None
+    output: str | int | None
 
 
 class ShardKeywords(TypedDict, total=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from consilience.errors import InputError, OptionError, UnsupportedError, reason_of
@@ -25,6 +26,7 @@ def describe_model(
     min_count: float | None = None,
     class_prior: Literal["own", "removed"] | None = None,
     layers: bool | None = None,
+    output: str | int | None = None,
     symmetry: Symmetry | None = None,
 ) -> Network:
     """Return a network with its symmetry, its module and its description; see ``consilience.describe``.
@@ -38,7 +40,9 @@ def describe_model(
     module: Any = model.module if isinstance(model, Network) else model
     if not is_module(module):
         raise OptionError("data", "are given to a network by its module, and this one has none", "describe the module")
-    module = initialised(unwrapped(module), example)
+    from consilience.networks.module_outputs import with_output
+
+    module = with_output(initialised(unwrapped(module), example), output)
     from consilience.core.min_count import MIN_COUNT
     from consilience.networks.descriptions.measure import measure_network  # here, since it needs torch
 
@@ -59,6 +63,7 @@ def describe_model(
         layers=layers,
         name=f"description of {name}",
     )
+    description = replace(description, output=output)
     if symmetry is None and isinstance(model, Network) and not model.is_untraced:
         symmetry = model.symmetry
     if symmetry is None:

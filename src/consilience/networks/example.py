@@ -32,7 +32,7 @@ class Example:
 
     def call(self, module: nn.Module) -> Any:
         """Return what the module answers, as `answer_of` takes it from its output."""
-        return answer_of(module(*self.args, **(self.kwargs or {})))
+        return answer_of(module(*self.args, **(self.kwargs or {})), module)
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Example:
         """Return the example with every tensor changed."""

@@ -251,7 +251,25 @@ def _describe(
         described = unite_classes([_as_module(network, arguments.module) for network in described], example)
         arguments = replace(arguments, module=None)  # which has not the head of all classes
     arguments = arguments.with_reference_number([named.name for named in networks])
+    described, arguments = _with_output(described, arguments)
     return replace(inputs, networks=described, arguments=arguments, example=example)
+
+
+def _with_output(
+    described: Sequence[DescribedNetwork], arguments: NetworkArguments
+) -> tuple[list[DescribedNetwork], NetworkArguments]:
+    """Return networks and arguments whose modules answer the output that the caller, or else the sites, mean."""
+    stated = [network.description.output for network in described if network.description is not None]
+    output = (
+        arguments.output if arguments.output is not None else next((one for one in stated if one is not None), None)
+    )
+    if output is None:
+        return list(described), arguments
+    from consilience.networks.module_outputs import with_output  # here, since it needs torch
+
+    networks = [replace(network, module=with_output(network.module, output)) for network in described]
+    module = arguments.module if arguments.module is None else with_output(make_template(arguments.module), output)
+    return networks, replace(arguments, module=module)
 
 
 def _sites_of(

@@ -50,6 +50,7 @@ class NetworkArguments:
     fishers: Sequence[Any] | None = None
     descriptions: Any = None
     classes: Literal["union"] | None = None
+    output: str | int | None = None
 
     def without_parametrised_layers(self, template: nn.Module | None) -> NetworkArguments:
         """Return the arguments with plain modules: `template`, which the module makes, and the target."""

@@ -7,18 +7,45 @@ compares it, distils it or asks an ensemble reads its output here.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
+
+from consilience.errors import InputError
 
 ANSWERS = ("logits", "last_hidden_state")
 """Ends of the names of what a model of transformers is asked for, the first that an output has: "logits",
 "start_logits" and the like of those with a head, "last_hidden_state" of those without."""
 
 
-def answer_of(output: Any) -> Any:
+_CHOSEN = "_consilience_output"
+"""Attribute of a module under which its caller said which of its outputs is meant; copies of the module keep it."""
+
+
+def with_output(module: Any, output: str | int | None) -> Any:
+    """Return a module that answers the output of this name, or of this place in a tuple, alone.
+
+    It shares its parameters with the module, which is left as it is. None changes nothing.
+    """
+    if output is None or module is None:
+        return module
+    chosen = copy.copy(module)
+    vars(chosen)[_CHOSEN] = output
+    return chosen
+
+
+def chosen_output(module: Any) -> str | int | None:
+    """Return which output of a module is meant; None where nobody said."""
+    chosen: str | int | None = vars(module).get(_CHOSEN)
+    return chosen
+
+
+def answer_of(output: Any, module: nn.Module | None = None) -> Any:
     """Return what a module answers, of what it returns: logits of an object that has caches and states beside them.
+
+    Where the caller said which output of the `module` is meant (`with_output`) that is it.
 
     Tensors, and lists and tuples of them, are returned as they are; of a tensor beside tuples of states, as recurrent
     networks return, it is that tensor. Of a mapping, a dataclass or any other object with
@@ -31,10 +58,26 @@ def answer_of(output: Any) -> Any:
     >>> answer_of({"logits": torch.ones(2), "past_key_values": object()})
     {'logits': tensor([1., 1.])}
     """
+    chosen = None if module is None else chosen_output(module)
+    if chosen is not None:
+        return _named_output(output, chosen)
     if isinstance(output, list | tuple):
         parts = [part for part in output if isinstance(part, Tensor)]
         return parts[0] if len(parts) == 1 else output
     return output if isinstance(output, Tensor) or output is None else _named_answer(output)
+
+
+def _named_output(output: Any, chosen: str | int) -> Any:
+    """Return one output by its name, or by its place in a tuple; raise InputError where there is none."""
+    if isinstance(output, list | tuple):
+        named: Mapping[Any, Any] = dict(enumerate(output))
+    else:
+        named = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
+    if chosen not in named:
+        tensors = [str(name) for name, value in named.items() if isinstance(value, Tensor)]
+        listed = ", ".join(tensors) or type(output).__name__
+        raise InputError("output", f"the networks return no {chosen!r}", f"choose one of: {listed}", "E-NEEDED")
+    return named[chosen]
 
 
 def _named_answer(output: Any) -> Any:
@@ -49,7 +92,7 @@ def _named_answer(output: Any) -> Any:
     return tensors or output
 
 
-def answer_tensor(output: Any) -> Any:
+def answer_tensor(output: Any, module: nn.Module | None = None) -> Any:
     """Return the one tensor that a module answers; of several, or none, what it answers as it is.
 
     Examples
@@ -59,7 +102,7 @@ def answer_tensor(output: Any) -> Any:
     >>> answer_tensor({"logits": torch.ones(2), "hidden_states": state}), answer_tensor((torch.ones(2), (state, state)))
     (tensor([1., 1.]), tensor([1., 1.]))
     """
-    answer = answer_of(output)
+    answer = answer_of(output, module)
     if not isinstance(answer, Mapping):
         return answer
     tensors = [part for part in answer.values() if isinstance(part, Tensor)]
@@ -68,7 +111,7 @@ def answer_tensor(output: Any) -> Any:
 
 def ask(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Return what a module answers to the arguments of a call; see `answer_tensor`."""
-    return answer_tensor(module(*args, **kwargs))
+    return answer_tensor(module(*args, **kwargs), module)
 
 
 def form_of(answer: Any) -> str:

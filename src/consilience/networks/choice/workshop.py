@@ -135,7 +135,7 @@ class Workshop:
 
     @property
     def refitted_base(self) -> Candidate:
-        """The base, refitted on synthetic inputs where networks have a common initialisation and no batch normalisation.
+        """The base, refitted on synthetic inputs where networks of a common initialisation have no batch normalisation.
 
         There that gained 2.4 points in the mean of the nine cells of the first
         half of experiments/network_battery without batch normalisation, and lost 3 to 30 with it; 3.8 points in the

@@ -52,6 +52,7 @@ def description_problems(descriptions: Sequence[Description], *, unites_classes:
     of_kind = [site for site in descriptions if site.input_kind == "real"]
     problems += _differences(of_kind, lambda site: site.input_shape, _shape_text)
     problems += _differences(descriptions, _arguments_of, _arguments_text)
+    problems += _differences(descriptions, lambda site: site.output, _output_text)
     of_tokens = [site for site in descriptions if site.tokens is not None]
     problems += _differences(of_tokens, _vocabulary, _vocabulary_text)
     # Scales are compared of inputs that are alike in all else.
@@ -100,6 +101,11 @@ def _kind_text(site: Description, other: Description) -> Problem:
 def _shape_text(site: Description, other: Description) -> Problem:
     text = f"has inputs of shape {site.input_shape}, and those of {other.name} have {other.input_shape}"
     return Problem(site.name, text, "describe the networks with inputs of one shape", "E-MISMATCH")
+
+
+def _output_text(site: Description, other: Description) -> Problem:
+    text = f"describes the output {site.output!r}, and {other.name} {other.output!r}"
+    return Problem(site.name, text, "describe the same output of all networks", "E-MISMATCH")
 
 
 def _arguments_of(site: Description) -> Any:

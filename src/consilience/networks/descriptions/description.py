@@ -207,6 +207,8 @@ class Description(Displayed):
         another class. Inputs drawn as the site describes them stand for real ones as far as it errs as often on them.
     own_loss : float, optional
         Mean loss in nats of a language model on the next tokens of its own texts.
+    output : str or int, optional
+        Which of the network's outputs is described, by its name or its place; None where it has one, or logits.
     class_prior : {"own", "removed"}
         Whether the network's probabilities contain the frequencies of the site's classes, as those of an ordinary loss
         do, or not, as under a logit-adjusted loss.
@@ -255,6 +257,7 @@ class Description(Displayed):
     class_mixtures: Mapping[int, tuple[Moments, ...]] = field(default_factory=dict)
     own_error: float | None = None
     own_loss: float | None = None
+    output: str | int | None = None
     class_prior: Literal["own", "removed"] = "own"
     channels: Mapping[str, ChannelStatistics] = field(default_factory=dict)
     tokens: TokenCounts | None = None

@@ -68,6 +68,7 @@ class DescriptionHeader(StrictModel):
     class_mixtures: StoredMoments | None
     own_error: float | None
     own_loss: float | None
+    output: str | int | None
     class_prior: Literal["own", "removed"]
     channels: Chunked[list[str]]
     tokens: StoredTokens | None
@@ -80,7 +81,7 @@ class DescriptionHeader(StrictModel):
     notes: list[str]
 
 
-_PLAIN = ("digest", "input_kind", "class_prior", "layer_likelihood")
+_PLAIN = ("digest", "input_kind", "output", "class_prior", "layer_likelihood")
 """Fields of a description that a file states as they are."""
 
 _TUPLES = ("input_shape", "input_range", "classes", "withheld", "notes")

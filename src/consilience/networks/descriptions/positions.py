@@ -15,7 +15,6 @@ from consilience.networks.descriptions.description import Description
 from consilience.networks.descriptions.disclosure import Leaving
 from consilience.networks.descriptions.observations import Batch, numbers_of_classes
 from consilience.networks.descriptions.statistic import Setting, Statistic
-from consilience.networks.module_outputs import answer_tensor
 from consilience.networks.output_layout import OutputLayout
 
 
@@ -62,7 +61,7 @@ class NextTokenLoss(Statistic):
 
     def add(self, batch: Batch, groups: Labels, answer: Any) -> None:
         """Add the losses of a batch."""
-        logits, tokens = answer_tensor(answer)[:, :-1].float().cpu(), batch.inputs.cpu()
+        logits, tokens = answer[:, :-1].float().cpu(), batch.inputs.cpu()
         is_said = torch.ones_like(tokens[:, 1:], dtype=torch.bool)
         if self._padding is not None:
             is_said = (tokens[:, 1:] != self._padding) & (tokens[:, :-1] != self._padding)

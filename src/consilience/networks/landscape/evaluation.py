@@ -146,7 +146,7 @@ class Classification:
 
     def _evaluate_vectorised(self, module: nn.Module, states: Mapping[str, Tensor]) -> dict[str, Array]:
         def forward(rows: Tensor) -> Any:
-            return torch.vmap(lambda state: answer_tensor(functional_call(module, state, (rows,))))(states)
+            return torch.vmap(lambda state: answer_tensor(functional_call(module, state, (rows,)), module))(states)
 
         try:
             with warnings.catch_warnings():

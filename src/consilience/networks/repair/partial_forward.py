@@ -74,7 +74,7 @@ def as_batches(batches: Any) -> Iterable[Any]:
 
 def call_module(module: nn.Module, batch: Any) -> Any:
     """Return what a module answers to a batch: a tensor, an Example, keyword arguments, or (inputs, labels, ...)."""
-    return answer_tensor(_called(module, batch))
+    return answer_tensor(_called(module, batch), module)
 
 
 def _called(module: nn.Module, batch: Any) -> Any:

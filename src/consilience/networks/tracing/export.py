@@ -35,7 +35,7 @@ def _answering(module: nn.Module) -> Iterator[None]:
 
     @wraps(forward)
     def answering(*args: Any, **kwargs: Any) -> Any:
-        return answer_of(forward(*args, **kwargs))
+        return answer_of(forward(*args, **kwargs), module)
 
     had_own_forward = "forward" in vars(module)
     module.forward = answering

@@ -1,0 +1,134 @@
+"""Fusions of Hugging Face networks: the default with descriptions, with inputs, with neither, and beside it methods.
+
+``python experiments/transformers/run.py --half report`` trains and fuses what is missing, each setting into a file of
+its own in ``CONSILIENCE_CACHE``; it may be stopped and started again, and ``--part 0 2`` runs every other setting.
+``--write`` writes all that is there as ``report.json`` (or ``tune.json``) beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import platform
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from networks import CACHE, HALVES, Pair, Setting, score, settings, trained
+
+import consilience as cs
+
+HERE = Path(__file__).parent
+N_GIVEN = 1000
+"""Unlabelled inputs that the caller gives in the rows "with inputs"."""
+NAMED = {
+    "average": ("average", {}),
+    "rebasin": ("rebasin", {}),
+    "consensus": ("consensus", {}),
+}
+
+
+class Logits(nn.Module):
+    """A network wrapped to return its logits."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits."""
+        logits: Tensor = self.network(inputs).logits
+        return logits
+
+
+def described(pair: Pair, networks: list[nn.Module]) -> list[cs.Network]:
+    """Return the networks with what their sites say of them."""
+    return [cs.describe(net, data) for net, data in zip(networks, pair.sites, strict=True)]
+
+
+def outcome(fusion: Any, pair: Pair, seconds: float) -> dict[str, Any]:
+    """Return what a fusion gave."""
+    verdict = fusion.verdict
+    return {
+        "score": score(fusion.model, pair.test),
+        "seconds": seconds,
+        "chosen": fusion.details.get("chosen"),
+        "verdict": {"code": verdict.code, "harmless": verdict.harmless, "text": verdict.text},
+        "criterion": dict(verdict.candidates),
+        "candidates": {name: score(net, pair.test) for name, net in fusion.candidates.items()},
+    }
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    """Return the scores of all fusions of a setting."""
+    pair = trained(setting)
+    example, record = pair.unlabelled[:2], {"kind": setting.kind, "seed": setting.seed, "common": setting.is_common}
+    record["sites"] = [score(net, pair.test) for net in pair.networks]
+    record["training seconds"] = pair.seconds
+    record["parameters"] = sum(p.numel() for p in pair.networks[0].parameters())
+    start = time.process_time()
+    sites = described(pair, pair.networks)
+    record["describe seconds"] = time.process_time() - start
+    for name, models, options in (
+        ("described", sites, {}),
+        ("with inputs", pair.networks, {"inputs": pair.unlabelled[:N_GIVEN]}),
+        ("nothing said", pair.networks, {"example": example}),
+    ):
+        start = time.process_time()
+        fusion = cs.fuse(models, **options)
+        record[name] = outcome(fusion, pair, time.process_time() - start)
+    for name, (method, options) in NAMED.items():
+        start = time.process_time()
+        fusion = cs.fuse(pair.networks, method, example=example, **options)
+        record[name] = {"score": score(fusion.model, pair.test), "seconds": time.process_time() - start}
+    if setting.kind.startswith("vit") and not setting.is_common:
+        wrapped = cs.fuse(described(pair, [Logits(net) for net in pair.networks]), steps=0)
+        bare = cs.fuse(sites, steps=0)
+        pairs = zip(wrapped.model.state_dict().values(), bare.model.state_dict().values(), strict=True)
+        record["wrapped is the same"] = all(torch.equal(a, b) for a, b in pairs)
+        record["wrapped criterion is the same"] = wrapped.verdict.candidates == bare.verdict.candidates
+    return record
+
+
+def main() -> None:
+    """Run what is missing, or write what is there."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--half", choices=HALVES, required=True)
+    parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("K", "N"), help="every N-th from K on")
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    paths = {setting: CACHE / "results" / f"{setting.name}.json" for setting in settings(arguments.half)}
+    if arguments.write:
+        rows = [json.loads(path.read_text()) for path in paths.values() if path.exists()]
+        packages = ("consilience", "numpy", "torch", "transformers")
+        versions = {
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in packages},
+        }
+        document = {"versions": versions, "given inputs": N_GIVEN, "settings": rows}
+        (HERE / f"{arguments.half}.json").write_text(json.dumps(document, indent=1) + "\n")
+        return
+    first, every = arguments.part
+    for setting in list(paths)[first::every]:
+        path = paths[setting]
+        if path.exists():
+            continue
+        record = run(setting)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(record))
+        shown = {name: round(record[name]["score"], 3) for name in ("described", "with inputs", "nothing said", *NAMED)}
+        sys.stdout.write(f"{setting.name} {[round(one, 3) for one in record['sites']]} {shown}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

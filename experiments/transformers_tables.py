@@ -1,0 +1,72 @@
+"""The results of ``transformers/run.py`` and ``transformers/proof.py`` as Markdown tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+HERE = Path(__file__).parent / "transformers"
+COLUMNS = ("described", "with inputs", "nothing said", "average", "rebasin", "consensus")
+
+
+def _rows() -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads((HERE / "report.json").read_text())["settings"]
+    return rows
+
+
+def scores_table(is_image: bool) -> str:
+    """Return the scores of sites and fusions, a row a setting."""
+    digits = 1 if is_image else 3
+    lines = ["| setting | sites | " + " | ".join(COLUMNS) + " |", "| --- | ---: |" + " ---: |" * len(COLUMNS)]
+    for row in _rows():
+        if row["kind"].startswith("vit") != is_image:
+            continue
+        name = f"{row['kind']}, {'common' if row['common'] else 'independent'}, seed {row['seed']}"
+        sites = ", ".join(f"{one:.{digits}f}" for one in row["sites"])
+        cells = [f"{row[column]['score']:.{digits}f}" for column in COLUMNS]
+        lines.append(f"| {name} | {sites} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def seconds_table() -> str:
+    """Return the seconds of training, describing and fusing, a row a kind."""
+    lines = [
+        "| network | training, both | describing, both | default, described | with inputs | nothing said | consensus |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for kind in ("vit", "gpt", "llama"):
+        rows = [row for row in _rows() if row["kind"].startswith(kind)]
+        cells = [mean(row["training seconds"] for row in rows), mean(row["describe seconds"] for row in rows)]
+        cells += [
+            mean(row[name]["seconds"] for row in rows)
+            for name in ("described", "with inputs", "nothing said", "consensus")
+        ]
+        lines.append(f"| {kind} | " + " | ".join(f"{cell:.0f}" for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def proof_table() -> str:
+    """Return seconds and memory of tracing and proving."""
+    rows = json.loads((HERE / "proof.json").read_text())["rows"]
+    lines = [
+        "| layers | width | parameters, millions | trace, s | proof, s | memory of the proof, over the model's own |",
+        "| ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    lines += [
+        f"| {row['layers']} | {row['width']} | {row['parameters'] / 1e6:.0f} | {row['trace seconds']:.1f} "
+        f"| {row['proof seconds']:.1f} | {row['memory']:.1f} times |"
+        for row in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "transformers-images": partial(scores_table, True),
+    "transformers-texts": partial(scores_table, False),
+    "transformers-seconds": seconds_table,
+    "transformers-proof": proof_table,
+}
