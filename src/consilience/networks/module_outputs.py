@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from consilience.errors import InputError
 
 ANSWERS = ("logits", "last_hidden_state")
-"""Ends of the names of what a model of transformers is asked for, the first that an output has: "logits",
-"start_logits" and the like of those with a head, "last_hidden_state" of those without."""
+"""What a model of transformers is asked for, the first that an output has: "logits", "start_logits",
+"logits_per_image" and the like of those with a head, "last_hidden_state" of those without."""
 
 
 _CHOSEN = "_consilience_output"
@@ -49,8 +49,8 @@ def answer_of(output: Any, module: nn.Module | None = None) -> Any:
 
     Tensors, and lists and tuples of them, are returned as they are; of a tensor beside tuples of states, as recurrent
     networks return, it is that tensor. Of a mapping, a dataclass or any other object with
-    tensors as attributes, these are the tensors whose names end in "logits", else "last_hidden_state", else all that it
-    has of itself (those inside of further objects, such as a cache, are not its own).
+    tensors as attributes, these are the tensors whose names have "logits" as a word, else "last_hidden_state", else all
+    that it has of itself (those inside of further objects, such as a cache, are not its own).
 
     Examples
     --------
@@ -85,7 +85,7 @@ def _named_answer(output: Any) -> Any:
     named = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
     tensors = {str(name): value for name, value in named.items() if isinstance(value, Tensor)}
     for answer in ANSWERS:
-        if answers := {name: value for name, value in tensors.items() if name.endswith(answer)}:
+        if answers := {name: value for name, value in tensors.items() if f"_{answer}_" in f"_{name}_"}:
             return answers
     if isinstance(output, Mapping):  # of tensors in lists, say, which the exporter takes
         return dict(output)

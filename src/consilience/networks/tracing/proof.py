@@ -39,7 +39,7 @@ from consilience.networks.symmetry.axes import Action, Group, Proof
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection, Scaling, Transport, move, permutation
 from consilience.networks.tracing.module_trial import Change, ModuleTrial, arrays_of, make_trial
-from consilience.networks.tracing.trace import trace
+from consilience.networks.tracing.trace import is_meta, trace
 
 MAX_CONFUSABLE_SIZE = 6
 """Units up to which two groups may well get the same order by chance: beyond, once in (k - 1)! >= 720 times."""
@@ -54,6 +54,7 @@ def symmetry(module: nn.Module, example: Any, rng: np.random.Generator | int = 0
     """Return the symmetry of a module, traced and proved.
 
     The example is a tensor, a tuple of arguments, or a dict of keyword arguments; `rng` draws the changes of the proof.
+    A module of the meta device, of any size, is traced and not proved.
 
     Examples
     --------
@@ -62,7 +63,14 @@ def symmetry(module: nn.Module, example: Any, rng: np.random.Generator | int = 0
     >>> traced.groups, traced.proved, traced.by_name["0"].actions
     ({'0': 6}, True, ('permute', 'scale'))
     """
-    return prove(module, trace(module, example), example, rng)
+    traced = trace(module, example)
+    if is_meta(module):
+        return replace(traced, notes=(*traced.notes, _WITHOUT_NUMBERS))
+    return prove(module, traced, example, rng)
+
+
+_WITHOUT_NUMBERS = "unproved: the module is on the meta device; prove a smaller one of its kind, or a layer of it"
+"""Note on what was traced without any numbers."""
 
 
 def prove(module: nn.Module, symmetry: Symmetry, example: Any, rng: np.random.Generator | int = 0) -> Symmetry:

@@ -52,7 +52,7 @@ def trace(module: nn.Module, example: Any) -> Symmetry:
     """Return the symmetry of a module, unproved.
 
     It is traced in evaluation mode and left as it was; the example is a tensor, a tuple of arguments, or a dict of
-    keyword arguments. Raises UnsupportedError if what it computes depends on the numbers it is given.
+    keyword arguments. A module of the meta device, which has shapes alone, is traced as others are. Raises UnsupportedError if what it computes depends on the numbers it is given.
 
     Examples
     --------
@@ -64,7 +64,10 @@ def trace(module: nn.Module, example: Any) -> Symmetry:
     ['0.weight axis 0', '0.bias axis 0', '2.weight axis 1']
     """
     arrays, aliases, notes = _named_arrays(module)
-    program = export(module, as_example(example))
+    arguments = as_example(example)
+    if is_meta(module):  # real inputs beside its arrays; of tokens it may ask which they are
+        arguments = arguments.changed(lambda tensor: tensor.to("meta") if tensor.is_floating_point() else tensor)
+    program = export(module, arguments)
     record = TraceRecord(notes=notes)
     walk = _GraphWalk(record, arrays, aliases)
     used = walk.run(program)  # in the order of computation
@@ -79,6 +82,11 @@ def trace(module: nn.Module, example: Any) -> Symmetry:
     return Symmetry(layouts, grouping.groups, aliases, tuple(dict.fromkeys(record.notes)))
 
 
+def is_meta(module: nn.Module) -> bool:
+    """Return whether a module has arrays of the meta device, shapes without numbers."""
+    return any(array.is_meta for array in (*module.parameters(), *module.buffers()))
+
+
 def _named_arrays(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str], list[str]]:
     """Return the arrays of a state dict, the second names of tied ones, and notes on entries that are no arrays."""
     arrays: dict[str, Tensor] = {}
@@ -91,8 +99,8 @@ def _named_arrays(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str],
         if not isinstance(array, Tensor):
             notes.append(f"{name}: is not a tensor, so it is left as it is")
             continue
-        # Tied arrays are views of the same memory, whatever module holds them.
-        memory = (array.untyped_storage().data_ptr(), array.storage_offset(), tuple(array.shape), array.stride())
+        # Tied arrays are views of the same memory, whatever module holds them; on the meta device that has no address.
+        memory = (array.untyped_storage()._cdata, array.storage_offset(), tuple(array.shape), array.stride())
         if array.numel() and memory in by_memory:
             aliases[name] = by_memory[memory]
         else:
@@ -206,10 +214,13 @@ def _rule_of(operation: torch._ops.OpOverload, name: str, plain_name: str) -> Op
 
 
 def _trace_constant(array: Tensor) -> TracedTensor:
-    """Return a constant as a traced tensor: entries may be permuted along axes along which they are equal."""
+    """Return a constant as a traced tensor: entries may be permuted along axes along which they are equal.
+
+    Along none for a constant of the meta device, whose entries nobody knows.
+    """
     axes: list[AxisTerms] = []
     for dim, size in enumerate(array.shape):
-        is_constant = size > 1 and bool((array == array.narrow(dim, 0, 1)).all())
+        is_constant = size > 1 and not array.is_meta and bool((array == array.narrow(dim, 0, 1)).all())
         axes.append(free_axis(size) if is_constant else fixed_axis(size))
     return TracedTensor(tuple(axes))
 

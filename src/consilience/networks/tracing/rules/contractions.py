@@ -38,6 +38,17 @@ def _matmul(call: OperatorCall) -> TracedTensor:
     return _product(call, first, second)
 
 
+def _grouped_product(call: OperatorCall) -> TracedTensor:
+    """Trace y[n, b] = sum_a x[n, a] W[e(n), a, b], experts e chosen by the data: these stay, units of all move alike."""
+    rows, weight = call.tensors[:2]
+    if len(rows.axes) != 2 or len(weight.axes) != 3:
+        for tensor in (rows, weight):
+            call.record.fix_all_axes(tensor)
+        return fixed_tensor(call.shape)
+    call.record.algebra.fix(weight.axes[0])
+    return contract(call.record, [rows, weight.select_axes([1, 2])], ["na", "ab"], "nb")
+
+
 def _product(call: OperatorCall, first: TracedTensor, second: TracedTensor) -> TracedTensor:
     """Trace sum_c first[..., a, c] second[..., c, b], where a vector lacks a or b."""
     stacks = [max(0, len(tensor.axes) - 2) for tensor in (first, second)]
@@ -182,6 +193,7 @@ RULES: dict[str, OperatorRule] = {
     **under_names(_matmul, "matmul linalg_matmul mm bmm __matmul__"),
     **under_names(_vector_product, "mv dot vdot"),
     **under_names(_add_product, "addmm addmv baddbmm"),
+    **under_names(_grouped_product, "_grouped_mm grouped_mm_fallback"),
     "linalg_multi_dot": _chain,
     "inner": _inner,
     "linalg_vecdot": _vecdot,

@@ -206,6 +206,25 @@ def _index(call: OperatorCall) -> TracedTensor:
     return fixed_tensor(call.shape, tensor.data)
 
 
+def _index_add(call: OperatorCall) -> TracedTensor:
+    """Trace the sum of rows into those of an index, as of messages at nodes: the axis never moves, others are joined."""
+    tensor = call["self"]
+    source = call["source"] if "source" in call.args else call["src"]
+    dim = call.dim(tensor)
+    parts = [tensor, source]
+    if call.name.startswith("scatter"):  # the index has an entry for every one of the source
+        parts.append(call["index"])
+    others = [tuple(size for n, size in enumerate(part.shape) if n != dim) for part in parts]
+    if not isinstance(source, TracedTensor) or len(set(others)) > 1:
+        for part in parts:
+            call.record.fix_all_axes(part)
+        return fixed_tensor(call.shape, tensor.data)
+    for part in parts:
+        call.record.algebra.fix(part.axes[dim])
+    rows = [part.replace_axis(dim, fixed_axis(1)) for part in parts[1:]]
+    return broadcast(call.record, [tensor, *rows])
+
+
 def _index_select(call: OperatorCall) -> TracedTensor:
     tensor: TracedTensor = call["self"]
     dim = call.dim(tensor)
@@ -312,6 +331,7 @@ RULES: dict[str, OperatorRule] = {
     **under_names(_reorder, "flip roll"),
     "index": _index,
     "index_select": _index_select,
+    **under_names(_index_add, "index_add scatter_add scatter_reduce"),
     **under_names(_repeat, "repeat tile"),
     "repeat_interleave": _repeat_interleave,
     **under_names(_expand, "expand expand_as broadcast_to"),
