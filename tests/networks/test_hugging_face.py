@@ -98,6 +98,14 @@ def test_groups_are_found_proved_and_recovered(name):
     assert float((answers(fused, example) - before).abs().max()) <= 1e-5 * deviation
 
 
+def test_roles_of_groups_of_a_decoder_with_shared_keys():
+    roles = cs.symmetry(hugging_face.trained("llama"), hugging_face.IDS).roles
+    assert roles["model.embed_tokens"] == "residual stream"
+    assert roles["model.layers.0.self_attn.heads"] == "heads of keys and values"
+    assert roles["model.layers.0.self_attn.heads.2"] == "heads of queries in a head of keys and values"
+    assert roles["model.layers.0.mlp.gate_proj"] == "units"
+
+
 @pytest.mark.parametrize("name", ["llama", "gpt2 tied", "vit", "bert"])
 def test_models_without_weights_are_traced_alike(name):
     make, example = hugging_face.MODELS[name]

@@ -59,3 +59,15 @@ def test_groups_are_found_proved_and_recovered(name):
             options = {"refit": False} if method == "consensus" else {}
             fused = cs.fuse([net, renumbered], method, example=example, **options).model
             assert float((fused(example) - before).abs().max()) <= 1e-5 * float(before.std()), method
+
+
+def test_a_symmetry_says_what_its_groups_are():
+    def streams(net, example):
+        return [name for name, role in cs.symmetry(net.eval(), example).roles.items() if role == "residual stream"]
+
+    assert streams(image_nets.MobileNetV3(), IMAGES) == ["stem"]
+    assert streams(image_nets.Mixer(), IMAGES) == ["stem"]
+    assert streams(torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.ReLU(), torch.nn.Linear(7, 2)), NODES) == []
+    attention = cs.symmetry(image_nets.GraphAttention(), NODES)
+    assert attention.roles == {"heads": "heads"}
+    assert "stem 8 (residual stream)" in str(cs.symmetry(image_nets.Mixer().eval(), IMAGES))

@@ -35,7 +35,8 @@ def symmetry(module: nn.Module, example: Any, rng: int | np.random.Generator = 0
     Returns
     -------
     Symmetry
-        ``.groups`` has the number of units by group, ``.notes`` the operations that could not be looked through.
+        ``.groups`` has the number of units by group, ``.roles`` what each is (heads, a residual stream, units),
+        ``.notes`` the operations that could not be looked through.
 
     Raises
     ------

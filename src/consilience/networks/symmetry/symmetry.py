@@ -75,7 +75,9 @@ class Symmetry(Displayed):
         return f"{format_count(len(self.all_groups), 'group')} in {format_count(len(self.layouts), 'array')}, {state}"
 
     def _facts(self) -> dict[str, object | None]:
-        sizes = [f"{name} {size:,}" for name, size in self.groups.items()]
+        roles = self.roles
+        called = {name: f" ({roles[name]})" if roles[name] != UNITS else "" for name in self.groups}
+        sizes = [f"{name} {size:,}{called[name]}" for name, size in self.groups.items()]
         return {"units by group": names_in_line(sizes, 40), "not looked through": names_in_line(self.notes, 60)}
 
     @property
@@ -85,6 +87,33 @@ class Symmetry(Displayed):
         Units inside a parent are counted over all of its units: group size times parent size.
         """
         return {name: self._sizes[name] for name in self.by_name}
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """What every group is, by its arrays and by what lies inside it: units, heads, a residual stream."""
+        return {name: self._role(group) for name, group in self.by_name.items()}
+
+    def _role(self, group: Group) -> str:
+        """Return what a group is."""
+        kind = next((one for one in (*reversed(group.name.split(".")),) if not one.isdigit()), "")
+        if group.parent is not None:
+            return _INSIDE_HEADS.get(kind, f"inside {group.parent}")
+        if kind == "heads":
+            inside = {name for child in self.children(group.name) for name in child.name.split(".")}
+            return "heads of keys and values" if "heads" in inside else "heads"
+        inside = self._branches(group.name)
+        # Of two groups of which each lies on a branch of the other, the one of more branches, or the earlier one.
+        rank = (len(inside), -group.order)
+        others = [(len(self._branches(name)), -self.by_name[name].order) for name in inside]
+        return "residual stream" if len(inside) >= MIN_OF_STREAM and rank > max(others) else UNITS
+
+    def _branches(self, group: str) -> set[str]:
+        """Return the groups that are made of a group, and that write into it again."""
+        writes, reads = (
+            {other for place in self.places(group) if place.side == side for other in self.beside(place)}
+            for side in ("output", "input")
+        )
+        return writes & reads
 
     @cached_property
     def by_name(self) -> dict[str, Group]:
@@ -222,6 +251,19 @@ class Symmetry(Displayed):
     def proved(self) -> bool:
         """Whether it carries a proof of itself: one with its own digest."""
         return self.proof is not None and self.proof.digest == self.digest
+
+
+UNITS = "units"
+"""What groups are that are no heads, and no stream."""
+MIN_OF_STREAM = 2
+"""Groups that read a residual stream and write into it again, at least: squeeze and excitation is one for channels that
+are none. Chosen by hand."""
+_INSIDE_HEADS = {
+    "heads": "heads of queries in a head of keys and values",
+    "query_key": "queries and keys inside heads",
+    "value": "values inside heads",
+}
+"""What groups inside heads are, by the ends of their names."""
 
 
 def trivial_symmetry(

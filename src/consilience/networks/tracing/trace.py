@@ -52,7 +52,8 @@ def trace(module: nn.Module, example: Any) -> Symmetry:
     """Return the symmetry of a module, unproved.
 
     It is traced in evaluation mode and left as it was; the example is a tensor, a tuple of arguments, or a dict of
-    keyword arguments. A module of the meta device, which has shapes alone, is traced as others are. Raises UnsupportedError if what it computes depends on the numbers it is given.
+    keyword arguments. A module of the meta device, which has shapes alone, is traced as others are. Raises
+    UnsupportedError if what it computes depends on the numbers it is given.
 
     Examples
     --------

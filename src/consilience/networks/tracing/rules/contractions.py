@@ -39,7 +39,7 @@ def _matmul(call: OperatorCall) -> TracedTensor:
 
 
 def _grouped_product(call: OperatorCall) -> TracedTensor:
-    """Trace y[n, b] = sum_a x[n, a] W[e(n), a, b], experts e chosen by the data: these stay, units of all move alike."""
+    """Trace y[n, b] = sum_a x[n, a] W[e(n), a, b], experts e chosen by the data: they stay, their units move alike."""
     rows, weight = call.tensors[:2]
     if len(rows.axes) != 2 or len(weight.axes) != 3:
         for tensor in (rows, weight):

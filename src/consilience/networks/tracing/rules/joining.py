@@ -207,7 +207,7 @@ def _index(call: OperatorCall) -> TracedTensor:
 
 
 def _index_add(call: OperatorCall) -> TracedTensor:
-    """Trace the sum of rows into those of an index, as of messages at nodes: the axis never moves, others are joined."""
+    """Trace the sum of rows into those of an index, as of messages at nodes: the axis stays, others are joined."""
     tensor = call["self"]
     source = call["source"] if "source" in call.args else call["src"]
     dim = call.dim(tensor)
