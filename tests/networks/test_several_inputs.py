@@ -195,3 +195,28 @@ def test_columns_of_ids_alone_are_no_text():
     nets = [cs.describe(Categories(), (ids, torch.arange(200) % 2)) for _ in range(2)]
     assert sorted(nets[0].description.whole_columns) == [0, 1]
     assert cs.fuse(nets, FAST).verdict.code != "no_inputs"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (torch.full((40, 8), 99), "inputs: Causal does not take an input such as int64"),
+        (torch.zeros(0, 8, dtype=torch.long), "inputs: expected a tensor, .* found none"),
+        ([], "inputs: expected a tensor, .* found none"),
+        ("texts.npy", "inputs: expected a tensor, .* found the text 'texts.npy'"),
+        ([texts(20, 0), texts(20, 1)[:, :5]], "inputs: has batches of inputs of several shapes; pad all of them"),
+    ],
+)
+def test_bad_unlabelled_inputs_are_refused_in_a_line(inputs, message):
+    with pytest.raises(InputError, match=message):
+        cs.fuse([Causal(0), Causal(1)], FAST, inputs=inputs)
+
+
+def test_training_mode_is_left_as_it_is(pairs):
+    rows, _ = wines()
+    for net in pairs:
+        net.train()
+    cs.fuse(pairs, FAST, inputs=(rows[:, :6], rows[:, 6:]))
+    assert all(net.training for net in pairs)
+    for net in pairs:
+        net.eval()

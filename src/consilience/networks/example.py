@@ -144,5 +144,5 @@ def _takes(module: nn.Module, entries: Sequence[Any]) -> bool:
 
 def is_one_batch(inputs: Any) -> bool:
     """Return whether inputs are those of one call: a tensor, a mapping, a tuple of tensors; else they are batches."""
-    is_tuple = isinstance(inputs, tuple) and bool(inputs) and all(hasattr(entry, "shape") for entry in inputs)
+    is_tuple = isinstance(inputs, tuple) and bool(inputs) and hasattr(inputs[0], "shape")
     return hasattr(inputs, "shape") or isinstance(inputs, Mapping | Example) or is_tuple

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -247,6 +248,8 @@ def _describe(
         template = make_template(arguments.module)
         asked = template or next((network.module for network in described if network.module is not None), None)
         example = _first_input(arguments.inputs, asked)
+        if asked is not None and example is not None:
+            _refuse_unfit_example(initialised(asked, example), example, "inputs")
     if unites:
         described = unite_classes([_as_module(network, arguments.module) for network in described], example)
         arguments = replace(arguments, module=None)  # which has not the head of all classes
@@ -360,8 +363,17 @@ def _as_module(network: DescribedNetwork, template: nn.Module | Callable[[], nn.
 
 
 def _first_input(inputs: Any, module: nn.Module | None) -> Any:
-    """Return two unlabelled inputs, since some layers refuse one; None where there are none or they are read once."""
-    if inputs is None or hasattr(inputs, "__next__") or isinstance(inputs, np.ndarray):
+    """Return two unlabelled inputs, since some layers refuse one; None where there are none or they are read once.
+
+    Raises InputError for inputs without any.
+    """
+    if inputs is None or hasattr(inputs, "__next__"):
+        return None
+    if isinstance(inputs, str | Path) or (hasattr(inputs, "__len__") and not len(inputs)):
+        found = "none" if not isinstance(inputs, str | Path) else f"the text {str(inputs)!r:.60}"
+        text = f"expected a tensor, a mapping or tuple of tensors, or batches of these, found {found}"
+        raise InputError("inputs", text, code="E-NEEDED")
+    if isinstance(inputs, np.ndarray):
         return None
     first = _first_batch(inputs, module)
     is_some = hasattr(first, "changed") or (hasattr(first, "shape") and hasattr(first, "detach"))

@@ -372,6 +372,12 @@ def _split(given: Any, module: nn.Module, rng: np.random.Generator) -> ChoiceInp
     examples = [batch for batch in batches if isinstance(batch, Example) and batch.tensors]
     if len(batches) not in (len(tensors), len(examples)):
         raise UnsupportedError("the inputs are not tensors")
+    shapes = {
+        tuple(tuple(t.shape[1:]) for t in (one.tensors if isinstance(one, Example) else (one,))) for one in batches
+    }
+    if len(shapes) > 1:
+        text = "has batches of inputs of several shapes"
+        raise InputError("inputs", text, "pad all of them to one length", "E-SHAPE")
     inputs: Tensor | Example = beside(torch.cat(tensors), module) if tensors else _beside_module(examples, module)
     refuse_unfit(module, inputs[:2] if isinstance(inputs, Example) else (inputs[:2],), "inputs")
     for tensor in inputs.tensors if isinstance(inputs, Example) else (inputs,):
