@@ -125,7 +125,7 @@ def test_language_models_are_compared_by_real_texts(language_models, form):
     inputs = {
         "ids": held,
         "batches": [{"input_ids": part, "labels": part} for part in held.split(64)],
-        "encodings": {"input_ids": held, "attention_mask": mask, "labels": held},
+        "encodings": {"attention_mask": mask, "input_ids": held, "labels": held},
     }[form]
     fusion = cs.fuse(language_models, FAST, inputs=inputs)
     assert fusion.verdict.criterion == "next-token loss in nats on the given texts"

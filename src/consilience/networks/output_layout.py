@@ -76,7 +76,10 @@ def layout_of(module: nn.Module, inputs: Tensor | Example) -> OutputLayout:
         answer = answered(module, few)
         _refuse_batch_effects(module, few, answer)
         parts = _tensors_of(answer)
+        tokens = tokens_of(few)
         of_inputs = few.tensors if isinstance(few, Example) else (few,)
+        if tokens is not None:  # before a mask of theirs
+            of_inputs = (tokens, *of_inputs)
         if not parts or any(part.ndim == 0 or len(part) != len(few) for part in parts):
             raise UnsupportedError(f"the networks do not return one row for each input (found {form_of(answer)})")
         if len(parts) == 1 and parts[0].ndim > 2:
@@ -156,14 +159,23 @@ def _with_last(few: Tensor | Example, tokens: Tensor, last: Tensor) -> Tensor | 
     return few.changed(replaced) if isinstance(few, Example) else replaced(few)
 
 
+def tokens_of(inputs: Tensor | Example) -> Tensor | None:
+    """Return the tokens (n, T) among inputs, which are no mask of them and not all zero; None where there are none."""
+    named: list[tuple[str, Tensor]] = [("", inputs)] if isinstance(inputs, Tensor) else []
+    if isinstance(inputs, Example):
+        named = [(name, one) for name, one in (inputs.kwargs or {}).items() if isinstance(one, Tensor)]
+        named = [*(("", one) for one in inputs.args if isinstance(one, Tensor)), *named]
+    whole = [one for name, one in named if one.ndim == 2 and not one.is_floating_point() and not name.endswith("mask")]
+    return next((one for one in whole if bool(one.any())), whole[0] if whole else None)
+
+
 def is_inside(module: nn.Module, inputs: Tensor | Example) -> Tensor | None:
     """Return which tokens (n, T) are no padding: by a mask among the arguments, else by the table's index of padding.
 
     None for inputs that are no tokens. Raises UnsupportedError where all tokens of an input are padding.
     """
     named = (inputs.kwargs or {}) if isinstance(inputs, Example) else {}
-    tensors = inputs.tensors if isinstance(inputs, Example) else (inputs,)
-    tokens = next((one for one in tensors if one.ndim == 2 and not one.is_floating_point()), None)
+    tokens = tokens_of(inputs)
     if tokens is None:
         return None
     masks = [one for name, one in named.items() if name.endswith("attention_mask") and one.shape == tokens.shape]

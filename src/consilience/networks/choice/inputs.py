@@ -40,9 +40,9 @@ from consilience.networks.descriptions.description import Description
 from consilience.networks.descriptions.disclosure import MIN_OBSERVATIONS, named
 from consilience.networks.descriptions.input_parts import described_arguments
 from consilience.networks.distillation import STEPS, has_batch_norm
-from consilience.networks.example import Example, is_one_batch, joined, unlabelled
+from consilience.networks.example import Example, as_example, is_one_batch, joined, unlabelled
 from consilience.networks.module_inputs import refuse_unfit
-from consilience.networks.output_layout import OutputLayout, draw_positions, is_inside, layout_of
+from consilience.networks.output_layout import OutputLayout, draw_positions, is_inside, layout_of, tokens_of
 from consilience.networks.repair.partial_forward import as_batches, is_norm
 from consilience.networks.synthetic.draws import SyntheticInputs, draw_inputs
 from consilience.networks.synthetic.matched_images import MatchedImages, matched_images
@@ -223,20 +223,15 @@ def _at_positions(found: ChoiceInputs, modules: Sequence[nn.Module], rng: np.ran
         count = min(layout.n_positions, max(1, min(MAX_POSITIONS, most_rows // len(rows))))
         inside = is_inside(modules[0], rows.inputs)
         positions = draw_positions(layout, len(rows), count, rng, inside)
-        next_tokens = None
-        if layout.is_next_token and found.source == "given":
-            next_tokens = _tokens_of(rows.inputs).cpu().gather(1, positions + 1).numpy().ravel()
-        return replace(rows, positions=positions.to(_tokens_of(rows.inputs).device), next_tokens=next_tokens)
+        next_tokens, tokens = None, tokens_of(rows.inputs)
+        if layout.is_next_token and found.source == "given" and tokens is not None:
+            next_tokens = tokens.cpu().gather(1, positions + 1).numpy().ravel()
+        device = as_example(rows.inputs).tensors[0].device
+        return replace(rows, positions=positions.to(device), next_tokens=next_tokens)
 
     fit, early, held = map(placed, (found.fit, found.early, found.held))
     images = None if found.images is None else (placed(found.images[0]), placed(found.images[1]))
     return replace(found, fit=fit, early=early, held=held, images=images, layout=layout)
-
-
-def _tokens_of(inputs: Tensor | Example) -> Tensor:
-    """Return the tokens (n, T) among inputs; the first tensor where there are none."""
-    tensors = inputs.tensors if isinstance(inputs, Example) else (inputs,)
-    return next((one for one in tensors if one.ndim == 2 and not one.is_floating_point()), tensors[0])
 
 
 def _only_images(
