@@ -103,14 +103,18 @@ def describe(
     stated: dict[str, Any] = {"example": make_example(example, template)} if example else {}
     if classes is not None:
         stated["classes"] = parse_classes(classes)
-    if answer is not None:
-        stated["output"] = int(answer) if answer.isdecimal() else answer
+    stated |= _stated_output(answer)
     keywords = stated | {name: value for name, value in options.items() if value is not None}
     kind = kind_of_file(network)
     described = kind.describe_file(network, template, data, is_rewritten=output is not None, **keywords)
     cs.save(described.description if output is None else described, wrote[0])
     notes = () if described.symmetry is None else described.symmetry.notes
     _print_written(target, notes, wrote, quiet, as_json)
+
+
+def _stated_output(answer: str | None) -> dict[str, Any]:
+    """Return the keyword of ``describe`` for the name of an output, or its place in a tuple."""
+    return {} if answer is None else {"output": int(answer) if answer.isdecimal() else answer}
 
 
 def _print_written(target: Path, notes: Sequence[str], wrote: Sequence[Path], quiet: bool, as_json: bool) -> None:

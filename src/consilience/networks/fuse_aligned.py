@@ -113,7 +113,7 @@ def fuse_aligned(
     networks, units = tuple(models.networks[i] for i in order), target_units(models, method, arguments)
     ensemble = NetworkEnsemble(networks, weights[order], units, order.index(reference), input_numbers=tuple(order))
     ensemble = replace(ensemble, information=arranged(information), priors=arranged(priors))
-    if (method.wants_activations or method.starts_from_activations) and arguments.inputs is not None:
+    if method.takes_activations and arguments.inputs is not None:
         ensemble = replace(ensemble, activations=_activations(models, order, arguments.inputs))
     outcome = method.fuse(ensemble, rng, progress)
     alignment = outcome.alignment

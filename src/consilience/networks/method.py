@@ -171,6 +171,11 @@ class NetworkMethod(Options, ABC):
         return False
 
     @property
+    def takes_activations(self) -> bool:
+        """Whether networks are asked on inputs where there are any."""
+        return self.wants_activations or self.starts_from_activations
+
+    @property
     def wants_activations(self) -> bool:
         """Whether units are matched by their activations on inputs."""
         return False

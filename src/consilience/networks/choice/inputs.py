@@ -357,27 +357,8 @@ def _match(
 
 
 def _split(given: Any, module: nn.Module, rng: np.random.Generator) -> ChoiceInputs:
-    """Return given inputs in three parts.
-
-    Raises InputError for inputs that are not finite, or that the networks do not take, and UnsupportedError for what is
-    no tensor, or fewer inputs than parts.
-    """
-    batches = [unlabelled(batch, module) for batch in as_batches([given] if is_one_batch(given) else given)]
-    tensors = [batch for batch in batches if isinstance(batch, Tensor)]
-    examples = [batch for batch in batches if isinstance(batch, Example) and batch.tensors]
-    if len(batches) not in (len(tensors), len(examples)):
-        raise UnsupportedError("the inputs are not tensors")
-    shapes = {
-        tuple(tuple(t.shape[1:]) for t in (one.tensors if isinstance(one, Example) else (one,))) for one in batches
-    }
-    if len(shapes) > 1:
-        text = "has batches of inputs of several shapes"
-        raise InputError("inputs", text, "pad all of them to one length", "E-SHAPE")
-    inputs: Tensor | Example = beside(torch.cat(tensors), module) if tensors else _beside_module(examples, module)
-    refuse_unfit(module, inputs[:2] if isinstance(inputs, Example) else (inputs[:2],), "inputs")
-    for tensor in inputs.tensors if isinstance(inputs, Example) else (inputs,):
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise InputError("inputs", "have NaN or infinite values", "take them out", "E-NUMBER")
+    """Return given inputs in three parts; UnsupportedError for fewer inputs than parts."""
+    inputs = _read_given(given, module)
     order = torch.as_tensor(rng.permutation(len(inputs)))
     ends = np.floor(np.cumsum(_GIVEN_SHARES) * len(inputs)).astype(int)
     ends[-1] = len(inputs)
@@ -386,6 +367,32 @@ def _split(given: Any, module: nn.Module, rng: np.random.Generator) -> ChoiceInp
         raise UnsupportedError(f"{len(inputs)} inputs are too few to compare candidates on")
     fit, early, held = (Rows(part) for part in parts)
     return ChoiceInputs(fit, early, held, source="given")
+
+
+def _read_given(given: Any, module: nn.Module) -> Tensor | Example:
+    """Return given inputs, without labels, as those of one call.
+
+    Raises InputError for inputs that are not finite, or that the networks do not take, and UnsupportedError for what is
+    no tensor.
+    """
+    batches = [unlabelled(batch, module) for batch in as_batches([given] if is_one_batch(given) else given)]
+    tensors = [batch for batch in batches if isinstance(batch, Tensor)]
+    examples = [batch for batch in batches if isinstance(batch, Example) and batch.tensors]
+    if len(batches) not in (len(tensors), len(examples)):
+        raise UnsupportedError("the inputs are not tensors")
+    if len({tuple(tensor.shape[1:] for tensor in as_example(batch).tensors) for batch in batches}) > 1:
+        text = "has batches of inputs of several shapes"
+        raise InputError("inputs", text, "pad all of them to one length", "E-SHAPE")
+    inputs: Tensor | Example = beside(torch.cat(tensors), module) if tensors else _beside_module(examples, module)
+    refuse_unfit(module, as_example(inputs)[:2], "inputs")
+    if not all(map(_is_finite, as_example(inputs).tensors)):
+        raise InputError("inputs", "have NaN or infinite values", "take them out", "E-NUMBER")
+    return inputs
+
+
+def _is_finite(values: Tensor) -> bool:
+    """Return whether all of some numbers are finite."""
+    return not values.is_floating_point() or bool(torch.isfinite(values).all())
 
 
 def _beside_module(examples: Sequence[Example], module: nn.Module) -> Example:

@@ -312,12 +312,15 @@ class Workshop:
         if reach is None or not candidates:
             beside = None if reach is None else self._side_by_side_unseen(reach)
             only = (beside or self.refitted_base,)
-            if self.is_common_start and not self.sites.are_weights_stated:
-                notes = (*notes, _COMMON)
-            return self.finish(Choice(only, 0, reason=reason, remedy=remedy, notes=notes))
+            return self.finish(Choice(only, 0, reason=reason, remedy=remedy, notes=(*notes, *self._notes_on_average)))
         if counts is None and self.ordered.n_observations is None:
             notes = (*notes, "Of networks of starts of their own any one is likely better than their average")
         return self.finish(Choice(tuple(candidates), int(np.argmax(reach)), reason=reason, remedy=remedy, notes=notes))
+
+    @property
+    def _notes_on_average(self) -> tuple[str, ...]:
+        """What is said of an average that nothing was compared with."""
+        return (_COMMON,) if self.is_common_start and not self.sites.are_weights_stated else ()
 
     def _side_by_side_unseen(self, reach: Array) -> Candidate | None:
         """Return the networks of starts of their own of the sites of the most beside each other; None without room.

@@ -116,6 +116,12 @@ class Moments:
         return replace(self, mean=_stored(self.mean), factor=_stored(self.factor), residual=_stored(self.residual))
 
 
+def _are_counts_of_values(counts: Array) -> bool:
+    """Return whether an array (k, 2) has values, and how often each occurs."""
+    is_table = counts.ndim == 2 and counts.shape[1] == 2 and len(counts) > 0
+    return is_table and bool(np.isfinite(counts).all()) and bool((counts[:, 1] > 0).all())
+
+
 def _stored(values: Array) -> Array:
     """Return an array as it is after it was written in float32."""
     return np.asarray(values, dtype=np.float32).astype(np.float64)
@@ -345,8 +351,7 @@ class Description(Displayed):
             text = f"its arguments have {sum(part.size for part in self.parts)} numbers, and an input has {size}"
             yield Problem(self.name, text, _AGAIN, "E-SHAPE")
         for column, counts in self.whole_columns.items():
-            is_counts = counts.ndim == 2 and counts.shape[1] == 2 and len(counts) and np.isfinite(counts).all()
-            if not is_counts or (counts[:, 1] <= 0).any() or not 0 <= column < (size or 0):
+            if not 0 <= column < (size or 0) or not _are_counts_of_values(counts):
                 yield Problem(self.name, f"values of column {column} are no counts of values", code="E-NUMBER")
         if self.own_loss is not None and not (np.isfinite(self.own_loss) and self.own_loss >= 0):
             yield Problem(self.name, f"expected a loss in nats, found {self.own_loss}", code="E-NUMBER")

@@ -131,25 +131,24 @@ class _Measurement:
         first = as_arguments(batch.parts, on_device(batch.inputs[:2], module), batch.padding)
         layout = _layout_of(module, first)
         self._layout = layout if layout is not None and layout.has_positions else None
-        if layout is not None and (layout.is_next_token or len(layout.widths) > 1):
-            batch = replace(batch, labels=None)  # the texts have their own; of several outputs none is described
+        batch = _without_other_labels(batch, layout)
         n_outputs = _number_of_outputs(call_module(module, first)) if self._layout is None else self._layout.size
         is_named = batch.labels is not None and kind_of_labels(batch.labels) != "f"
-        names = _names_of_classes(batch, classes, n_outputs)
         self._is_taken_for_binary = classes is None and is_named and n_outputs == 1 and are_binary(batch.labels)
         """Whether nobody named classes, and the first labels of the one output were whole numbers 0 and 1."""
-        if self._is_taken_for_binary:
-            names = class_names(2, n_outputs)
-        is_counted = is_named or batch.labels is None or names is not None or self._layout is not None
-        self._n_unnamed = 0 if is_counted else n_outputs or 0
+        stated = 2 if self._is_taken_for_binary else classes
+        names = _names_of_classes(batch, stated, n_outputs)
+        is_said = is_named or batch.labels is None or names is not None or self._layout is not None
+        self._n_unnamed = 0 if is_said else n_outputs or 0
         """Outputs, where labels are held as real numbers and all so far could be numbers of classes; else 0."""
         are_labelled = names is not None and batch.labels is not None
+        has_rows = self._layout is None  # one for each observation
         self._setting = Setting(
             module,
             on_device(batch.inputs[:2], module),
-            n_outputs if self._layout is None else None,
+            n_outputs if has_rows else None,
             names,
-            are_labelled and self._layout is None,
+            are_labelled and has_rows,
             not batch.inputs.is_floating_point(),
             hooks,
             batch.parts,
@@ -158,9 +157,7 @@ class _Measurement:
         )
         self._counts = np.zeros(self._setting.n_groups, dtype=np.int64)
         factors = LayerFactors(self._setting, layers)
-        self._notes = (*self._label_notes(is_named), *factors.notes)
-        if layout is not None and len(layout.widths) > 1:
-            self._notes += ("several outputs, whose labels are not described",)
+        self._notes = (*self._label_notes(is_named), *factors.notes, *_notes_on_outputs(layout))
         self._statistics = [*_statistics_of(self._setting, batch, are_labelled), factors]
 
     @property
@@ -298,6 +295,18 @@ def _layout_of(module: nn.Module, first: Tensor | Example) -> OutputLayout | Non
         return layout_of(module, first)
     except UnsupportedError:
         return None
+
+
+def _without_other_labels(batch: Batch, layout: OutputLayout | None) -> Batch:
+    """Return observations without labels that are not described: texts have their own, several outputs none."""
+    is_other = layout is not None and (layout.is_next_token or len(layout.widths) > 1)
+    return replace(batch, labels=None) if is_other else batch
+
+
+def _notes_on_outputs(layout: OutputLayout | None) -> tuple[str, ...]:
+    """Return what is left out for what a network returns."""
+    is_several = layout is not None and len(layout.widths) > 1
+    return ("several outputs, whose labels are not described",) if is_several else ()
 
 
 def _statistics_of(setting: Setting, batch: Batch, are_labelled: bool) -> list[Statistic]:

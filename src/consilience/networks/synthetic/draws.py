@@ -140,11 +140,7 @@ def draw_inputs(
         if component.tokens is not None:
             blocks.append(_draw_texts(described.name, component.tokens, shape[0], n, rng))
         elif component.moments is not None:
-            rows = _draw_rows(component.moments, shape, n, rng)
-            low, high = described.input_range or (-np.inf, np.inf)
-            clipped = np.clip(rows, low, high)
-            whole = as_whole(clipped, described.whole_columns, described.inputs or component.moments)
-            blocks.append(whole.astype(np.float32).reshape(n, *shape))
+            blocks.append(_draw_real(described, component.moments, shape, n, rng))
     # Components were drawn one after the other: inputs, labels and sites are shuffled alike.
     order = rng.permutation(count)
     labels = np.repeat([component.label for component in components], n_draws)[order]
@@ -321,6 +317,16 @@ def _parts(described: Description, label: int, mass: float) -> list[tuple[float,
         return [(mass, described.class_moments.get(label))]
     n = sum(part.n_observations for part in parts)
     return [(mass * part.n_observations / n, part) for part in parts]
+
+
+def _draw_real(
+    described: Description, moments: Moments, shape: tuple[int, ...], count: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Return inputs (count, ...) with the moments, in the range of a site, and with the whole numbers that it says."""
+    low, high = described.input_range or (-np.inf, np.inf)
+    clipped = np.clip(_draw_rows(moments, shape, count, rng), low, high)
+    whole = as_whole(clipped, described.whole_columns, described.inputs or moments)
+    return whole.astype(np.float32).reshape(count, *shape)
 
 
 def _draw_rows(moments: Moments, shape: tuple[int, ...], count: int, rng: np.random.Generator) -> Array:

@@ -81,17 +81,13 @@ def initial_placement(
     others = [i for i in range(len(weights)) if i != ensemble.reference]
     placed: dict[int, PlacedModel] = {}
     n_models_in_slot = {name: np.zeros(width) for name, width in state.width.items()}
-    by_activations = None
-    if start == "activations" and all(dict(network.units) == dict(state.width) for network in ensemble.networks):
-        by_activations, _ = match_activations(ensemble, correlation=True)
+    by_activations = _slots_by_activations(state, ensemble) if start == "activations" else None
     for i in (ensemble.reference, *others):
         transports = _least_filled_slots(ensemble.networks[i], state, n_models_in_slot)
-        if by_activations is not None:
-            moves = by_activations[i]
-            transports |= {name: moves[name] for name in moves if name not in state.fixed_groups}
+        moves: Mapping[str, Injection] = {} if by_activations is None else by_activations[i]
         if start == "random" and i != ensemble.reference:
-            shuffled = _shuffle_slots(transports, ensemble.symmetry, rng)
-            transports |= {name: shuffled[name] for name in shuffled if name not in state.fixed_groups}
+            moves = _shuffle_slots(transports, ensemble.symmetry, rng)
+        transports |= {name: moves[name] for name in moves.keys() - state.fixed_groups}
         model = state.place(ensemble.networks[i], transports)
         # Matched to the models placed before it, since later ones have no place yet.
         before = [(weights[j], one) for j, one in placed.items() if weights[j]]
@@ -101,6 +97,13 @@ def initial_placement(
             n_models_in_slot[name] += injection.owned
         placed[i] = model
     return [placed[i] for i in range(len(ensemble.networks))]
+
+
+def _slots_by_activations(state: MatchingState, ensemble: NetworkEnsemble) -> list[dict[str, Injection]] | None:
+    """Return the slots of every model by the correlation of activations; None where models have other widths."""
+    if any(dict(network.units) != dict(state.width) for network in ensemble.networks):
+        return None
+    return match_activations(ensemble, correlation=True)[0]
 
 
 def _least_filled_slots(
