@@ -136,7 +136,7 @@ def _skewed(sites_of: Callable[[int, float | None], list[nn.Sequential]], skew: 
     for seed in SEEDS:
         models = {"iid": sites_of(seed, None), "skewed": sites_of(seed, skew)}
         symmetry = cs.symmetry(models["iid"][0], torch.zeros(2, n_inputs))
-        for method, told in (("rebasin", {}), ("consensus", {"refit": False}), ("ot", {})):
+        for method, told in (("rebasin", {"restarts": 1}), ("consensus", {"refit": False}), ("ot", {})):
             runs = {
                 name: (lambda m=sites, s=symmetry, n=method, o=told: cs.fuse(m, n, symmetry=s, rng=0, **o))
                 for name, sites in models.items()
@@ -221,7 +221,7 @@ def _wide() -> dict[str, Any]:
 
     slots.assign_block = counted
     try:
-        whole, _ = seconds(lambda: cs.fuse(models, "rebasin", symmetry=symmetry, reference=0))
+        whole, _ = seconds(lambda: cs.fuse(models, "rebasin", restarts=1, symmetry=symmetry, reference=0))
     finally:
         slots.assign_block = assign
     solving = sum(seconds(lambda c=costs: linear_sum_assignment(c))[0] for costs in visits)
@@ -238,7 +238,11 @@ def run_models() -> dict[str, Any]:
         models, symmetry = pair((784, 400, 200, 100, 10), False, 0, count)
         runs = {
             name: (lambda m=models, s=symmetry, n=name, o=told: cs.fuse(m, n, symmetry=s, **o))
-            for name, told in (("ot", {}), ("wb", {"max_iterations": 5}), ("rebasin", {"max_iterations": 3}))
+            for name, told in (
+                ("ot", {}),
+                ("wb", {"max_iterations": 5}),
+                ("rebasin", {"restarts": 1, "max_iterations": 3}),
+            )
         }
         found[str(count)] = medians(interleaved(runs, 3, {}))
     return {"results": found}
@@ -287,7 +291,12 @@ def run_memory() -> dict[str, Any]:
     found = {}
     root = str(Path(__file__).resolve().parents[1])
     for count in (2, 4):
-        for method, told in (("ot", {}), ("wb", {}), ("rebasin", {"max_iterations": 1}), ("average", {})):
+        for method, told in (
+            ("ot", {}),
+            ("wb", {}),
+            ("rebasin", {"restarts": 1, "max_iterations": 1}),
+            ("average", {}),
+        ):
             script = MEMORY.format(root=root, count=count, method=method, told=told)
             line = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout  # noqa: S603
             before, after, size = map(int, line.split())

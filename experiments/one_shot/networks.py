@@ -133,7 +133,7 @@ def results(cell: training.Cell) -> dict[str, Any]:
     kronecker = {"fishers": information.get("kronecker"), "aligned": False}
     calls: Mapping[str, tuple[Sequence[Any], dict[str, Any]]] = {
         "average": (models, {"weights": n}),
-        "rebasin": (models, {"weights": n, "example": cell.example}),
+        "rebasin": (models, {"weights": n, "example": cell.example, "restarts": 1}),
         "ot": (models, {"weights": n, "example": cell.example}),
         "wb": (models, {"weights": n, "example": cell.example}),
         "fedma": (models, {"weights": n, "example": cell.example}),

@@ -242,7 +242,12 @@ def fusions_of(case: Case) -> Fusions:
         return real_images(case, count)
 
     return {
-        **{method: lambda method=method: cs.fuse(nets, method=method, example=example) for method in MATCHING},
+        **{
+            method: lambda method=method: cs.fuse(
+                nets, method=method, example=example, **({"restarts": 1} if method == "rebasin" else {})
+            )
+            for method in MATCHING
+        },
         "matched, no refit": lambda: cs.fuse(nets, method="consensus", refit=False, example=example),
         "default": lambda: cs.fuse(nets, example=example),
         "distill": lambda: cs.fuse(nets, method="distill", example=example),

@@ -78,7 +78,7 @@ def same_width(seed: int) -> tuple[list[nn.Module], dict[str, Callable[[], cs.re
         "OT, activations": ("ot", {"cost": "activations", "inputs": inputs[:200]}),
         "WB": ("wb", {"restarts": 2}),
         "WB, entropic": ("wb", {"epsilon": 0.001}),
-        "Re-Basin": ("rebasin", {}),
+        "Re-Basin": ("rebasin", {"restarts": 1}),
         "Re-Basin, activations": ("rebasin", {"cost": "activations", "inputs": inputs}),
         "consensus without refit": ("consensus", {"refit": False}),
         "consensus": ("consensus", {}),
@@ -154,7 +154,7 @@ def biased_convolutions(
             ("OT", "ot", {}),
             ("FedMA", "fedma", {}),
             ("FedMA, shrunk as published", "fedma", {"shrink": True}),
-            ("Re-Basin", "rebasin", {}),
+            ("Re-Basin", "rebasin", {"restarts": 1}),
         ):
             runs[f"{name}, n = {count}"] = _run(models[:count], data.train, method, told)
     return models, runs, data
@@ -186,7 +186,7 @@ def convolutional(
         ("average", "average", {}),
         ("OT", "ot", {}),
         ("WB", "wb", {}),
-        ("Re-Basin", "rebasin", {}),
+        ("Re-Basin", "rebasin", {"restarts": 1}),
         ("Re-Basin, activations", "rebasin", {"cost": "correlation", "inputs": inputs}),
         ("consensus without refit", "consensus", {"refit": False}),
         ("consensus", "consensus", {}),
