@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from consilience.checks import is_number
 from consilience.core.caller import warn_caller
-from consilience.errors import InputError, OptionError, UnsupportedError, WithheldWarning
+from consilience.errors import InputError, OptionError, UnsupportedError, WithheldWarning, reason_of
 from consilience.networks.descriptions.channels import ChannelStatistic, FeatureMeans
 from consilience.networks.descriptions.description import Description
 from consilience.networks.descriptions.disclosure import MIN_OBSERVATIONS, Leaving, least_class_observations, named
@@ -129,7 +129,7 @@ class _Measurement:
     ) -> None:
         """Start without observations."""
         first = as_arguments(batch.parts, on_device(batch.inputs[:2], module), batch.padding)
-        layout = _layout_of(module, first)
+        layout, notes = _layout_of(module, first)
         self._layout = layout if layout is not None and layout.has_positions else None
         batch = _without_other_labels(batch, layout)
         n_outputs = _number_of_outputs(call_module(module, first)) if self._layout is None else self._layout.size
@@ -157,7 +157,7 @@ class _Measurement:
         )
         self._counts = np.zeros(self._setting.n_groups, dtype=np.int64)
         factors = LayerFactors(self._setting, layers)
-        self._notes = (*self._label_notes(is_named), *factors.notes, *_notes_on_outputs(layout))
+        self._notes = (*self._label_notes(is_named), *factors.notes, *notes)
         self._statistics = [*_statistics_of(self._setting, batch, are_labelled), factors]
 
     @property
@@ -289,24 +289,23 @@ def _names_of_classes(
     return names
 
 
-def _layout_of(module: nn.Module, first: Tensor | Example) -> OutputLayout | None:
-    """Return where a network's outputs have their rows; None where they have none, and the default cannot compare."""
+def _layout_of(module: nn.Module, first: Tensor | Example) -> tuple[OutputLayout | None, tuple[str, ...]]:
+    """Return where a network's outputs have their rows, and notes on what is left out for them.
+
+    None where they have none, so that the default cannot compare such networks.
+    """
     try:
-        return layout_of(module, first)
-    except UnsupportedError:
-        return None
+        layout = layout_of(module, first)
+    except UnsupportedError as error:
+        return None, (f"{reason_of(error)}: the default will not compare candidates",)
+    is_several = len(layout.widths) > 1
+    return layout, ("several outputs, whose labels are not described",) if is_several else ()
 
 
 def _without_other_labels(batch: Batch, layout: OutputLayout | None) -> Batch:
     """Return observations without labels that are not described: texts have their own, several outputs none."""
     is_other = layout is not None and (layout.is_next_token or len(layout.widths) > 1)
     return replace(batch, labels=None) if is_other else batch
-
-
-def _notes_on_outputs(layout: OutputLayout | None) -> tuple[str, ...]:
-    """Return what is left out for what a network returns."""
-    is_several = layout is not None and len(layout.widths) > 1
-    return ("several outputs, whose labels are not described",) if is_several else ()
 
 
 def _statistics_of(setting: Setting, batch: Batch, are_labelled: bool) -> list[Statistic]:
