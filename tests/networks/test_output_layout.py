@@ -138,6 +138,26 @@ def test_language_models_are_compared_by_real_texts(language_models, form):
     assert of_site == pytest.approx(next_token_loss(language_models["lund"], held), abs=0.3)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_language_models_are_evaluated_by_the_next_tokens_of_texts(language_models, masked):
+    lund, oslo = language_models.values()
+    tokens = texts(150, 5)
+    data = tokens
+    if masked:
+        data = {"input_ids": tokens, "attention_mask": (torch.arange(LENGTH) < 5).long().expand(150, -1)}
+        tokens = tokens[:, :5]
+    evaluation = cs.evaluate(lund, lund if masked else oslo, data)
+    accuracy, loss = evaluation.scores
+    assert loss.fused == pytest.approx(next_token_loss(lund, tokens), rel=1e-5)
+    assert 0 < accuracy.fused <= 100
+    if masked:
+        assert evaluation.difference.mean == 0.0
+    else:
+        assert loss.own == pytest.approx(next_token_loss(oslo, tokens), rel=1e-5)
+    with pytest.raises(InputError, match="does not take these texts"):
+        cs.evaluate(lund, nn.Sequential(nn.Linear(3, 2)), tokens)
+
+
 def test_described_language_models_are_compared_by_synthetic_texts(language_models, tmp_path):
     sites = {
         name: cs.describe(net, (texts(300, seed), texts(300, seed).roll(-1, 1)))

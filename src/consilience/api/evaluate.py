@@ -30,7 +30,8 @@ def evaluate(fused: Any, own: Any, data: Any, labels: Any = None, *, module: Any
 
     Networks that classify: accuracy, and cross-entropy in nats; the paired difference is that of the accuracy. For
     Bayesian ones also the entropy of the predictive probabilities, means over samples of the weights, and the expected
-    calibration error; their cross-entropy is minus the log likelihood of these probabilities.
+    calibration error; their cross-entropy is minus the log likelihood of these probabilities. Language models, without
+    labels: the same of the next tokens, text by text; `data` are token ids (n, T), or a mapping of them and their mask.
 
     Estimators that are fused by their sums: accuracy and cross-entropy, squared error and R^2, or the log-likelihood of
     rows, whichever their class has; `data` may be ``(X, y)``, or `labels` are y. Approximations of laplace-torch: the

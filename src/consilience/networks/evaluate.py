@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +65,11 @@ def evaluate_networks(fused: NamedInput, local: NamedInput, data: Any, labels: A
     template = make_template(module)
     modules = [_module(named, template) for named in (fused, local)]
     name = str(data) if isinstance(data, str | Path) else "data"
+    if labels is None:
+        from consilience.networks.evaluate_texts import compare_language_models, texts_of  # here, since it needs torch
+
+        if (texts := texts_of(data, modules[0])) is not None:
+            return compare_language_models(modules[0], modules[1], texts)
     rows = labeled_inputs(data, labels, modules[0])
     log_p_fused, log_p_local = (_log_probabilities(evaluated, rows, name) for evaluated in modules)
     return compare_networks(log_p_fused, log_p_local, rows.labels)
@@ -261,15 +266,30 @@ def compare_networks(fused: Array, own: Array, labels: Labels, kind: ScoreKind =
         raise InputError("your own model", text, code="E-SHAPE")
     correct = [100.0 * (values.argmax(axis=1) == labels) for values in log_probabilities]  # (N,) each, in percent
     losses = [-values[np.arange(len(labels)), labels] for values in log_probabilities]  # (N,) each, in nats
-    ones = np.ones(len(labels))
-    notes = [_HELD_OUT]
-    if 1 < len(ones) < MIN_OBSERVATIONS:
-        notes.append(f"only {len(ones)} rows: the interval is rough")
     classes = []
     for label in np.unique(labels):
         in_class = labels == label
         accuracies = [float(values[in_class].mean()) for values in correct]
         classes.append(ClassScore(int(label), int(np.sum(in_class)), *accuracies))
+    return compare_rows(correct, losses, kind, tuple(classes))
+
+
+def compare_rows(
+    correct: Sequence[Array],
+    losses: Sequence[Array],
+    kind: ScoreKind = ScoreKind.PLUG_IN,
+    classes: tuple[ClassScore, ...] = (),
+    what: str = "network",
+    unit: str = "percentage points of accuracy",
+) -> Evaluation:
+    """Return how a fused network and another compare, row by row.
+
+    By the percentages of each row's answers that are right (N,), and by losses in nats (N,).
+    """
+    ones = np.ones(len(losses[0]))
+    notes = [_HELD_OUT]
+    if 1 < len(ones) < MIN_OBSERVATIONS:
+        notes.append(f"only {len(ones)} rows: the interval is rough")
     return Evaluation(
         (
             Score("accuracy", "%", True, float(correct[0].mean()), float(correct[1].mean()), kind),
@@ -277,8 +297,8 @@ def compare_networks(fused: Array, own: Array, labels: Labels, kind: ScoreKind =
         ),
         paired_difference(correct[0], correct[1], ones),
         tuple(notes),
-        what="network",
-        unit="percentage points of accuracy",
+        what=what,
+        unit=unit,
         loss_difference=paired_difference(losses[0], losses[1], ones),
-        classes=tuple(classes),
+        classes=classes,
     )
