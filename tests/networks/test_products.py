@@ -78,7 +78,7 @@ def test_a_product_written_out_keeps_its_groups(product):
     symmetry = cs.symmetry(module, example=inputs)
     assert symmetry.groups == {"first": 7, "second": 6}
     assert symmetry.proved
-    assert symmetry.notes == ()
+    assert all(note.startswith("proved in float32") for note in symmetry.notes)  # some add zeros of single precision
     assert [str(place) for place in symmetry.places("first")] == ["first axis 0", "first_bias axis 0", "second axis 1"]
     assert [str(place) for place in symmetry.places("second")] == ["second axis 0", "second_bias axis 0", "last axis 1"]
     assert [axis.side for axis in symmetry.layouts["second"].axes] == ["output", "input"]
