@@ -53,14 +53,16 @@ def proof_table() -> str:
     """Return seconds and memory of tracing and proving."""
     rows = json.loads((HERE / "proof.json").read_text())["rows"]
     lines = [
-        "| layers | width | parameters, millions | trace, s | proof, s | memory of the proof, over the model's own |",
-        "| ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| model | parameters, millions | trace, s | proof, s | memory of the proof, over the model's own | peak, GB |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
-    lines += [
-        f"| {row['layers']} | {row['width']} | {row['parameters'] / 1e6:.0f} | {row['trace seconds']:.1f} "
-        f"| {row['proof seconds']:.1f} | {row['memory']:.1f} times |"
-        for row in rows
-    ]
+    for row in rows:
+        is_proved = "proof seconds" in row
+        proof = f"{row['proof seconds']:.1f} | {row['memory']:.1f} times" if is_proved else "- | -"
+        lines.append(
+            f"| {row['model']} | {row['parameters'] / 1e6:,.0f} | {row['trace seconds']:.1f} | {proof} "
+            f"| {row['peak'] / 1e9:.1f} |"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -290,9 +290,9 @@ class Workshop:
     def unseen(self, reason: str, remedy: str) -> NetworkFusion:
         """Return a fusion where nothing tells what inputs are like, so that no candidate can be compared.
 
-        With one start and sites of one distribution that is the average; where sites say counts of classes that differ,
-        the network of the site that covers the classes best, and where they say their numbers of observations alone,
-        that of the most. In the 52 ensembles of experiments/network_battery the site of most observations is 2 points
+        With one start and sites of one distribution that is the matched network; where sites say counts of classes that
+        differ, the network of the site that covers the classes best, and where they say their numbers of observations
+        alone, that of the most. In the 52 ensembles of experiments/network_battery the site of most observations is 2 points
         below the best site in the mean, the base 15. Where nobody says anything, the matched and refitted network of
         those of a common initialisation; of starts of their own the matched one where these are copies but for little,
         else the network of one site, whichever: matched averages of convolutional networks have 23 to 45 % where each

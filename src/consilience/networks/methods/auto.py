@@ -24,9 +24,9 @@ class Auto(Consensus):
     Candidates are every site's own network, in a wider network those of several beside each other, the average, the
     matched network, both refitted, with a head by the counts of classes, and distilled from the ensemble of all sites.
     Where no site describes its inputs, and there is no batch normalisation to match images to, nothing is fitted and
-    nothing compared: the average comes back for networks of one start, else sites' own networks, and the verdict says
-    that harm is not excluded. The options of `Consensus` say how units are matched. With `robust`, which trusts no
-    site's description, it is `Consensus`.
+    nothing compared: networks of a common initialisation come back matched and refitted, else sites' own networks, and
+    the verdict says that harm is not excluded. The options of `Consensus` say how units are matched. With `robust`,
+    which trusts no site's description, it is `Consensus`.
 
     Parameters
     ----------

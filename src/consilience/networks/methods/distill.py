@@ -30,8 +30,8 @@ ensemble had 89 %. Not judged on other data."""
 class Distill(Consensus):
     """Fuse the networks, then train the fused one to answer as all of them together, on inputs without labels.
 
-    The start is the average, for networks of one start, else the matched network, either refitted, or a site's own
-    network where sites have their classes alike, in a wider network those of several beside each other, by which
+    The start is the matched network, of a common initialisation the plain average too, either refitted, or a site's
+    own network where sites have their classes alike, in a wider network those of several beside each other, by which
     answers most like the teacher; the teacher is the ensemble of all networks, by the counts of their classes where
     these are described, or estimated. Inputs are those given (``inputs=``), else drawn from what the sites describe (of
     images, for networks with batch normalisation, then matched to it, unless the sites differ in their classes and
