@@ -9,9 +9,9 @@
 3. **Start**: the matched network or that refitted, of a common initialisation the plain average too, or, where sites
    have their classes alike, one of their own, and in a wider network several beside each other: which has the least
    loss on the inputs to stop by; what was fitted to synthetic inputs needs the margin over a site's own network that it
-   needs to be taken (``choice.choose``). A narrower network starts from a transport into its widths, one of another architecture
-   from the weights that it came with; both have the statistics of batch normalisation measured on the inputs, since an
-   average has none that fit.
+   needs to be taken (``choice.choose``). A narrower network starts from a transport into its widths, one of another
+   architecture from the weights that it came with; both have the statistics of batch normalisation measured on the
+   inputs, since an average has none that fit.
 4. **Training** (``distillation``): the best network on the inputs to stop by is returned, the start among them; of
    sites' own networks the mean before and after. Batch normalisation learns its statistics from given inputs, matched
    images and draws that are like real inputs; on others it is anchored afterwards.

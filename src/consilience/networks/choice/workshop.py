@@ -292,13 +292,13 @@ class Workshop:
 
         With one start and sites of one distribution that is the matched network; where sites say counts of classes that
         differ, the network of the site that covers the classes best, and where they say their numbers of observations
-        alone, that of the most. In the 52 ensembles of experiments/network_battery the site of most observations is 2 points
-        below the best site in the mean, the base 15. Where nobody says anything, the matched and refitted network of
-        those of a common initialisation; of starts of their own the matched one where these are copies but for little,
-        else the network of one site, whichever: matched averages of convolutional networks have 23 to 45 % where each
-        network has 79 to 85 (docs/evidence/synthetic_inputs.md). In a wider network those of the most beside each
-        other: of four and of eight LeNets in twice the width 70.4 and 70.8 %, the matched average 67.1 and 62.7. Where
-        the caller gives weights, the base.
+        alone, that of the most. In the 52 ensembles of experiments/network_battery the site of most observations is 2
+        points below the best site in the mean, the base 15. Where nobody says anything, the matched and refitted
+        network of those of a common initialisation; of starts of their own the matched one where these are copies but
+        for little, else the network of one site, whichever: matched averages of convolutional networks have 23 to 45 %
+        where each network has 79 to 85 (docs/evidence/synthetic_inputs.md). In a wider network those of the most beside
+        each other: of four and of eight LeNets in twice the width 70.4 and 70.8 %, the matched average 67.1 and 62.7.
+        Where the caller gives weights, the base.
         """
         notes: tuple[str, ...] = ()
         if self.information is not None:
