@@ -40,6 +40,8 @@ def seconds_table() -> str:
     ]
     for kind in ("vit", "gpt", "llama"):
         rows = [row for row in _rows() if row["kind"].startswith(kind)]
+        if not rows:
+            continue
         cells = [mean(row["training seconds"] for row in rows), mean(row["describe seconds"] for row in rows)]
         cells += [
             mean(row[name]["seconds"] for row in rows)

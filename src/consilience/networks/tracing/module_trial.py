@@ -95,6 +95,12 @@ class ModuleTrial:
         finally:
             self._write(undo)
 
+    def deviation_of_copies(self, change: Change) -> float:
+        """Return the largest difference of outputs under a change of arrays that only copies of them undo."""
+        changed = {name: change(name, array) for name, array in self.arrays.items()}
+        before = {name: array.clone() for name, array in self.arrays.items() if changed[name] is not array}
+        return self.deviation(lambda name, _: changed[name], lambda name, array: before.get(name, array))
+
     def _write(self, change: Change) -> None:
         """Change arrays in place."""
         for name, array in self.arrays.items():

@@ -94,7 +94,10 @@ def prove(module: nn.Module, symmetry: Symmetry, example: Any, rng: np.random.Ge
         # Units stay in their new order: a permutation that holds need not be undone.
         deviation = trial.change(moves)
         if not deviation <= trial.tolerance:  # NaN fails too
-            raise InputError(_failing_groups(trial, symmetry, units, orders, deviation))
+            # What is wrong cannot be undone: it may drop entries of blocks. So each group is tried on a new copy.
+            anew = make_trial(module, as_example(example), symmetry, rng)
+            anew = anew if trial is module_trials[0] else anew.redrawn(rng)
+            raise InputError(_failing_groups(anew, symmetry, units, orders, deviation))
         for other in module_trials:
             other.follow(trial, moves)
         largest_deviation = max(largest_deviation, deviation)
@@ -245,7 +248,7 @@ def _failing_groups(
             inner = orders[group.name].reshape(-1, group.size) % group.size  # (units of the parent, size)
             group_order = {group.name: (np.arange(len(inner))[:, None] * group.size + inner).ravel()}
         completed = complete_orders(symmetry, units, group_order)
-        deviation = _deviation(trial, symmetry, units, _permutations(completed))
+        deviation = trial.deviation_of_copies(_moves(symmetry, units, _permutations(completed)))
         if not deviation <= trial.tolerance:
             problems.append(_failure_message(symmetry, [group.name], deviation))
     return problems or [_failure_message(symmetry, list(symmetry.by_name), joint_deviation)]
