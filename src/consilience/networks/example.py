@@ -47,6 +47,12 @@ class Example:
         leaves = pytree.tree_leaves((self.args, dict(self.kwargs or {})))
         return tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
 
+    @property
+    def named(self) -> list[tuple[str | None, Tensor]]:
+        """The tensors that are arguments themselves with their keywords, None for those by position."""
+        arguments = [*((None, one) for one in self.args), *(self.kwargs or {}).items()]
+        return [(name, one) for name, one in arguments if isinstance(one, Tensor)]
+
     def __len__(self) -> int:
         """Return the number n of inputs: the rows of the first tensor (n, ...)."""
         return len(self.tensors[0])

@@ -161,10 +161,7 @@ def _with_last(few: Tensor | Example, tokens: Tensor, last: Tensor) -> Tensor | 
 
 def tokens_of(inputs: Tensor | Example) -> Tensor | None:
     """Return the tokens (n, T) among inputs, which are no mask of them and not all zero; None where there are none."""
-    named: list[tuple[str, Tensor]] = [("", inputs)] if isinstance(inputs, Tensor) else []
-    if isinstance(inputs, Example):
-        named = [(name, one) for name, one in (inputs.kwargs or {}).items() if isinstance(one, Tensor)]
-        named = [*(("", one) for one in inputs.args if isinstance(one, Tensor)), *named]
+    named = [(name or "", one) for name, one in as_example(inputs).named]
     whole = [one for name, one in named if one.ndim == 2 and not one.is_floating_point() and not name.endswith("mask")]
     return next((one for one in whole if bool(one.any())), whole[0] if whole else None)
 

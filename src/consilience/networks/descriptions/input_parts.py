@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from consilience.errors import InputError
 from consilience.networks.descriptions.description import Description, InputPart, PartKind
-from consilience.networks.example import Example
+from consilience.networks.example import Example, as_example
 from consilience.networks.repair.partial_forward import call_module, evaluation_without_gradients
 
 _ALONE = "describe such a network by `n_observations=` alone"
@@ -25,7 +25,7 @@ def parts_of(module: nn.Module, inputs: Tensor | Example, name: str) -> tuple[In
 
     Raises InputError for several tensors that are neither numbers nor tokens with a mask.
     """
-    named = _arguments(inputs)
+    named = as_example(inputs).named
     is_text = reads_tokens(module, inputs)
     if isinstance(inputs, Tensor):
         is_whole = not is_text and inputs.dtype == torch.int64 and token_table(module) is not None
@@ -39,14 +39,6 @@ def parts_of(module: nn.Module, inputs: Tensor | Example, name: str) -> tuple[In
         InputPart(key, tuple(tensor.shape[1:]), "real" if tensor.is_floating_point() else "whole")
         for key, tensor in named
     )
-
-
-def _arguments(inputs: Tensor | Example) -> list[tuple[str | None, Tensor]]:
-    """Return the tensors of a call with their keywords."""
-    if isinstance(inputs, Tensor):
-        return [(None, inputs)]
-    by_position = [(None, tensor) for tensor in inputs.args if isinstance(tensor, Tensor)]
-    return [*by_position, *((name, one) for name, one in (inputs.kwargs or {}).items() if isinstance(one, Tensor))]
 
 
 def _text_parts(named: Sequence[tuple[str | None, Tensor]], name: str) -> tuple[InputPart, ...]:
@@ -69,7 +61,7 @@ def as_rows(parts: Sequence[InputPart], inputs: Tensor | Example, padding: int |
     if not parts:
         assert isinstance(inputs, Tensor)  # noqa: S101  (narrows the type: several tensors have parts)
         return inputs
-    tensors = [tensor for _, tensor in _arguments(inputs)]
+    tensors = [tensor for _, tensor in as_example(inputs).named]
     if any(part.kind == "tokens" for part in parts):
         tokens = next(tensor for tensor, part in zip(tensors, parts, strict=True) if part.kind == "tokens")
         for tensor, part in zip(tensors, parts, strict=True):
@@ -112,7 +104,7 @@ def reads_tokens(module: nn.Module, inputs: Tensor | Example) -> bool:
 
     A table that reads a column of the inputs has ids of categories.
     """
-    tokens = next((one for _, one in _arguments(inputs) if one.dtype == torch.int64), None)
+    tokens = next((one for _, one in as_example(inputs).named if one.dtype == torch.int64), None)
     tables = [part for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
     if tokens is None or not tables:
         return False
