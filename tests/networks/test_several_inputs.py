@@ -220,3 +220,23 @@ def test_training_mode_is_left_as_it_is(pairs):
     assert all(net.training for net in pairs)
     for net in pairs:
         net.eval()
+
+
+def test_arguments_may_change_their_order_and_not_what_they_are():
+    data = {**encoded(600, 0), "labels": encoded(600, 0)["labels"].long()}
+    first, second = ({name: one[part] for name, one in data.items()} for part in (slice(0, 300), slice(300, 600)))
+    turned = dict(reversed(second.items()))
+    said, again = (cs.describe(Reader(), batches).description for batches in ([first, second], [first, turned]))
+    assert [part.kind for part in said.parts] == ["tokens", "mask", "zeros"]
+    np.testing.assert_array_equal(said.tokens.unigrams, again.tokens.unigrams)
+    with pytest.raises(InputError, match="neither zero nor their mask"):
+        cs.describe(Reader(), [first, {**second, "token_type_ids": torch.ones(300, 8, dtype=torch.long)}])
+
+
+def test_looking_for_ids_leaves_statistics_of_channels_alone():
+    X, y = table(300, 0)
+    described = cs.describe(Tabular(), (X, y)).description
+    with torch.no_grad():
+        net = Tabular()
+        hidden = net.layers[0](torch.cat([net.embedding(X[:, 0].long()), X[:, 1:]], dim=1))
+    np.testing.assert_allclose(described.channels["layers.0"].mean, hidden.mean(dim=0), atol=1e-5)

@@ -11,15 +11,12 @@ from torch import Tensor, nn
 
 from consilience.checks import Array
 from consilience.core.evaluation import Evaluation
-from consilience.errors import InputError, UnsupportedError
+from consilience.errors import InputError, UnsupportedError, reason_of
 from consilience.networks.evaluate import compare_rows
 from consilience.networks.example import Example, is_one_batch, unlabelled
 from consilience.networks.module_inputs import first_line
 from consilience.networks.output_layout import is_inside, layout_of, tokens_of
 from consilience.networks.repair.partial_forward import call_module, evaluation_without_gradients
-
-MAX_ENTRIES = 2**26
-"""Logits at once, at most. Chosen by hand, for memory."""
 
 
 def texts_of(data: Any, module: nn.Module) -> Tensor | Example | None:
@@ -54,22 +51,22 @@ def _scores(module: nn.Module, texts: Tensor | Example) -> tuple[Array, Array]:
         counts = (inside[:, 1:] & inside[:, :-1]).double()
     weights = counts.cpu() / counts.cpu().sum(dim=1, keepdim=True).clamp(min=1.0)  # (n, T - 1)
     right, losses = [], []
-    n_rows: int | None = None
+    try:
+        n_rows = layout_of(module, texts).inputs_at_once
+    except UnsupportedError as error:
+        raise InputError("data", f"{type(module).__name__} does not take these texts ({reason_of(error)})") from error
     with evaluation_without_gradients(module):
-        start = 0
-        while start < len(tokens):
-            rows = slice(start, start + (n_rows or 2))
+        for start in range(0, len(tokens), n_rows):
+            rows = slice(start, start + n_rows)
             try:
                 logits = call_module(module, texts[rows])[:, :-1].double().cpu()
             except (IndexError, ValueError, RuntimeError, TypeError) as error:
                 text = f"{type(module).__name__} does not take these texts ({first_line(error)})"
                 raise InputError("data", text, code="E-SHAPE") from error
-            n_rows = n_rows or max(1, MAX_ENTRIES // max(1, logits[0].numel()))
             following = tokens[rows, 1:].cpu()
             surprisal = torch.nn.functional.cross_entropy(logits.flatten(0, 1), following.flatten(), reduction="none")
             losses.append((surprisal.reshape(following.shape) * weights[rows]).sum(dim=1))
             right.append(((logits.argmax(dim=2) == following) * weights[rows]).sum(dim=1))
-            start = rows.stop
     accuracy: Array = 100.0 * torch.cat(right).numpy()
     loss: Array = torch.cat(losses).numpy()
     if not np.isfinite(loss).all():

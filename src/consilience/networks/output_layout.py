@@ -27,6 +27,8 @@ from consilience.networks.repair.partial_forward import call_module, evaluation_
 MAX_BATCH_EFFECT = 1e-3
 """Largest change of an input's outputs by the others of its batch, relative to the largest output, that rounding in
 single precision explains. Chosen by hand."""
+MAX_OUTPUT_ENTRIES = 2**26
+"""Outputs by position at once, at most: logits of every token of a text are many. Chosen by hand, for memory."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,11 @@ class OutputLayout:
     def has_positions(self) -> bool:
         """Whether rows belong to tokens or pixels."""
         return self.class_axis is not None
+
+    @property
+    def inputs_at_once(self) -> int:
+        """Inputs of which a network is asked at once, so that its outputs fit into memory."""
+        return max(1, MAX_OUTPUT_ENTRIES // (self.n_positions * self.size))
 
     @property
     def heads(self) -> list[slice]:

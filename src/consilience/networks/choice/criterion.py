@@ -64,9 +64,7 @@ class ErrorOnLabels(Criterion):
 
     def ties(self, outputs: Array) -> Array:
         """Return the cross-entropy with the class."""
-        of_labels = as_probabilities(outputs)[np.arange(len(self.labels)), self.labels]
-        surprisal: Array = -np.log(np.maximum(of_labels, SMALLEST_PROBABILITY))
-        return surprisal
+        return _surprisal(outputs, self.labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,9 +96,7 @@ class NextToken(Criterion):
 
     def losses(self, outputs: Array) -> Array:
         """Return the surprisal of every token."""
-        probabilities = as_probabilities(outputs)[np.arange(len(self.tokens)), self.tokens]
-        surprisal: Array = -np.log(np.maximum(probabilities, SMALLEST_PROBABILITY))
-        return surprisal
+        return _surprisal(outputs, self.tokens)
 
     def ties(self, outputs: Array) -> Array:
         """Return the same: real numbers are never tied."""
@@ -156,3 +152,10 @@ class SquaredGap(Criterion):
     def ties(self, outputs: Array) -> Array:
         """Return the same: real numbers are never tied."""
         return self.losses(outputs)
+
+
+def _surprisal(outputs: Array, labels: Labels) -> Array:
+    """Return -log of the probability (n,) that outputs (n, C) give to labels (n,)."""
+    of_labels = as_probabilities(outputs)[np.arange(len(labels)), labels]
+    surprisal: Array = -np.log(np.maximum(of_labels, SMALLEST_PROBABILITY))
+    return surprisal

@@ -11,7 +11,7 @@ from consilience.checks import Array, Labels
 from consilience.errors import UnsupportedError
 from consilience.networks.example import Example
 from consilience.networks.module_outputs import form_of
-from consilience.networks.output_layout import answered
+from consilience.networks.output_layout import RowOutputs, answered
 from consilience.networks.repair.partial_forward import evaluation_without_gradients
 
 BATCH_SIZE = 512
@@ -53,10 +53,12 @@ def outputs_of(module: nn.Module, inputs: Tensor | Rows) -> Array:
     """
     arguments = inputs.arguments if isinstance(inputs, Rows) else (inputs,)
     has_positions = isinstance(inputs, Rows) and inputs.positions is not None
+    layout = next((part.layout for part in module.modules() if isinstance(part, RowOutputs)), None)
+    n_rows = BATCH_SIZE if layout is None else min(BATCH_SIZE, layout.inputs_at_once)
     with evaluation_without_gradients(module):
         batches = [
             _row_outputs(answered(module, Example(batch)), len(batch[0]), has_positions)
-            for batch in zip(*(torch.split(argument, BATCH_SIZE) for argument in arguments), strict=True)
+            for batch in zip(*(torch.split(argument, n_rows) for argument in arguments), strict=True)
         ]
     outputs: Array = torch.cat(batches).numpy()
     return outputs

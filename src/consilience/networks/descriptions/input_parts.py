@@ -57,11 +57,21 @@ def _text_parts(named: Sequence[tuple[str | None, Tensor]], name: str) -> tuple[
 
 
 def as_rows(parts: Sequence[InputPart], inputs: Tensor | Example, padding: int | None) -> Tensor:
-    """Return inputs as one tensor: rows of numbers, or tokens with padding where a mask hides them."""
+    """Return inputs as one tensor: rows of numbers, or tokens with padding where a mask hides them.
+
+    Raises InputError for other arguments than the parts, and for numbers in one that is zero everywhere else.
+    """
     if not parts:
         assert isinstance(inputs, Tensor)  # noqa: S101  (narrows the type: several tensors have parts)
         return inputs
-    tensors = [tensor for _, tensor in as_example(inputs).named]
+    named = as_example(inputs).named
+    by_keyword = {name: tensor for name, tensor in named if name is not None}
+    by_position = iter([tensor for name, tensor in named if name is None])
+    if len(named) != len(parts) or {part.name for part in parts} != {name for name, _ in named}:
+        raise InputError("data", "has batches of several arguments", "give the same in all batches", "E-MISMATCH")
+    tensors = [next(by_position) if part.name is None else by_keyword[part.name] for part in parts]
+    if any(part.kind == "zeros" and bool(one.any()) for part, one in zip(parts, tensors, strict=True)):
+        raise InputError("data", "has an argument beside tokens that is neither zero nor their mask", _ALONE, "E-TYPE")
     if any(part.kind == "tokens" for part in parts):
         tokens = next(tensor for tensor, part in zip(tensors, parts, strict=True) if part.kind == "tokens")
         for tensor, part in zip(tensors, parts, strict=True):

@@ -50,9 +50,6 @@ from consilience.networks.output_layout import OutputLayout, layout_of
 from consilience.networks.repair.partial_forward import call_module, evaluation_without_gradients
 from consilience.networks.torch_modules import aliases_of_module, arrays_of_module, is_module
 
-MAX_OUTPUT_ENTRIES = 2**26
-"""Outputs by position at once, at most: logits of every token of a text are many. Chosen by hand, for memory."""
-
 
 def measure_network(
     module: nn.Module,
@@ -169,7 +166,7 @@ class _Measurement:
     def rows_at_once(self) -> int | None:
         """Observations that pass through the network at once, of many outputs by position; None for all of a batch."""
         layout = self._layout
-        return None if layout is None else max(1, MAX_OUTPUT_ENTRIES // (layout.n_positions * layout.size))
+        return None if layout is None else layout.inputs_at_once
 
     def _label_notes(self, is_named: bool) -> tuple[str, ...]:
         """Return what is assumed of labels."""
@@ -313,6 +310,8 @@ def _statistics_of(setting: Setting, batch: Batch, are_labelled: bool) -> list[S
 
     Whether outputs, also those by position, have classes, `are_labelled` says.
     """
+    # First, as the network is asked for them: statistics of channels hook themselves into it.
+    columns = None if setting.is_token else columns_of_whole_numbers(setting, batch)
     statistics: list[Statistic] = [ChannelStatistic(setting)]
     if setting.predicts_tokens:
         statistics.append(NextTokenLoss(setting))
@@ -326,7 +325,7 @@ def _statistics_of(setting: Setting, batch: Batch, are_labelled: bool) -> list[S
         moments = InputMomentStatistic(setting)
         by_class = moments.class_rank is not None
         statistics += [RangeStatistic(), moments]
-        if len(columns := columns_of_whole_numbers(setting, batch)):
+        if columns is not None and len(columns):
             statistics.append(WholeColumns(columns))
     if setting.n_classes and setting.n_outputs in (setting.n_classes, 1):
         errors = ErrorCounts(setting.n_groups)
