@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
+import consilience as cs
 from consilience.errors import InputError, UnsupportedError
 from consilience.networks.symmetry.axes import Segment
 from consilience.networks.tracing.trace import trace
@@ -165,6 +166,21 @@ def test_units_told_apart_by_number_are_fixed_and_said():
 def test_a_state_given_as_input_fixes_the_units_of_the_cell():
     stateful = Written(lambda m, x, state: m.out(m.rnn(x, state)[0]), rnn=nn.GRU(3, 4), out=nn.Linear(4, 2))
     assert trace(stateful, (torch.zeros(5, 2, 3), torch.zeros(1, 2, 4))).groups == {}
+
+
+def test_an_output_that_shows_hidden_units_pins_them_and_another_can_be_named():
+    def forward(m, x):
+        hidden = m.first(x).relu()
+        return {"hidden": hidden, "classes": m.out(hidden)}
+
+    both = Written(forward, first=nn.Linear(5, 6), out=nn.Linear(6, 3))
+    pinned = cs.symmetry(both, torch.zeros(2, 5))
+    assert pinned.groups == {}
+    (note,) = pinned.notes
+    assert note.startswith("the output hidden pins the units that out.weight reads")
+    assert note.endswith("name it with `output=`")
+    named = cs.symmetry(both, torch.zeros(2, 5), output="classes")
+    assert (named.groups, named.notes, named.proved) == ({"first": 6}, (), True)
 
 
 def test_arrays_that_are_not_used_stay_and_are_named():

@@ -12,7 +12,7 @@ import consilience as cs
 from consilience.catalogue import did_you_mean
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import echo_prose
-from consilience.cli.options import example_option, module_option, parse_classes, parse_settings
+from consilience.cli.options import answer_option, example_option, module_option, parse_classes, parse_settings
 from consilience.core.features import Features
 from consilience.core.inspection import table
 from consilience.core.min_count import MIN_COUNT
@@ -55,7 +55,7 @@ from consilience.networks.descriptions.files import description_path
     default=None,
     help="With second moments of what every layer reads and answers.  [default: where they take 4 MiB at most]",
 )
-@click.option("--answer", metavar="NAME", help="Which of the network's outputs is meant.  [default: logits, or all]")
+@answer_option
 @click.option("--set", "settings", multiple=True, metavar="OPTION=VALUE", help="A hyper-parameter of an estimator.")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @json_option
@@ -66,7 +66,7 @@ def describe(
     output: Path | None,
     classes: str | None,
     example: Sequence[str],
-    answer: str | None,
+    answer: str | int | None,
     settings: Sequence[str],
     quiet: bool,
     as_json: bool,
@@ -103,18 +103,13 @@ def describe(
     stated: dict[str, Any] = {"example": make_example(example, template)} if example else {}
     if classes is not None:
         stated["classes"] = parse_classes(classes)
-    stated |= _stated_output(answer)
+    stated |= {} if answer is None else {"output": answer}
     keywords = stated | {name: value for name, value in options.items() if value is not None}
     kind = kind_of_file(network)
     described = kind.describe_file(network, template, data, is_rewritten=output is not None, **keywords)
     cs.save(described.description if output is None else described, wrote[0])
     notes = () if described.symmetry is None else described.symmetry.notes
     _print_written(target, notes, wrote, quiet, as_json)
-
-
-def _stated_output(answer: str | None) -> dict[str, Any]:
-    """Return the keyword of ``describe`` for the name of an output, or its place in a tuple."""
-    return {} if answer is None else {"output": int(answer) if answer.isdecimal() else answer}
 
 
 def _print_written(target: Path, notes: Sequence[str], wrote: Sequence[Path], quiet: bool, as_json: bool) -> None:

@@ -10,12 +10,13 @@ import click
 
 import consilience as cs
 from consilience.cli.json_output import echo_json, json_option
-from consilience.cli.options import example_option, module_option
+from consilience.cli.options import answer_option, example_option, module_option
 from consilience.drawing.words import format_count, printable
 from consilience.errors import InputError
 from consilience.files.atomic import refuse_unwritable
 from consilience.networks.files import write_symmetry
 from consilience.networks.inspect import proof_of
+from consilience.networks.symmetry.symmetry import UNITS
 
 if TYPE_CHECKING:
     from consilience.networks.landscape.barrier import Barrier
@@ -25,11 +26,20 @@ if TYPE_CHECKING:
 @click.command()
 @module_option(required=True)
 @example_option(required=True)
+@answer_option
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="File for the symmetry, JSON.")
 @click.option("--seed", default=0, type=click.IntRange(0), help="Seed of the changes that prove it.  [default: 0]")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @json_option
-def symmetry(module: str, example: Sequence[str], output: Path, seed: int, quiet: bool, as_json: bool) -> None:
+def symmetry(
+    module: str,
+    example: Sequence[str],
+    answer: str | int | None,
+    output: Path,
+    seed: int,
+    quiet: bool,
+    as_json: bool,
+) -> None:
     """Find and prove which axes of a module's arrays move together, so that its files alone can be fused.
 
     Give what it writes to `consilience fuse --symmetry`.
@@ -38,11 +48,18 @@ def symmetry(module: str, example: Sequence[str], output: Path, seed: int, quiet
 
     refuse_unwritable(output)
     architecture = import_module(module, "--module")
-    proved_symmetry = cs.symmetry(architecture, make_example(example, architecture), seed)
+    proved_symmetry = cs.symmetry(architecture, make_example(example, architecture), seed, output=answer)
     write_symmetry(output, proved_symmetry)
+    roles = proved_symmetry.roles
     if as_json:
         groups = [
-            {"name": name, "units": proved_symmetry.groups[name], "actions": group.actions, "parent": group.parent}
+            {
+                "name": name,
+                "units": proved_symmetry.groups[name],
+                "role": roles[name],
+                "actions": group.actions,
+                "parent": group.parent,
+            }
             for name, group in proved_symmetry.by_name.items()
         ]
         proof = proof_of(proved_symmetry)
@@ -55,14 +72,18 @@ def symmetry(module: str, example: Sequence[str], output: Path, seed: int, quiet
 def _symmetry_lines(symmetry: Symmetry) -> list[str]:
     """Return a table with one line for each group, the notes on the symmetry, and its proof."""
     lines = [f"{format_count(len(symmetry.groups), 'group')} of units that move together"]
+    roles = symmetry.roles
     name_width = max([5, *(len(printable(name)) for name in symmetry.groups)])
     if symmetry.groups:
         lines.append(f"{'group':{name_width}}  {'units':>6}  may")
     for name, group in symmetry.by_name.items():
         inside = "" if group.parent is None else f", inside {printable(group.parent)}"
         fixed = "" if group.resizable or group.parent is not None else ", of this number of units only"
-        actions = ", ".join(group.actions)
-        lines.append(f"{printable(name):{name_width}}  {symmetry.groups[name]:6}  {actions}{inside}{fixed}")
+        actions, role = (
+            ", ".join(group.actions),
+            "" if roles[name] == UNITS or inside else f"; {printable(roles[name])}",
+        )
+        lines.append(f"{printable(name):{name_width}}  {symmetry.groups[name]:6}  {actions}{role}{inside}{fixed}")
     lines += [f"note: {printable(note)}" for note in symmetry.notes]
     return [*lines, f"proved: {proof_of(symmetry)}"]
 

@@ -56,6 +56,19 @@ def example_option(required: bool = False) -> Callable[[Command], Command]:
     )
 
 
+def _name_or_place(_context: click.Context, _option: click.Parameter, value: str | None) -> str | int | None:
+    """Return the name of an output, or its place in a tuple as a number."""
+    return int(value) if value is not None and value.isdecimal() else value
+
+
+answer_option = click.option(
+    "--answer",
+    callback=_name_or_place,
+    metavar="NAME",
+    help="Which of the network's outputs is meant.  [default: logits, or all]",
+)
+
+
 def fusion_options(command: Command) -> Command:
     """Add what ``fuse`` and ``check`` share; the command gets them as a `FusionPlan`."""
     decorators: list[Callable[[Command], Command]] = [

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from consilience.networks.landscape.plane import Plane
 
 
-def symmetry(module: nn.Module, example: Any, rng: int | np.random.Generator = 0) -> Symmetry:
+def symmetry(
+    module: nn.Module, example: Any, rng: int | np.random.Generator = 0, *, output: str | int | None = None
+) -> Symmetry:
     """Return which axes of a module's arrays move together, traced from what it computes, and proved.
 
     Parameters
@@ -31,6 +33,9 @@ def symmetry(module: nn.Module, example: Any, rng: int | np.random.Generator = 0
         Example input: a tensor, a tuple of arguments, or a dict of keyword arguments.
     rng : int or Generator, optional
         Draws the changes of the proof. Default: 0.
+    output : str or int, optional
+        Which output is meant, by its name or its place in a tuple, where the module returns several: what the others
+        show may move. Default: its logits if it names any, else all.
 
     Returns
     -------
@@ -52,11 +57,12 @@ def symmetry(module: nn.Module, example: Any, rng: int | np.random.Generator = 0
     >>> symmetry(net, torch.zeros(3, 4)).groups
     {'0': 6}
     """
+    from consilience.networks.module_outputs import with_output
     from consilience.networks.tracing.proof import symmetry as traced_and_proved
 
     if not is_module(module):
         raise InputError("module", f"expected a torch module, found {type(module).__name__}", code="E-TYPE")
-    return traced_and_proved(plain_module(unwrapped(module)), example, rng)
+    return traced_and_proved(with_output(plain_module(unwrapped(module)), output), example, rng)
 
 
 def permute(net: Any, symmetry: Symmetry, orders: Mapping[str, Sequence[int]]) -> Any:

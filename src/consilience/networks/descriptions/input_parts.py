@@ -71,7 +71,7 @@ def as_rows(parts: Sequence[InputPart], inputs: Tensor | Example, padding: int |
         raise InputError("data", "has batches of several arguments", "give the same in all batches", "E-MISMATCH")
     tensors = [next(by_position) if part.name is None else by_keyword[part.name] for part in parts]
     if any(part.kind == "zeros" and bool(one.any()) for part, one in zip(parts, tensors, strict=True)):
-        raise InputError("data", "has an argument beside tokens that is neither zero nor their mask", _ALONE, "E-TYPE")
+        raise InputError("data", "has tokens with an argument that is neither zero nor their mask", _ALONE, "E-TYPE")
     if any(part.kind == "tokens" for part in parts):
         tokens = next(tensor for tensor, part in zip(tensors, parts, strict=True) if part.kind == "tokens")
         for tensor, part in zip(tensors, parts, strict=True):

@@ -16,11 +16,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.export.graph_signature import OutputKind
+from torch.utils._pytree import keystr, tree_leaves_with_path, tree_unflatten
 
 from consilience.networks.entry_names import is_extra_state
 from consilience.networks.example import as_example
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.tracing.axis_parts import AxisTerms, fixed_axis, free_axis
+from consilience.networks.tracing.axis_parts import AxisTerms, fixed_axis, free_axis, parts_of
 from consilience.networks.tracing.export import export
 from consilience.networks.tracing.grouping import group_units
 from consilience.networks.tracing.rules import contractions as rules_contractions
@@ -152,14 +154,28 @@ class _GraphWalk:
                 else:
                     self.nodes[node] = _fixed_like(node.meta.get("val"))
             elif node.op == "output":
-                for tensor in tensors_in(self._traced(node.args)):
-                    for axis in tensor.axes:
-                        self.record.algebra.fix(axis)
+                for name, output in zip(_output_names(program), node.args[0], strict=True):
+                    for tensor in tensors_in(self._traced(output)):
+                        self._pin(name, tensor)
             elif node.op == "call_function":
                 used.extend(array_names[source] for source in node.all_input_nodes if source in array_names)
                 self.nodes[node] = self._apply(node)
                 self.record.contexts.extend(tensor.axes for tensor in tensors_in(self.nodes[node]))
         return list(dict.fromkeys(used))
+
+    def _pin(self, name: str, output: TracedTensor) -> None:
+        """Fix the axes of an output; note units in it that other arrays read, so that hidden ones are fixed by it."""
+        shown = {id(part) for axis in output.axes for part in parts_of(axis) if not part.fixed}
+        for array, tensor in self.tensors.items() if shown else ():
+            inputs = (axis for n, axis in enumerate(tensor.axes) if self.record.side_of(array, n) == "input")
+            if any(id(part) in shown for axis in inputs for part in parts_of(axis)):
+                self.record.notes.append(
+                    f"the {name} pins the units that {array} reads, since it shows each of them; "
+                    "if another output is meant, name it with `output=`"
+                )
+                break
+        for axis in output.axes:
+            self.record.algebra.fix(axis)
 
     def _traced(self, argument: Any) -> Any:
         """Return an argument with its nodes replaced by their traced tensors."""
@@ -212,6 +228,19 @@ def _rule_of(operation: torch._ops.OpOverload, name: str, plain_name: str) -> Op
     """Return the rule of an operation by its name, also without the underscore of one in place; None without any."""
     is_pointwise = torch.Tag.pointwise in operation.tags
     return _RULES.get(name) or _RULES.get(plain_name) or (rules_pointwise.pointwise if is_pointwise else None)
+
+
+def _output_names(program: torch.export.ExportedProgram) -> list[str]:
+    """Return what every output of a graph is called: by its key in what the module answers, or as a changed buffer."""
+    outputs = program.graph_signature.output_specs
+    answered = sum(output.kind is OutputKind.USER_OUTPUT for output in outputs)
+    spec = program.call_spec.out_spec
+    paths = [path for path, _ in tree_leaves_with_path(tree_unflatten(range(answered), spec))]
+    keys = iter(keystr(path).strip("[]'\".") for path in paths)
+    return [
+        f"output {next(keys)}".rstrip() if output.kind is OutputKind.USER_OUTPUT else f"buffer {output.target}"
+        for output in outputs
+    ]
 
 
 def _trace_constant(array: Tensor) -> TracedTensor:
