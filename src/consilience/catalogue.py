@@ -53,6 +53,7 @@ CATALOGUE: Mapping[str, str] = {
     "W-SINGULAR": "columns that do not determine the coefficients",
     "W-SPELLING": "class labels that differ in spelling only",
     "W-TWICE": "a model, or its rows, given twice",
+    "W-UNCOMPARED": "a fused network that nothing compares with the sites' own",
     "W-UNITS": "a column that may be in another unit at one site",
     "W-UNPROVED": "a symmetry that is not proved",
     "W-WIDE": "a posterior that is wider than its prior",

@@ -239,6 +239,15 @@ class HarmWarning(UserWarning):
     code = "W-HARM"
 
 
+class UncomparedWarning(UserWarning):
+    """Nothing says whether a fused network is better than each site's, since candidates cannot be compared.
+
+    Silenced by intent with ``warnings.simplefilter("ignore", consilience.errors.UncomparedWarning)``.
+    """
+
+    code = "W-UNCOMPARED"
+
+
 class UnprovedSymmetryWarning(UserWarning):
     """A symmetry is used that nobody proved: if it is wrong, so is the fused network.
 

@@ -19,7 +19,7 @@ import click
 from consilience.cli.command_table import COMMANDS, load_command
 from consilience.cli.marks import echo_marked
 from consilience.drawing.words import printable
-from consilience.errors import HarmWarning, Problem, UnprovedSymmetryWarning, replace_code
+from consilience.errors import HarmWarning, Problem, UncomparedWarning, UnprovedSymmetryWarning, replace_code
 
 _OTHER_NAMES = {"rng": "seed", "target_widths": "widths", "samples": "n_observations", "overwrite": "overwrite"}
 """Keywords of functions whose option of the command is stored under another name."""
@@ -103,9 +103,9 @@ def flags_of(command: click.Command | None) -> Mapping[str, str]:
 
 @contextmanager
 def short_warnings() -> Iterator[None]:
-    """Print warnings of this library as one line each on stderr, those of unproved symmetries and of harm always."""
+    """Print warnings of this library as one line each on stderr, those of networks that may do harm always."""
     with warnings.catch_warnings():
-        for category in (UnprovedSymmetryWarning, HarmWarning):
+        for category in (UnprovedSymmetryWarning, HarmWarning, UncomparedWarning):
             warnings.simplefilter("always", category)
         show_others = warnings.showwarning
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from consilience.core.agreement import Doubt
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import Prepared, Request
 from consilience.core.progress import Progress
-from consilience.errors import InputError, OptionError, Problem, UnsupportedError
+from consilience.errors import InputError, OptionError, Problem, UncomparedWarning, UnsupportedError, reason_of
 from consilience.files.document import DESCRIPTION, FISHER
 from consilience.networks.choice.default import fuse_by_default
 from consilience.networks.choice.kronecker import described_information, fuse_with_chosen_damping
@@ -109,7 +109,7 @@ def _prepare(
     case = _Case(method, models, sites, method.site_weights(sites), arguments, inputs.example, information,
                  fusion_rng, refit_rng, verdict_rng, request.progress)  # fmt: skip
     if request.only_check:
-        return Prepared.checked(_ROADS[method.road].refusals(case), inputs.doubts)
+        return Prepared.checked(_ROADS[method.road].refusals(case), [*inputs.doubts, *_uncompared(case)])
     notes = [*inputs.notes, *notes, *extra_state_notes(described, has_module)]
     return Prepared((), partial(_fuse, case, notes, inputs.parametrised, request.seed), doubts=inputs.doubts)
 
@@ -168,6 +168,21 @@ def _fuse_matched(case: _Case) -> NetworkFusion:
     if case.method.refits and case.models.template is not None:
         fusion = refit_fusion(fusion, order, case.example, case.arguments.inputs, case.refit_rng)
     return with_verdict(fusion, case.models, case.sites, case.stated, case.method, case.verdict_rng)
+
+
+def _uncompared(case: _Case) -> Iterator[Doubt]:
+    """Yield why the default will not be able to compare networks by what they return, before that takes its time."""
+    says_inputs = case.arguments.inputs is not None or case.sites.described is not None
+    if case.method.road != "chosen" or case.models.template is None or case.example is None or not says_inputs:
+        return
+    from consilience.networks.example import as_example
+    from consilience.networks.output_layout import layout_of
+
+    try:
+        layout_of(case.models.template, as_example(case.example))
+    except UnsupportedError as error:
+        remedy = "name the output that is meant with `output=`, or a method"
+        yield Doubt(Problem("networks", f"cannot be compared: {reason_of(error)}", remedy), UncomparedWarning)
 
 
 def _among_sites(fuse: Callable[..., NetworkFusion]) -> Callable[[_Case], NetworkFusion]:
