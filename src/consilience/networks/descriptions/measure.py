@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from consilience.checks import is_number
 from consilience.core.caller import warn_caller
-from consilience.errors import InputError, OptionError, UnsupportedError, WithheldWarning, reason_of
+from consilience.errors import InputError, OptionError, UncomparedWarning, UnsupportedError, WithheldWarning, reason_of
 from consilience.networks.descriptions.channels import ChannelStatistic, FeatureMeans
 from consilience.networks.descriptions.description import Description
 from consilience.networks.descriptions.disclosure import MIN_OBSERVATIONS, Leaving, least_class_observations, named
@@ -289,12 +289,14 @@ def _names_of_classes(
 def _layout_of(module: nn.Module, first: Tensor | Example) -> tuple[OutputLayout | None, tuple[str, ...]]:
     """Return where a network's outputs have their rows, and notes on what is left out for them.
 
-    None where they have none, so that the default cannot compare such networks.
+    None where they have none, so that the default cannot compare such networks: a warning says so before the work.
     """
     try:
         layout = layout_of(module, first)
     except UnsupportedError as error:
-        return None, (f"{reason_of(error)}: the default will not compare candidates",)
+        reason = f"{reason_of(error)}: the default will not compare candidates"
+        warn_caller(f"network: {reason}; if one of its outputs is meant, name it with `output=`", UncomparedWarning)
+        return None, (reason,)
     is_several = len(layout.widths) > 1
     return layout, ("several outputs, whose labels are not described",) if is_several else ()
 
