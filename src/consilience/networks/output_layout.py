@@ -173,8 +173,23 @@ def tokens_of(inputs: Tensor | Example) -> Tensor | None:
     return next((one for one in whole if bool(one.any())), whole[0] if whole else None)
 
 
+def token_table(module: nn.Module) -> nn.Embedding | nn.EmbeddingBag | None:
+    """Return a network's table of tokens: of its embeddings the one with most rows, as positions are fewer."""
+    tables = [part for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
+    return max(tables, key=lambda table: table.num_embeddings, default=None)
+
+
+def padding_of(module: nn.Module) -> int | None:
+    """Return the token that fills texts up: that of the network's table or configuration; None where neither says."""
+    table = token_table(module)
+    stated = None if table is None else table.padding_idx
+    if stated is None:
+        stated = getattr(getattr(module, "config", None), "pad_token_id", None)
+    return stated if isinstance(stated, int) else None
+
+
 def is_inside(module: nn.Module, inputs: Tensor | Example) -> Tensor | None:
-    """Return which tokens (n, T) are no padding: by a mask among the arguments, else by the table's index of padding.
+    """Return which tokens (n, T) are no padding: by a mask among the arguments, else by the token that fills up.
 
     None for inputs that are no tokens. Raises UnsupportedError where all tokens of an input are padding.
     """
@@ -183,8 +198,7 @@ def is_inside(module: nn.Module, inputs: Tensor | Example) -> Tensor | None:
     if tokens is None:
         return None
     masks = [one for name, one in named.items() if name.endswith("attention_mask") and one.shape == tokens.shape]
-    tables = [part for part in module.modules() if isinstance(part, nn.Embedding)]
-    padding = max(tables, key=lambda table: table.num_embeddings).padding_idx if tables else None
+    padding = padding_of(module)
     inside = masks[0] != 0 if masks else torch.ones_like(tokens, dtype=torch.bool)
     if not masks and padding is not None:
         inside = tokens != padding

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from consilience.errors import InputError
 from consilience.networks.descriptions.description import Description, InputPart, PartKind
 from consilience.networks.example import Example, as_example
+from consilience.networks.output_layout import token_table
 from consilience.networks.repair.partial_forward import call_module, evaluation_without_gradients
 
 _ALONE = "describe such a network by `n_observations=` alone"
@@ -130,20 +131,3 @@ def reads_tokens(module: nn.Module, inputs: Tensor | Example) -> bool:
         for hook in hooks:
             hook.remove()
     return not sizes or max(sizes) >= tokens[:2].numel()
-
-
-def token_table(module: nn.Module) -> nn.Embedding | nn.EmbeddingBag | None:
-    """Return a network's table of tokens: of its embeddings the one with most rows, as positions are fewer."""
-    tables = [part for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
-    return max(tables, key=lambda table: table.num_embeddings, default=None)
-
-
-def padding_of(module: nn.Module, parts: Sequence[InputPart] = ()) -> int | None:
-    """Return the token that fills texts up: that of the network's table or configuration; 0 where only a mask tells."""
-    table = token_table(module)
-    stated = None if table is None else table.padding_idx
-    if stated is None:
-        stated = getattr(getattr(module, "config", None), "pad_token_id", None)
-    if stated is None and any(part.kind == "mask" for part in parts):
-        return 0
-    return stated if isinstance(stated, int) else None

@@ -20,7 +20,7 @@ from consilience.errors import InputError, OptionError, UncomparedWarning, Unsup
 from consilience.networks.descriptions.channels import ChannelStatistic, FeatureMeans
 from consilience.networks.descriptions.description import Description
 from consilience.networks.descriptions.disclosure import MIN_OBSERVATIONS, Leaving, least_class_observations, named
-from consilience.networks.descriptions.input_parts import as_arguments, token_table
+from consilience.networks.descriptions.input_parts import as_arguments
 from consilience.networks.descriptions.layers import LayerFactors
 from consilience.networks.descriptions.mixtures import MAX_COORDINATES, SplitClasses
 from consilience.networks.descriptions.moments import InputMomentStatistic
@@ -46,7 +46,7 @@ from consilience.networks.descriptions.tokens import TokenStatistic
 from consilience.networks.descriptions.whole_columns import WholeColumns, columns_of_whole_numbers
 from consilience.networks.example import Example
 from consilience.networks.fisher.information import network_digest
-from consilience.networks.output_layout import OutputLayout, layout_of
+from consilience.networks.output_layout import OutputLayout, layout_of, token_table
 from consilience.networks.repair.partial_forward import call_module, evaluation_without_gradients
 from consilience.networks.torch_modules import aliases_of_module, arrays_of_module, is_module
 

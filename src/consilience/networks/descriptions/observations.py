@@ -20,16 +20,10 @@ from consilience.checks import Labels
 from consilience.errors import InputError
 from consilience.files.labelled_arrays import read_labelled_arrays
 from consilience.networks.descriptions.description import InputPart
-from consilience.networks.descriptions.input_parts import (
-    as_arguments,
-    as_rows,
-    padding_of,
-    parts_of,
-    reads_tokens,
-    token_table,
-)
+from consilience.networks.descriptions.input_parts import as_arguments, as_rows, parts_of, reads_tokens
 from consilience.networks.example import Example, inputs_together, split_batch
 from consilience.networks.module_inputs import precision_of, refuse_unfit
+from consilience.networks.output_layout import padding_of, token_table
 
 IGNORED_LABEL = -100
 """The label that torch's losses leave out (``ignore_index``): an observation without a class."""
@@ -193,7 +187,9 @@ def _checked(pieces: Iterable[tuple[Any, Any, str]], module: nn.Module, data_nam
             if isinstance(asked, Example):
                 refuse_unfit_in_evaluation(module, asked[:2], name)
             is_token, parts = reads_tokens(module, asked), parts_of(module, asked, name)
-            padding = padding_of(module, parts)
+            padding = padding_of(module)
+            if padding is None and any(part.kind == "mask" for part in parts):
+                padding = 0
         if is_token:
             _refuse_hidden(asked, name)
         values = as_rows(parts, asked, padding)

@@ -22,10 +22,10 @@ from torch import Tensor
 from consilience.checks import Array, Labels
 from consilience.networks.descriptions.description import Description, Moments
 from consilience.networks.descriptions.disclosure import Leaving
-from consilience.networks.descriptions.input_parts import token_table
 from consilience.networks.descriptions.observations import Batch
 from consilience.networks.descriptions.statistic import Setting, Statistic, on_device
 from consilience.networks.module_outputs import ask
+from consilience.networks.output_layout import token_table
 
 MAX_COLUMNS = 512
 """Columns that are tried, at most: each takes a call of the network. Chosen by hand, for time."""
