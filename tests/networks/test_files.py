@@ -51,6 +51,7 @@ SYMMETRY = proved(
             "embed.weight": Layout((axis(None, inner=7), axis("head"))),
             "conv.weight": Layout((axis("conv"), axis("conv", side="input"), axis(None, inner=2)), blocks=2),
             "rows.weight": Layout((axis("in head"), axis(None, inner=5, side="input"))),
+            "scores": Layout((axis(None), axis("in head")), split=(1, 2)),
             "steps": Layout(()),
             "nothing": Layout(fixed_axes((0, 4))),
         },
@@ -60,7 +61,7 @@ SYMMETRY = proved(
     )
 )
 SHAPES = {"out.weight": (3, 2), "embed.weight": (7, 2), "conv.weight": (4, 2, 2), "rows.weight": (6, 5)}
-SHAPES |= {"steps": (), "nothing": (0, 4)}
+SHAPES |= {"scores": (1, 2, 3), "steps": (), "nothing": (0, 4)}
 
 
 def arrays(rng, dtype=np.float32):
@@ -474,6 +475,9 @@ WRONG = {
     "blocks zero": (("arrays", "conv.weight", "blocks"), 0, "at arrays.conv.weight.blocks"),
     "blocks of nothing": (("arrays", "steps", "blocks"), 2, "'steps' has 2 blocks but 0 axes"),
     "blocks uneven": (("arrays", "conv.weight", "blocks"), 3, "has length 4, which 3 blocks do not divide"),
+    "split of nothing": (("arrays", "steps", "split"), [0, 2], "'steps' has an axis 0 stored as two, with 0 axes"),
+    "split uneven": (("arrays", "scores", "split"), [1, 4], "'scores' axis 1 has length 6, which 4 does not divide"),
+    "split of three": (("arrays", "scores", "split"), [1, 2, 3], "at arrays.scores.split"),
     "axes a dict": (("arrays", "steps", "axes"), {}, "at arrays.steps.axes"),
     "alias of nothing": (("aliases", "decode.weight"), "lost", "'decode.weight' is said to be 'lost'"),
     "alias of itself": (("aliases", "steps"), "steps", "'steps' is said to be 'steps', but has axes of its own"),

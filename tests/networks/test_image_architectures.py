@@ -23,8 +23,7 @@ NETS = {
     "graph, index_add": (image_nets.GraphConvolution, NODES, {"first": 7, "second": 6}),
     "graph, scatter_add": (lambda: image_nets.GraphConvolution("scatter_add"), NODES, {"first": 7, "second": 6}),
     "graph, scatter_reduce": (lambda: image_nets.GraphConvolution("scatter_reduce"), NODES, {"first": 7, "second": 6}),
-    # Units inside heads share an axis with these entry by entry, of which only the outermost moves.
-    "graph attention": (image_nets.GraphAttention, NODES, {"heads": 2}),
+    "graph attention": (image_nets.GraphAttention, NODES, {"heads": 2, "value": 8}),
 }  # fmt: skip
 
 
@@ -43,6 +42,15 @@ def moved_from_the_start(make):
     return net
 
 
+def random_orders(symmetry):
+    """Return a new order of the units of every group, and of those inside each unit of another."""
+    rng, orders = np.random.default_rng(0), {}
+    for name, group in symmetry.by_name.items():
+        outer = range(1) if group.parent is None else orders[group.parent]
+        orders[name] = np.concatenate([unit * group.size + rng.permutation(group.size) for unit in outer])
+    return orders
+
+
 @COPIES
 @pytest.mark.parametrize("name", NETS)
 def test_groups_are_found_proved_and_recovered(name):
@@ -51,8 +59,7 @@ def test_groups_are_found_proved_and_recovered(name):
     symmetry = cs.symmetry(net, example)
     assert symmetry.groups == expected
     assert symmetry.proved
-    rng = np.random.default_rng(0)
-    renumbered = cs.permute(net, symmetry, {group: rng.permutation(size) for group, size in expected.items()})
+    renumbered = cs.permute(net, symmetry, random_orders(symmetry))
     with torch.no_grad():
         before = net(example)
         for method in ("rebasin", "consensus"):
@@ -69,5 +76,13 @@ def test_a_symmetry_says_what_its_groups_are():
     assert streams(image_nets.Mixer(), IMAGES) == ["stem"]
     assert streams(torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.ReLU(), torch.nn.Linear(7, 2)), NODES) == []
     attention = cs.symmetry(image_nets.GraphAttention(), NODES)
-    assert attention.roles == {"heads": "heads"}
+    assert attention.roles == {"heads": "heads", "value": "values inside heads"}
     assert "stem 8 (residual stream)" in str(cs.symmetry(image_nets.Mixer().eval(), IMAGES))
+
+
+def test_layers_of_a_network_that_takes_no_inputs_of_ours_are_not_refitted():
+    nets = [moved_from_the_start(image_nets.GraphAttention) for _ in range(2)]
+    with torch.no_grad():
+        nets[1].layer.weight.add_(1.0)
+    fusion = cs.fuse(nets, "consensus", example=NODES)
+    assert "synthetic inputs: GraphAttention does not take" in fusion.details["refit"]

@@ -47,7 +47,7 @@ from consilience.networks.robust import (
 )
 from consilience.networks.symmetry.axes import Axis
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.symmetry.transport import Transport, move_axis, to_blocks, to_dense
+from consilience.networks.symmetry.transport import Transport, as_stored, laid_out, move_axis
 
 if TYPE_CHECKING:
     from consilience.networks.choice.sites import Sites
@@ -356,7 +356,7 @@ def average(
             mean = array_median(arrays, ownership, weights, layout)
         else:
             mean = _mean_over_owners(arrays, ownership, weights)
-        fused[key] = to_blocks(mean, layout)
+        fused[key] = as_stored(mean, layout)
     return fused
 
 
@@ -394,7 +394,7 @@ def robust_average(
     weights = np.zeros(len(ensemble.weights))
     weights[voters[kept]], _ = geometric_median_weights(squares[np.ix_(kept, kept)], ensemble.weights[voters[kept]])
     fused = {
-        key: to_blocks(_mean_over_owners(*_transported(ensemble, transports, key), weights.tolist()), layout)
+        key: as_stored(_mean_over_owners(*_transported(ensemble, transports, key), weights.tolist()), layout)
         for key, layout in layouts.items()
     }
     names = [ensemble.networks[voter].name for voter in voters.tolist()]
@@ -411,7 +411,7 @@ def _transported(
     layout = ensemble.symmetry.layouts[key]
     arrays, ownership = [], []
     for network, model_transports in zip(ensemble.networks, transports, strict=True):
-        values = to_dense(network.working[key], layout)
+        values = laid_out(network.working[key], layout)
         mask: Any = 1.0
         for number, axis in layout.moving_axes:
             values = move_axis(values, number, axis, model_transports, network.units)

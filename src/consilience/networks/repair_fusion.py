@@ -17,6 +17,7 @@ from consilience.catalogue import suggestion
 from consilience.errors import InputError, OptionError, UnsupportedError, reason_of
 from consilience.networks.details import NetworkDetails
 from consilience.networks.fusion import NetworkFusion
+from consilience.networks.module_inputs import refuse_unfit
 from consilience.networks.network import is_floating
 from consilience.networks.parametrised_layers import plain_module
 from consilience.networks.torch_modules import arrays_of_module, cast_like, is_module, module_with
@@ -257,4 +258,6 @@ def _made_up_inputs(aligned: Sequence[nn.Module], weights: Any, example: Any, rn
         raise UnsupportedError("the networks take something else than one tensor of numbers or words")
     n_axes = tensor.ndim + (not is_floating(tensor))  # a word becomes a vector
     count = {2: _N_SYNTHETIC_ROWS, 3: _N_SYNTHETIC_SEQUENCES}.get(n_axes, _N_SYNTHETIC_IMAGES)
-    return repairs.synthetic_inputs(aligned, weights, tensor, count, rng)
+    made_up = repairs.synthetic_inputs(aligned, weights, tensor, count, rng)
+    refuse_unfit(aligned[0], (made_up,), "synthetic inputs")  # such as more nodes than the network's graph has
+    return made_up

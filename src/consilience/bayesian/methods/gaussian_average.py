@@ -21,7 +21,7 @@ from consilience.checks import AnyArray, Array
 from consilience.networks.method import NetworkEnsemble, owned_entries
 from consilience.networks.network import Network, convert_like, to_numpy
 from consilience.networks.symmetry.axes import Layout
-from consilience.networks.symmetry.transport import Transport, move_axis, to_blocks, to_dense
+from consilience.networks.symmetry.transport import Transport, as_stored, laid_out, move_axis
 
 Outgoing = Literal["sum", "share"]
 """What outgoing weights count: as averaged, or times the share of models that have the sender."""
@@ -37,7 +37,7 @@ def natural_parameters(network: Network, key: str) -> tuple[Array, Array]:
     """Return m / v and 1 / v of a parameter's weights, dense; zero where there is no weight (grouped convolutions)."""
     layout = network.symmetry.layouts[key]
     precision = 1.0 / to_numpy(network.working[key + DEVIATION]) ** 2
-    return to_dense(to_numpy(network.working[key]) * precision, layout), to_dense(precision, layout)
+    return laid_out(to_numpy(network.working[key]) * precision, layout), laid_out(precision, layout)
 
 
 def natural_average(
@@ -92,8 +92,8 @@ def natural_average(
         positive = variance[variance > 0]
         floor = OFF_VARIANCE_RATIO * (float(np.median(positive)) if positive.size else priors[key])
         unowned_variance = priors[key] if lacking == "prior" else floor
-        mean = to_blocks(np.where(is_owned, mean, 0.0), layout)
-        variance = to_blocks(np.maximum(np.where(is_owned, variance, unowned_variance), floor), layout)
+        mean = as_stored(np.where(is_owned, mean, 0.0), layout)
+        variance = as_stored(np.maximum(np.where(is_owned, variance, unowned_variance), floor), layout)
         fused[key], fused[name] = (
             convert_like(mean, first.working[key]),
             convert_like(np.sqrt(variance), first.working[name]),

@@ -38,7 +38,7 @@ from consilience.networks.method import Alignment, NetworkEnsemble, average, own
 from consilience.networks.methods.consensus import narrower_problems
 from consilience.networks.methods.layerwise import LayerMatching, LayerwiseMethod, UnitRows
 from consilience.networks.network import Network, to_numpy
-from consilience.networks.symmetry.transport import Injection, Transport, move
+from consilience.networks.symmetry.transport import Injection, Transport, as_stored, laid_out, move
 
 _ROBUST_EXPECTED = (
     "None with shrink or class_counts, whose averages are no averages of copies (methods 'consensus', 'rebasin', 'ot', "
@@ -174,14 +174,18 @@ class FedMA(LayerwiseMethod):
 
         The mean of n_g neurons times this factor is the posterior mode. Output rows are no neurons, and stay.
         """
-        axis = ensemble.symmetry.layouts[key].axes[0] if ensemble.symmetry.layouts[key].axes else None
+        layout = ensemble.symmetry.layouts[key]
+        axis = layout.axes[0] if layout.axes else None
         if axis is None or axis.side == "input" or any(segment.group is None for segment in axis.segments):
             return values
         n_matched = sum((owned_entries(axis, model, {}) for model in transports), start=np.zeros(()))  # (rows,)
         factor = n_matched / (n_matched + (self.sigma / self.sigma0) ** 2)
         xp = array_namespace(values)
+        values = laid_out(values, layout)
         shape = (-1, *[1] * (values.ndim - 1))
-        return values * xp.reshape(xp.asarray(factor, dtype=values.dtype, device=values.device), shape)
+        return as_stored(
+            values * xp.reshape(xp.asarray(factor, dtype=values.dtype, device=values.device), shape), layout
+        )
 
     def _average_by_class(
         self, ensemble: NetworkEnsemble, transports: Sequence[Mapping[str, Transport]], arrays: Mapping[str, AnyArray]

@@ -32,7 +32,7 @@ from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMetho
 from consilience.networks.methods.weight_matching.state import RUNNING_STATISTICS
 from consilience.networks.network import Network, on_host
 from consilience.networks.symmetry.axes import Layout, Place
-from consilience.networks.symmetry.transport import Injection, Transport, move_axis, to_dense
+from consilience.networks.symmetry.transport import Injection, Transport, laid_out, move_axis
 from consilience.networks.symmetry.unit_rows import odd_columns, row_squares, unit_rows
 
 Writers = Literal["all", "first"]
@@ -205,7 +205,7 @@ def _incoming_rows(
     parts, square_sums, sources = [], [], []  # by place, the first two (k, F_p) and (k,)
     for place in places:
         layout = network.symmetry.layouts[place.array]
-        values = to_dense(on_host(network.working[place.array]), layout)
+        values = laid_out(on_host(network.working[place.array]), layout)
         if place.side == "input" and width != network.units[group]:
             # In another width outgoing weights are split; scaled so, they compare with those of the fused units.
             values = values * (network.units[group] / width)

@@ -105,10 +105,19 @@ class Layout:
         Number of blocks of a grouped convolution's weight whose input channels move too. The axes then are those of the
         dense, block-diagonal weight; the array holds only the blocks, so that its axis 1 is shorter by this factor.
         Default: 1, the array itself.
+    split : tuple of int, optional
+        (n, outer): axis n is stored as two, of lengths outer and the rest, such as heads and the units inside them.
+        Default: None, where every axis is one of the array.
     """
 
     axes: tuple[Axis, ...]
     blocks: int = 1
+    split: tuple[int, int] | None = None
+
+    @property
+    def is_as_stored(self) -> bool:
+        """Whether its axes are those of the array."""
+        return self.blocks == 1 and self.split is None
 
     @cached_property
     def moving_axes(self) -> tuple[tuple[int, Axis], ...]:
@@ -119,7 +128,22 @@ class Layout:
         """Return the array's shape in a network with these numbers of units by group."""
         lengths = [axis.length(units) for axis in self.axes]
         if self.blocks > 1:
-            lengths[1] //= self.blocks  # (out, in) of the dense weight is stored as (out, in / blocks)
+            lengths[1] //= self.blocks
+        if self.split is not None:
+            number, outer = self.split
+            lengths[number : number + 1] = [outer, lengths[number] // outer]
+        return tuple(lengths)
+
+    def lengths(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the lengths of its axes for an array of this shape; none where the array has other axes."""
+        lengths = list(shape)
+        if len(lengths) != len(self.axes) + (self.split is not None):
+            return ()
+        if self.blocks > 1:
+            lengths[1] *= self.blocks
+        if self.split is not None:
+            number = self.split[0]
+            lengths[number : number + 2] = [lengths[number] * lengths[number + 1]]
         return tuple(lengths)
 
 

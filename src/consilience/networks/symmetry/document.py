@@ -38,6 +38,7 @@ Count = Annotated[int, Field(ge=1, le=MAX_LENGTH)]
 Number = Annotated[int, Field(ge=0, le=MAX_LENGTH)]
 # JSON has no tuples, so the list itself is not taken strictly; what is in it is.
 SegmentEntry = Annotated[tuple[str | None, Count, Number], Field(strict=False)]
+SplitEntry = Annotated[tuple[Number, Count], Field(strict=False)]
 
 
 class AxisEntry(StrictModel):
@@ -53,6 +54,12 @@ class LayoutEntry(StrictModel):
 
     axes: Annotated[list[AxisEntry], FailFast()]
     blocks: Count
+    split: SplitEntry = (0, 1)  # of arrays that state one
+
+    @property
+    def stated_split(self) -> tuple[int, int] | None:
+        """Which axis is stored as two, where any is."""
+        return self.split if "split" in self.model_fields_set else None
 
 
 class GroupEntry(StrictModel):
@@ -105,7 +112,9 @@ def symmetry_from_json(document: Any, where: str) -> Symmetry:
         raise _format_error(problems, where)
     symmetry = Symmetry(
         {
-            name: Layout(tuple(Axis(_segments(axis), axis.side) for axis in layout.axes), layout.blocks)
+            name: Layout(
+                tuple(Axis(_segments(axis), axis.side) for axis in layout.axes), layout.blocks, layout.stated_split
+            )
             for name, layout in entry.arrays.items()
         },
         tuple(Group(g.name, g.size, g.order, g.parent, tuple(g.actions), g.resizable) for g in entry.groups),
@@ -193,6 +202,8 @@ def _layout_problems(name: str, layout: LayoutEntry, groups: Container[str]) -> 
     """Yield what is wrong with an array: blocks without axes, impossible odd copies, groups that do not exist."""
     if layout.blocks > 1 and len(layout.axes) < 2:
         yield f"array {name!r} has {layout.blocks} blocks but {len(layout.axes)} axes, expected at least 2"
+    if layout.stated_split is not None and (layout.blocks > 1 or layout.split[0] >= len(layout.axes)):
+        yield f"array {name!r} has an axis {layout.split[0]} stored as two, with {len(layout.axes)} axes"
     for number, axis in enumerate(layout.axes):
         if axis.odd is not None and not _has_valid_odd_copies(axis):
             yield f"array {name!r} axis {number} has odd copies {axis.odd}, expected some of each segment's"
@@ -213,8 +224,13 @@ def _has_valid_odd_copies(axis: AxisEntry) -> bool:
 
 
 def _block_problems(symmetry: Symmetry, name: str) -> Iterator[str]:
-    """Yield the axes of a grouped convolution's dense weight that its number of blocks does not divide."""
+    """Yield the axes that their number of blocks, or the first of the two that they are stored as, does not divide."""
     layout = symmetry.layouts[name]
+    if layout.split is not None:
+        number, outer = layout.split
+        length = layout.axes[number].length(symmetry.groups)
+        if length % outer:
+            yield f"array {name!r} axis {number} has length {length}, which {outer} does not divide"
     for number, axis in enumerate(layout.axes[:2] if layout.blocks > 1 else ()):
         length = axis.length(symmetry.groups)
         if length % layout.blocks:

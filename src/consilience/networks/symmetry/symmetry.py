@@ -222,17 +222,13 @@ class Symmetry(Displayed):
         return units
 
     def _lengths(self, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[Axis, int]]:
-        """Yield every moving axis with its length in the dense array, those of fewest groups first."""
-        moving_axes: list[tuple[int, int, Axis, int]] = []  # (number of groups, rank, axis, dense length)
+        """Yield every moving axis with its length, those of fewest groups first."""
+        moving_axes: list[tuple[int, int, Axis, int]] = []  # (number of groups, rank, axis, length)
         for key, layout in self.layouts.items():
-            shape = shapes.get(key, ())
-            if len(shape) != len(layout.axes):
-                continue
-            for number, (axis, length) in enumerate(zip(layout.axes, shape, strict=True)):
+            for axis, length in zip(layout.axes, layout.lengths(shapes.get(key, ())), strict=False):
                 if axis.moves:
-                    dense_length = length * (layout.blocks if number == 1 else 1)
                     n_groups = len({s.group for s in axis.segments})
-                    moving_axes.append((n_groups, len(moving_axes), axis, dense_length))
+                    moving_axes.append((n_groups, len(moving_axes), axis, length))
         for _, _, axis, length in sorted(moving_axes, key=lambda entry: entry[:2]):
             yield axis, length
 
@@ -296,13 +292,18 @@ def _axis_to_json(axis: Axis) -> dict[str, Json]:
     return entry
 
 
+def _split_of(layout: Layout) -> dict[str, Json]:
+    """Return the entry of an array one of whose axes is stored as two."""
+    return {} if layout.split is None else {"split": list(layout.split)}
+
+
 def symmetry_to_json(symmetry: Symmetry) -> dict[str, Any]:
     """Return a symmetry as JSON values; `symmetry_from_json` reads them."""
     return {
         # JSON knows no tuples.
         "groups": [{**vars(group), "actions": list(group.actions)} for group in symmetry.all_groups],
         "arrays": {
-            name: {"blocks": layout.blocks, "axes": [_axis_to_json(axis) for axis in layout.axes]}
+            name: {"blocks": layout.blocks, "axes": [_axis_to_json(axis) for axis in layout.axes], **_split_of(layout)}
             for name, layout in symmetry.layouts.items()
         },
         "aliases": dict(symmetry.aliases),

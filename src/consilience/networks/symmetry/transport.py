@@ -406,14 +406,18 @@ def permutation(order: Labels) -> Injection:
     return Injection(slots, len(order))
 
 
-def to_dense(values: AnyArray, layout: Layout) -> AnyArray:
-    """Return the block-diagonal weight (out, in, ...) of a grouped convolution stored as (out, in / blocks, ...).
+def laid_out(values: AnyArray, layout: Layout) -> AnyArray:
+    """Return an array with the axes of its layout; one that is stored so is returned as it is.
 
-    Arrays whose layout has no blocks are returned as they are.
+    Of a grouped convolution stored as (out, in / blocks, ...) that is the block-diagonal weight (out, in, ...), of an
+    axis that is stored as two that axis.
     """
-    if layout.blocks == 1:
+    if layout.is_as_stored:
         return values
     xp = array_namespace(values)
+    if layout.split is not None:
+        before, after = values.shape[: layout.split[0]], values.shape[layout.split[0] + 2 :]
+        return xp.reshape(values, (*before, -1, *after))
     blocks, rows, columns = layout.blocks, values.shape[0] // layout.blocks, values.shape[1]  # rows, columns of a block
     block_rows = []
     for block in range(blocks):
@@ -435,11 +439,14 @@ def _taken(values: AnyArray, order: Labels, axis: int) -> AnyArray:
     return xp.take(values, index, axis=axis)
 
 
-def to_blocks(values: AnyArray, layout: Layout) -> AnyArray:
-    """Return the blocks (out, in / blocks, ...) of a block-diagonal weight (out, in, ...) where its layout has any."""
-    if layout.blocks == 1:
+def as_stored(values: AnyArray, layout: Layout) -> AnyArray:
+    """Return an array as it is stored, of one with the axes of its layout; inverse of `laid_out`."""
+    if layout.is_as_stored:
         return values
     xp = array_namespace(values)
+    if layout.split is not None:
+        number, outer = layout.split
+        return xp.reshape(values, (*values.shape[:number], outer, -1, *values.shape[number + 1 :]))
     rows, columns = values.shape[0] // layout.blocks, values.shape[1] // layout.blocks
     return xp.concat(
         [values[b * rows : (b + 1) * rows, b * columns : (b + 1) * columns] for b in range(layout.blocks)], axis=0
@@ -454,7 +461,7 @@ def move_axis(
     Parameters
     ----------
     values : array
-        The array, dense.
+        The array, as it is laid out.
     number : int
         Number of the axis.
     axis : Axis
@@ -519,14 +526,14 @@ def move(values: AnyArray, layout: Layout, transports: Mapping[str, Transport], 
     """
     if not any(segment.group in transports for _, axis in layout.moving_axes for segment in axis.segments):
         return values
-    return to_blocks(move_dense(values, layout, transports, units), layout)
+    return as_stored(move_laid_out(values, layout, transports, units), layout)
 
 
-def move_dense(
+def move_laid_out(
     values: AnyArray, layout: Layout, transports: Mapping[str, Transport], units: Mapping[str, int]
 ) -> AnyArray:
-    """Return an array with all its axes moved as `move` does, but dense where it is stored in blocks."""
-    values = to_dense(values, layout)
+    """Return an array with all axes of its layout moved as `move` does, but not as it is stored."""
+    values = laid_out(values, layout)
     for number, axis in layout.moving_axes:
         values = move_axis(values, number, axis, transports, units)
     return values

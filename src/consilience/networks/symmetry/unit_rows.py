@@ -27,14 +27,14 @@ from numpy.typing import NDArray
 from consilience.checks import AnyArray, Array, Labels
 from consilience.networks.network import Network, same_values
 from consilience.networks.symmetry.axes import Layout, Place
-from consilience.networks.symmetry.transport import Transport, move, to_blocks, to_dense
+from consilience.networks.symmetry.transport import Transport, as_stored, laid_out, move
 
 
 def odd_columns(shape: tuple[int, ...], layout: Layout, place: Place) -> NDArray[np.bool_]:
     """Return which columns of `unit_rows` change sign with the unit.
 
     They (F,) are in the order of the columns of `unit_rows`: axes before, outer, inner and axes after; `shape` is that
-    of the dense array.
+    of the array as it is laid out.
     """
     segment = layout.axes[place.axis].segments[place.segment]
     odd = np.zeros(
@@ -48,7 +48,7 @@ def odd_columns(shape: tuple[int, ...], layout: Layout, place: Place) -> NDArray
 def unit_rows(values: AnyArray, layout: Layout, place: Place, units: Mapping[str, int]) -> AnyArray:
     """Return the entries of each unit at one of its places as the rows of a matrix (k, F).
 
-    The array is dense; `units` are numbers of units by group.
+    The array is as it is laid out; `units` are numbers of units by group.
     """
     axis = layout.axes[place.axis]
     if place.axis == 0 and values.ndim == 2 and len(axis.segments) == 1:
@@ -82,7 +82,7 @@ def take_units(values: AnyArray, layout: Layout, masks: Mapping[str, NDArray[np.
 
     The array is as stored; `masks` (k,) say by group which units stay.
     """
-    taken = to_dense(values, layout)
+    taken = laid_out(values, layout)
     xp = array_namespace(taken)
     for number, axis in enumerate(layout.axes):
         if axis.moves:
@@ -92,7 +92,7 @@ def take_units(values: AnyArray, layout: Layout, masks: Mapping[str, NDArray[np.
             ]
             entries = np.flatnonzero(np.concatenate(entry_masks))
             taken = xp.take(taken, xp.asarray(entries, device=taken.device), axis=number)
-    return to_blocks(taken, layout)
+    return as_stored(taken, layout)
 
 
 def entry_permutation(
@@ -183,7 +183,7 @@ def _unit_square_sums(network: Network, arrays: dict[str, AnyArray], places: lis
     total: AnyArray = 0.0
     for place in places:
         layout = network.symmetry.layouts[place.array]
-        rows = unit_rows(to_dense(arrays[place.array], layout), layout, place, network.units)  # (k, F)
+        rows = unit_rows(laid_out(arrays[place.array], layout), layout, place, network.units)  # (k, F)
         total = total + array_namespace(rows).sum(rows**2, axis=1)
     return total
 
@@ -201,6 +201,6 @@ def _scale_units(network: Network, values: AnyArray, place: Place, scales: AnyAr
             unit_factors = xp.astype(scales if place.side == "output" else 1.0 / scales, values.dtype)
             factors = xp.tile(xp.repeat(unit_factors, segment.inner), (segment.outer,))  # (outer * k * inner,)
         segment_factors.append(factors)
-    dense = to_dense(values, layout)
+    dense = laid_out(values, layout)
     shape = tuple(-1 if n == place.axis else 1 for n in range(dense.ndim))
-    return to_blocks(dense * xp.reshape(xp.concat(segment_factors), shape), layout)
+    return as_stored(dense * xp.reshape(xp.concat(segment_factors), shape), layout)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 from consilience.networks.symmetry.axes import Axis, Group, Layout, Segment
 from consilience.networks.tracing.axis_parts import (
@@ -44,11 +44,26 @@ def restrict_to_segments(record: TraceRecord, arrays: Mapping[str, tuple[AxisTer
     while True:
         changed = record.algebra.drop_ambiguous_nesting(record.contexts)
         for name, axes in arrays.items():
-            for axis in (*axes, *record.dense_weights.get(name, ((), 1))[0]):
+            for axis in (*_joined_axes(axes)[0], *record.dense_weights.get(name, ((), 1))[0]):
                 for term in resolve(axis):
                     changed = _restrict_term(record, name, term) or changed
         if not changed:
             return
+
+
+def _joined_axes(axes: tuple[AxisTerms, ...]) -> tuple[tuple[AxisTerms, ...], tuple[int, int] | None]:
+    """Return the axes of an array, two that hold units and the units inside them as one, and which of how many outer.
+
+    Inside the heads of graph attention units move in each by themselves, where its array (heads, units) has two axes.
+    """
+    resolved = [resolve(axis) for axis in axes]
+    for number, (outer, inner) in enumerate(pairwise(resolved)):
+        if len(outer) == len(inner) == 1 and isinstance(part := inner[0][0], AxisPart) and not part.fixed:
+            host = outer_part(part)
+            if host is not None and outer[0][-1] is host and not host.fixed:
+                joined = (*axes[:number], ((*outer[0], *inner[0]),), *axes[number + 2 :])
+                return joined, (number, term_size(outer[0]))
+    return axes, None
 
 
 def _restrict_term(record: TraceRecord, name: str, term: Term) -> bool:
@@ -131,15 +146,17 @@ def group_units(record: TraceRecord, arrays: Mapping[str, tuple[AxisTerms, ...]]
     while _fix_single_places(record, arrays):
         restrict_to_segments(record, arrays)
     dense_weights = {name: dense for name, dense in record.dense_weights.items() if _moves_within_blocks(dense[0])}
-    laid_out = {name: dense_weights[name][0] if name in dense_weights else axes for name, axes in arrays.items()}
-    units = _MovingUnits(record, laid_out, order)
+    shown = {name: dense_weights[name][0] if name in dense_weights else axes for name, axes in arrays.items()}
+    units = _MovingUnits(record, shown, order)
     layouts = {}
-    for name, axes in laid_out.items():
-        layout_axes = tuple(
-            Axis(units.segments(axis, record.odd_copies.get((name, number))), record.side_of(name, number))
-            for number, axis in enumerate(axes)
-        )
-        layouts[name] = Layout(layout_axes, dense_weights[name][1] if name in dense_weights else 1)
+    for name, axes in shown.items():
+        laid_out, split = _joined_axes(axes) if name not in dense_weights else (axes, None)
+        layout_axes = []
+        for number, axis in enumerate(laid_out):
+            stored = number + (split is not None and number >= split[0])  # of two axes that are one, the inner
+            odd, side = record.odd_copies.get((name, stored)), record.side_of(name, stored)
+            layout_axes.append(Axis(units.segments(axis, odd), side))
+        layouts[name] = Layout(tuple(layout_axes), dense_weights[name][1] if name in dense_weights else 1, split)
     return Grouping(layouts, tuple(_fix_undetermined_sizes(units.groups(), layouts)))
 
 

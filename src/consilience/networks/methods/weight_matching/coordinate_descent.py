@@ -274,7 +274,7 @@ def recurrent_arrays(symmetry: Symmetry, group: str) -> list[tuple[Place, Place]
     for array, places in by_array.items():
         layout = symmetry.layouts[array]
         is_alone = all(len(layout.axes[place.axis].segments) == 1 for place in places)
-        if len(places) != 2 or not is_alone or layout.blocks > 1 or symmetry.beside(places[0]) != {group}:
+        if len(places) != 2 or not is_alone or not layout.is_as_stored or symmetry.beside(places[0]) != {group}:
             continue
         rows, columns = sorted(places, key=lambda place: place.side == "input")
         # FusedGromov assumes that the columns of every gate change sign with the unit that sends.

@@ -33,7 +33,7 @@ from consilience.networks.methods.weight_matching.products import AssignmentGain
 from consilience.networks.network import Network, square_sum, to_numpy
 from consilience.networks.symmetry.axes import Axis, Layout, Place
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.symmetry.transport import Injection, move_axis, move_dense
+from consilience.networks.symmetry.transport import Injection, move_axis, move_laid_out
 from consilience.networks.symmetry.unit_rows import unit_rows
 
 RUNNING_STATISTICS = ("running_mean", "running_var")
@@ -110,7 +110,7 @@ class MatchingState:
         """Return a network placed in the slots, by the slot of each unit of every group."""
         layouts = self.symmetry.layouts
         arrays = {
-            key: move_dense(values, layouts[key], transports, network.units)
+            key: move_laid_out(values, layouts[key], transports, network.units)
             for key, values in network.working.items()
             if has_matched_units(key, layouts[key])
         }
@@ -250,7 +250,7 @@ class LazyArrays(Mapping[str, AnyArray]):
     transports: Mapping[str, Injection]  # by group, the slot of each unit
 
     def __getitem__(self, name: str) -> AnyArray:
-        return move_dense(self.read(name), self.symmetry.layouts[name], self.transports, self.units)
+        return move_laid_out(self.read(name), self.symmetry.layouts[name], self.transports, self.units)
 
     def __contains__(self, name: object) -> bool:  # the default would read the array
         return name in self.names
