@@ -15,7 +15,7 @@ from consilience.errors import InputError, UnsupportedError, reason_of
 from consilience.networks.evaluate import compare_rows
 from consilience.networks.example import Example, is_one_batch, unlabelled
 from consilience.networks.module_inputs import first_line
-from consilience.networks.output_layout import is_inside, layout_of, tokens_of
+from consilience.networks.output_layout import have_next_token, layout_of, tokens_of
 from consilience.networks.repair.partial_forward import call_module, evaluation_without_gradients
 
 
@@ -45,11 +45,8 @@ def _scores(module: nn.Module, texts: Tensor | Example) -> tuple[Array, Array]:
     """Return the percentage of the next tokens of every text that a model says, and their mean loss in nats (n,)."""
     tokens = tokens_of(texts)
     assert tokens is not None  # noqa: S101  (narrows the type: texts have tokens)
-    inside = is_inside(module, texts)
-    counts = torch.ones_like(tokens[:, 1:], dtype=torch.float64)
-    if inside is not None:
-        counts = (inside[:, 1:] & inside[:, :-1]).double()
-    weights = counts.cpu() / counts.cpu().sum(dim=1, keepdim=True).clamp(min=1.0)  # (n, T - 1)
+    counts = have_next_token(module, texts).double().cpu()
+    weights = counts / counts.sum(dim=1, keepdim=True).clamp(min=1.0)  # (n, T - 1)
     right, losses = [], []
     try:
         n_rows = layout_of(module, texts).inputs_at_once

@@ -210,6 +210,15 @@ def is_inside(module: nn.Module, inputs: Tensor | Example) -> Tensor | None:
     return inside
 
 
+def have_next_token(module: nn.Module, inputs: Tensor | Example) -> Tensor:
+    """Return which tokens (n, T - 1) of texts, all but the last, and the token behind each are no padding."""
+    inside, tokens = is_inside(module, inputs), tokens_of(inputs)
+    if inside is not None:
+        return inside[:, :-1] & inside[:, 1:]
+    assert tokens is not None  # noqa: S101  (narrows the type: texts have tokens)
+    return torch.ones_like(tokens[:, 1:], dtype=torch.bool)
+
+
 def draw_positions(
     layout: OutputLayout, n: int, count: int, rng: np.random.Generator, inside: Tensor | None = None
 ) -> Tensor:

@@ -239,7 +239,7 @@ def _last_features(network: Any, head: str, data: Any, n_classes: int) -> tuple[
     makes.
     """
     from consilience.networks.classes.heads import find_head
-    from consilience.networks.descriptions.observations import batches_of_data
+    from consilience.networks.descriptions.observations import LabelsOfOutputs, batches_of_data
     from consilience.networks.repair.partial_forward import evaluation_without_gradients
 
     layer = network.get_submodule(head)
@@ -248,7 +248,7 @@ def _last_features(network: Any, head: str, data: Any, n_classes: int) -> tuple[
     labels: list[Any] = []
     try:
         for batch in batches_of_data(data, network):
-            if batch.labels is None:
+            if batch.labels is None or isinstance(batch.labels, LabelsOfOutputs):
                 text = "has no labels, and sums are by class"
                 raise InputError(batch.name, text, "give (X, y), or a .npz with x and y", "E-NEEDED")
             if not labels and find_head(network, batch.inputs[:4]) != head:

@@ -29,7 +29,7 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.networks.classes.logits import SMALLEST_PROBABILITY, as_probabilities
 
-_LARGEST = 1e12
+LARGEST_LOSS = 1e12
 """A squared gap counts as at most this, also where an answer is infinite. Chosen by hand."""
 
 
@@ -144,14 +144,31 @@ class SquaredGap(Criterion):
 
     def losses(self, outputs: Array) -> Array:
         """Return squared distances, in units of the variance of the teacher's answers."""
-        scale = float(np.sum(self.teacher.var(axis=0)))
-        gaps = np.square(outputs - self.teacher).sum(axis=1) / (scale if scale > 0 else 1.0)
-        finite: Array = np.nan_to_num(gaps, nan=_LARGEST, posinf=_LARGEST)
-        return np.minimum(finite, _LARGEST)
+        with np.errstate(over="ignore"):
+            gaps = np.square(outputs - self.teacher).sum(axis=1) / (self._scale if self._scale > 0 else 1.0)
+        finite: Array = np.nan_to_num(gaps, nan=LARGEST_LOSS, posinf=LARGEST_LOSS)
+        return np.minimum(finite, LARGEST_LOSS)
+
+    @property
+    def _scale(self) -> float:
+        """The variance of the teacher's answers."""
+        return float(np.sum(self.teacher.var(axis=0)))
 
     def ties(self, outputs: Array) -> Array:
         """Return the same: real numbers are never tied."""
         return self.losses(outputs)
+
+
+@dataclass(frozen=True, eq=False)
+class SquaredError(SquaredGap):
+    """The squared error of numbers, whose targets (n, k) are the `teacher`, over a scale."""
+
+    name: ClassVar[str] = "squared error"
+    scale: float = 1.0
+
+    @property
+    def _scale(self) -> float:
+        return self.scale
 
 
 def _surprisal(outputs: Array, labels: Labels) -> Array:

@@ -26,6 +26,7 @@ from consilience.networks.descriptions.mixtures import MAX_COORDINATES, SplitCla
 from consilience.networks.descriptions.moments import InputMomentStatistic
 from consilience.networks.descriptions.observations import (
     Batch,
+    LabelsOfOutputs,
     are_binary,
     are_one_hot,
     batches_of_data,
@@ -44,7 +45,7 @@ from consilience.networks.descriptions.statistic import (
 )
 from consilience.networks.descriptions.tokens import TokenStatistic
 from consilience.networks.descriptions.whole_columns import WholeColumns, columns_of_whole_numbers
-from consilience.networks.example import Example
+from consilience.networks.example import Example, as_example
 from consilience.networks.fisher.information import network_digest
 from consilience.networks.output_layout import OutputLayout, layout_of, token_table
 from consilience.networks.repair.partial_forward import call_module, evaluation_without_gradients
@@ -191,7 +192,8 @@ class _Measurement:
         self._counts += np.bincount(groups, minlength=len(self._counts))
         for statistic in self._statistics:
             statistic.begin(groups)
-        answer = call_module(self._setting.module, self._setting.arguments(batch.inputs))
+        asked = as_example(batch.asked).changed(lambda tensor: on_device(tensor, self._setting.module))
+        answer = call_module(self._setting.module, asked)
         for statistic in self._statistics:
             statistic.add(batch, groups, answer)
 
@@ -304,6 +306,7 @@ def _layout_of(module: nn.Module, first: Tensor | Example) -> tuple[OutputLayout
 def _without_other_labels(batch: Batch, layout: OutputLayout | None) -> Batch:
     """Return observations without labels that are not described: texts have their own, several outputs none."""
     is_other = layout is not None and (layout.is_next_token or len(layout.widths) > 1)
+    is_other = is_other or isinstance(batch.labels, LabelsOfOutputs)
     return replace(batch, labels=None) if is_other else batch
 
 

@@ -39,9 +39,10 @@ MAX_NAMED_LABELS = 5
 class Batch:
     """Some observations."""
 
-    inputs: Tensor  # (n, ...): as the network takes them; of several arguments as one (`input_parts`)
+    inputs: Tensor  # (n, ...): the inputs, several arguments as one (`input_parts`)
     labels: Any  # (n,): what was given beside them: numbers or names of classes, or targets of a regression
     name: str  # in messages
+    asked: Tensor | Example  # as the network takes them
     parts: tuple[InputPart, ...] = ()  # the arguments that the inputs are; none for a single one
     padding: int | None = None  # the token that fills texts up
 
@@ -61,9 +62,35 @@ class Batch:
                 self.inputs[rows],
                 None if self.labels is None else self.labels[rows],
                 self.name,
+                self.asked[rows],
                 self.parts,
                 self.padding,
             )
+
+
+@dataclass(frozen=True, eq=False)
+class LabelsOfOutputs:
+    """Labels of several outputs, each (n, ...)."""
+
+    parts: tuple[Any, ...]
+    names: tuple[str, ...] | None = None  # the outputs that they belong to; None where they are in their order
+
+    def __len__(self) -> int:
+        return len(self.parts[0])
+
+    def __getitem__(self, rows: slice) -> LabelsOfOutputs:
+        return LabelsOfOutputs(tuple(part[rows] for part in self.parts), self.names)
+
+    @property
+    def ndim(self) -> int:
+        """Axes of the first."""
+        return int(self.parts[0].ndim)
+
+    def in_order(self, names: Sequence[str] | None) -> tuple[Any, ...]:
+        """Return the labels in the order of the outputs of these names."""
+        if names is None or self.names is None or set(names) != set(self.names):
+            return self.parts
+        return tuple(self.parts[self.names.index(name)] for name in names)
 
 
 def batches_of_data(data: Any, module: nn.Module) -> Iterator[Batch]:
@@ -71,7 +98,7 @@ def batches_of_data(data: Any, module: nn.Module) -> Iterator[Batch]:
 
     Data are inputs (n, ...) with or without labels (n,), the path of a .npz or .npy file of them, or batches: each
     inputs, or a tuple or list (inputs, labels). Several inputs are a mapping by the names of arguments, labels under
-    "labels", or a tuple.
+    "labels", or a tuple; labels of several outputs are a mapping or a tuple too.
     """
     name = str(data) if isinstance(data, str | Path) else "data"
     if isinstance(data, str | Path):
@@ -144,11 +171,17 @@ def _batches_of_loader(loader: Iterable[Any], module: nn.Module) -> Iterator[tup
 
 
 def _labels_of(labels: Any, name: str) -> Any:
-    """Return labels as an array; None where there are none, or those of several outputs, which are not described."""
-    is_several = isinstance(labels, Mapping) or (
-        isinstance(labels, tuple | list) and bool(labels) and all(hasattr(one, "shape") and one.shape for one in labels)
+    """Return labels as an array, or those of several outputs; None where there are none."""
+    if labels is None:
+        return None
+    called = f"labels of {name}"
+    if isinstance(labels, Mapping):
+        parts = tuple(_as_array(one, called) for one in labels.values())
+        return LabelsOfOutputs(parts, tuple(map(str, labels))) if parts else None
+    is_several = (
+        isinstance(labels, tuple | list) and labels and all(hasattr(one, "shape") and one.shape for one in labels)
     )
-    return None if labels is None or is_several else _as_array(labels, f"labels of {name}")
+    return LabelsOfOutputs(tuple(_as_array(one, called) for one in labels)) if is_several else _as_array(labels, called)
 
 
 def _as_array(values: Any, name: str) -> Any:
@@ -204,7 +237,7 @@ def _checked(pieces: Iterable[tuple[Any, Any, str]], module: nn.Module, data_nam
         elif tuple(values.shape[1:]) != shape and not (is_token and values.ndim == 1 + len(shape)):
             text = f"has inputs of shape {tuple(values.shape[1:])}, and the first ones have {shape}"
             raise InputError(name, text, "give one shape", "E-SHAPE")
-        yield Batch(values, labels, name, parts, padding)
+        yield Batch(values, labels, name, asked if parts else values, parts, padding)
     if shape is None:
         raise InputError(data_name, "has no observations", code="E-NEEDED")
 
@@ -238,6 +271,10 @@ def _as_tensor(inputs: Any, precision: torch.dtype, name: str) -> Tensor:
 
 def _refuse_not_finite_labels(labels: Any, name: str) -> None:
     """Raise InputError for labels (n,) or targets (n, ...) that are NaN or infinite."""
+    if isinstance(labels, LabelsOfOutputs):
+        for part in labels.parts:
+            _refuse_not_finite_labels(part, name)
+        return
     if labels is None or (not isinstance(labels, Tensor) and labels.dtype.kind != "f"):
         return
     is_finite = torch.isfinite(labels).cpu().numpy() if isinstance(labels, Tensor) else np.isfinite(labels)

@@ -15,7 +15,7 @@ from consilience.networks.descriptions.description import Description
 from consilience.networks.descriptions.disclosure import Leaving
 from consilience.networks.descriptions.observations import Batch, numbers_of_classes
 from consilience.networks.descriptions.statistic import Setting, Statistic
-from consilience.networks.output_layout import OutputLayout
+from consilience.networks.output_layout import OutputLayout, have_next_token
 
 
 class PositionCounts(Statistic):
@@ -56,15 +56,13 @@ class NextTokenLoss(Statistic):
 
     def __init__(self, setting: Setting) -> None:
         """Start without texts."""
-        self._padding = setting.padding
+        self._module = setting.module
         self._total, self._n = 0.0, 0
 
     def add(self, batch: Batch, groups: Labels, answer: Any) -> None:
         """Add the losses of a batch."""
         logits, tokens = answer[:, :-1].float().cpu(), batch.inputs.cpu()
-        is_said = torch.ones_like(tokens[:, 1:], dtype=torch.bool)
-        if self._padding is not None:
-            is_said = (tokens[:, 1:] != self._padding) & (tokens[:, :-1] != self._padding)
+        is_said = have_next_token(self._module, batch.asked).cpu()
         losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")
         self._total += float(losses[is_said.flatten()].double().sum())
         self._n += int(is_said.sum())
