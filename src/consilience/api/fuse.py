@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from consilience.api.at_sites import choose_at_sites, refuse_unknown
 from consilience.api.kinds import NETWORKS, SHARDS, are_recognised, are_shards, kind_of, list_models
 from consilience.core.arguments import KIND_KEYWORDS, NETWORK_KEYWORDS, SHARD_KEYWORDS, FuseKeywords, MethodOptions
 from consilience.core.inputs import name_inputs
@@ -56,6 +57,7 @@ def fuse(
     reference: int | str | None = None,
     pilot_sites: int | None = None,
     shard_bytes: int | None = None,
+    held_out: Mapping[str, Any] | None = None,
     **options: Unpack[MethodOptions],
 ) -> Fusion:
     """Fuse models that were trained apart into one.
@@ -132,6 +134,11 @@ def fuse(
         Of shards: sites in the sample that a fusion starts from. Default: 256.
     shard_bytes : int, optional
         Of shards: bytes of a shard, about. Default: 256 MiB.
+    held_out : mapping of str to data, optional
+        Rows that sites held out of training (``consilience.hold_out``), by the names of the models: (X, y), or what
+        ``evaluate`` takes as data. Candidates and the sites' own models are compared on them, and the one of least loss
+        is fused, a site's own being kept unless another is better by a standard error; the verdict rests on them.
+        Default: candidates are compared on synthetic inputs, where that is possible.
     **options
         The method's own options; of estimators, hyper-parameters of the fused one.
 
@@ -162,7 +169,10 @@ def fuse(
     ['lund', 'oslo']
     """
     with _opened(locals(), rng=rng, progress=progress) as request:
-        prepared = _prepare(request)
+        if held_out is not None:
+            refuse_unknown(held_out, [one.name for one in request.inputs])
+        kind = _kind(request)
+        prepared = _prepare(request, kind)
         if prepared.problems:
             raise InputError(prepared.problems)
         if prepared.error is not None:
@@ -170,7 +180,10 @@ def fuse(
         del request  # there may be very many inputs, of which the kind keeps what it needs
         for doubt in prepared.doubts:
             doubt.warn()
-        return prepared.fuse().with_doubts(prepared.doubts)
+        fusion = prepared.fuse().with_doubts(prepared.doubts)
+    if held_out is None:
+        return fusion
+    return choose_at_sites(kind, fusion, held_out, module, robust=bool(options.get("robust")))
 
 
 def check(
@@ -198,7 +211,7 @@ def check(
     """
     with _opened(locals(), only_check=True) as request:
         try:
-            prepared = _prepare(request)
+            prepared = _prepare(request, _kind(request))
         except UnsupportedError as error:
             return list(error.problems)
     for doubt in prepared.doubts:
@@ -231,9 +244,13 @@ def _opened(
         )  # fmt: skip
 
 
-def _prepare(request: Request) -> Prepared:
+def _kind(request: Request) -> Kind:
+    """Return of which kind the models are."""
+    return SHARDS if request.is_sharded else kind_of(request.inputs, request.method, request.options)
+
+
+def _prepare(request: Request, kind: Kind) -> Prepared:
     """Return the models read, checked and described by their kind."""
-    kind = kind_of(request.inputs, request.method, request.options) if not request.is_sharded else SHARDS
     if request.engine is not None and kind is not SHARDS:
         text = f"runs shards of posterior files; expected None for models in memory, found {request.engine!r}"
         raise OptionError("engine", text)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from consilience.core.arguments import NETWORK_KEYWORDS
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import FileFormat, Kind, Prepared, Request, Saving, SiteFacts, ensemble_is_no_file
+from consilience.core.verdict import FUSED
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.files.document import BAYESIAN, DESCRIPTION
 
@@ -69,6 +70,18 @@ class BayesianNetworks(Kind):
         from consilience.bayesian.fuse import prepare_bayesian
 
         return prepare_bayesian(request)
+
+    def candidates(self, fusion: Any) -> dict[str, Any]:
+        """Return the fused network."""
+        return {FUSED: fusion.model}
+
+    def own_models(self, fusion: Any) -> dict[str, Any]:
+        """Return the networks that went into a fusion, by site."""
+        return {local.name: fusion.module_of(local.as_sent) for local in fusion.inputs}
+
+    def observations(self, fusion: Any) -> dict[str, float]:
+        """Return the weight of every site."""
+        return {local.name: float(local.weight) for local in fusion.inputs}
 
     def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> Evaluation:
         """Compare two Bayesian networks on labelled data."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from consilience.checks import Array, Json
 from consilience.core.details import Details, Status
+from consilience.core.site_losses import SiteChoice
 from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import Block, Facts, Paragraph
 from consilience.drawing.display import Displayed, Tabular, names_in_line
@@ -83,6 +84,8 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
         Whether `model` is all models side by side, which no file holds. Default: False.
     doubts : tuple of str, optional
         Why the inputs may not mean the same, a sentence each; they stand in the verdict. Default: none.
+    at_sites : SiteChoice, optional
+        What rows that sites held out say of it, by which it was chosen and is judged. Default: None, nobody asked them.
     """
 
     kind: ClassVar[str]
@@ -98,6 +101,7 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
     inputs: tuple[Any, ...] = field(default=(), repr=False)
     keeps_models: bool = False
     doubts: tuple[Problem, ...] = ()
+    at_sites: SiteChoice | None = field(default=None, repr=False)
 
     if TYPE_CHECKING:
 
@@ -130,7 +134,7 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
 
         Nothing is known to be harmless whose inputs may not mean the same (`doubts`).
         """
-        verdict = self._own_verdict()
+        verdict = self._own_verdict() if self.at_sites is None else self._verdict_at_sites(self.at_sites)
         if not self.doubts:
             return verdict
         remedies = filter(None, [*(doubt.remedy for doubt in self.doubts), verdict.remedy])
@@ -140,6 +144,23 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
             harmless=False if verdict.harmless is False else None,
             remedy="; ".join(dict.fromkeys(remedies)) or None,
         )
+
+    def _verdict_at_sites(self, choice: SiteChoice) -> Verdict:
+        """Return the verdict of the sites, with what is still wrong with the fused model."""
+        verdict, problems = choice.verdict(), self.open_problems()
+        if not problems:
+            return verdict
+        remedies = filter(None, [verdict.remedy, *problems.values()])
+        text = f"{verdict.text} Open: {'; '.join(problems)}."
+        return replace(verdict, text=text, remedy="; ".join(dict.fromkeys(remedies)))
+
+    def chosen_at(self, choice: SiteChoice) -> Self:
+        """Return the fusion with what sites say of the model that they chose."""
+        said = choice.to_json()
+        result = {**self.provenance.get("result", {}), "held_out": said}
+        details: Any = {**self.details, "held_out": said}
+        provenance = {**self.provenance, "result": result}
+        return replace(self, at_sites=choice, details=details, provenance=provenance)
 
     def with_doubts(self, doubts: Sequence[Doubt]) -> Self:
         """Return the fusion with why its inputs may not mean the same."""

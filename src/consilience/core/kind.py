@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 import numpy as np
 
 from consilience.checks import Json
-from consilience.core.inputs import NamedInput, defined_in
+from consilience.core.inputs import NamedInput, defined_in, name_inputs
 from consilience.core.progress import Progress
+from consilience.core.site_losses import RowLosses
+from consilience.core.verdict import FUSED
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.files.safetensors_file import SafetensorsFile
 
@@ -210,6 +212,8 @@ class Kind(ABC):
     """Keywords of ``fuse`` that are for models of this kind only."""
     expands: ClassVar[tuple[str, ...]] = ()
     """Endings of files of others of which several are one model."""
+    sites_are_candidates: ClassVar[bool] = False
+    """Whether a site's own model may be taken in place of the fused one, where sites choose."""
     is_listed: ClassVar[bool] = True
     """Whether a folder of such files is a list of models."""
 
@@ -258,6 +262,47 @@ class Kind(ABC):
     @abstractmethod
     def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> Evaluation:
         """Return the comparison of a fused model with a local one on labelled or unlabelled data."""
+
+    def losses(self, models: Sequence[Any], data: Any, module: Any = None) -> RowLosses:
+        """Return the losses of models on a site's held-out rows, of which the first is the site's own.
+
+        By default one minus another's scores as `evaluate` pairs them: minus log densities, where larger is better.
+        """
+        named = name_inputs(list(models))
+        rows, criterion, is_share = [], "", False
+        data, labels = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
+        for one in named[1:]:
+            compared = self.evaluate(one, named[0], data, labels, module)
+            first, paired = compared.scores[0], compared.difference.rows
+            if paired is None:
+                raise UnsupportedError("held_out", f"{compared.what}s have no score of single rows")
+            is_share = first.name == "accuracy"  # in percent
+            if is_share:
+                criterion, losses = "error", 1.0 - paired / 100.0
+            else:
+                criterion = f"minus {first.name}" if first.larger_is_better else first.name
+                losses = -paired if first.larger_is_better else paired
+            rows.append(losses)
+        values = np.stack([rows[0][1], *(fused for fused, _ in rows)])
+        return RowLosses(criterion, values, values, is_share=is_share)
+
+    def candidates(self, fusion: Any) -> dict[str, Any]:
+        """Return the models of a fusion among which sites may choose, by name: by default the fused one alone."""
+        return {FUSED: fusion}
+
+    def with_candidate(self, fusion: Any, name: str) -> Any:
+        """Return a fusion with one of its candidates as the fused model."""
+        del name
+        return fusion
+
+    def own_models(self, fusion: Any) -> dict[str, Any]:
+        """Return the models that went into a fusion, by site."""
+        return {local.name: local.value for local in fusion.inputs}
+
+    def observations(self, fusion: Any) -> dict[str, float]:
+        """Return how much every site counts, where the fusion knows it of all."""
+        said = {local.name: getattr(local.value, "n_observations", None) for local in fusion.inputs}
+        return {name: float(n) for name, n in said.items() if n is not None and n > 0}
 
     @abstractmethod
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:

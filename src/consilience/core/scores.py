@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -143,6 +143,7 @@ class PairedDifference:
     standard_error: float  # its standard error, in the same unit; infinite with one observation
     interval: tuple[float, float]  # 95 % confidence interval of the mean: (low, high)
     n_observations: int  # number of observations that both models scored
+    rows: Array | None = field(default=None, repr=False, compare=False)  # (2, n), scores of the fused and the own model
 
     @property
     def margin(self) -> float:
@@ -187,4 +188,5 @@ def paired_difference(fused: Array, own: Array, weights: Array) -> PairedDiffere
     deviations = np.square(weight * (difference - mean)).sum() * count / (count - 1)
     error = float(np.sqrt(deviations) / weight.sum())
     margin = float(stdtrit(count - 1, (1.0 + LEVEL) / 2.0)) * error
-    return PairedDifference(mean, error, (mean - margin, mean + margin), count)
+    rows = np.stack([fused[used], own[used]])
+    return PairedDifference(mean, error, (mean - margin, mean + margin), count, rows)

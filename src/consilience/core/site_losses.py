@@ -26,7 +26,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.checks import Array, Labels
+from consilience.checks import Array, Json, Labels
 from consilience.core.held_out import MIN_HELD_OUT
 from consilience.core.min_count import shown_count
 from consilience.core.verdict import Verdict
@@ -260,11 +260,38 @@ class SiteChoice:
         found = []
         for site, one in self.sums.items():
             for number in np.flatnonzero(one.counts):
-                own, chosen = (float(one.errors[k, number] / one.counts[number]) for k in (0, self.chosen))
-                variance = max(own * (1 - own), 0.0) + max(chosen * (1 - chosen), 0.0) if self.is_share else np.inf
-                if chosen - own > STANDARD_ERRORS_OF_HARM * np.sqrt(variance / one.counts[number]):
+                n = float(one.counts[number])
+                own, chosen = (float(one.errors[k, number]) / n for k in (0, self.chosen))
+                # Of few rows that are all right or all wrong the variance is not zero: two more are taken to be there.
+                variance = sum((p * n + 1) * (n - p * n + 1) / (n + 2) ** 2 for p in (own, chosen))
+                if self.is_share and chosen - own > STANDARD_ERRORS_OF_HARM * (variance / n) ** 0.5:
                     found.append((site, int(number), own, chosen))
         return found
+
+    def to_json(self) -> dict[str, Json]:
+        """Return what sites say as JSON values; numbers of rows as they are shown to people."""
+        by_site: list[Json] = [
+            {
+                "site": one.site,
+                "rows": shown_count(one.rows),
+                "own": one.own,
+                "chosen": one.chosen,
+                "standard_error": one.standard_error,
+            }
+            for one in self.by_site
+        ]
+        worse: list[Json] = [
+            {"site": site, "class": number, "own": own, "chosen": chosen}
+            for site, number, own, chosen in self.worse_classes
+        ]
+        return {
+            "chosen": self.name,
+            "criterion": self.criterion,
+            "losses": dict(zip([OWN, *self.names], self.losses.tolist(), strict=True)),
+            "harmless": self.harmless,
+            "sites": by_site,
+            "worse_classes": worse,
+        }
 
     def written(self, loss: float) -> str:
         """Return a mean loss as text."""

@@ -226,7 +226,7 @@ class NetworkFusion(Fusion):
         return [*super()._blocks(), Table("Groups of units", rows, heads, "row", kind="narrow")]
 
     def _verdict_lines(self) -> Sequence[str]:
-        return [] if self.judgement is None else super()._verdict_lines()
+        return [] if self.judgement is None and self.at_sites is None else super()._verdict_lines()
 
     def _summary_lines(self) -> Sequence[str]:
         from consilience.networks.summary import summary_lines  # here, since it imports this file

@@ -29,6 +29,7 @@ from consilience.files.document import DESCRIPTION, FISHER, NETWORK
 
 if TYPE_CHECKING:
     from consilience.core.evaluation import Evaluation
+    from consilience.core.site_losses import RowLosses
     from consilience.files.safetensors_file import SafetensorsFile
     from consilience.networks.method import NetworkMethod
     from consilience.networks.network import Network
@@ -55,6 +56,7 @@ class Networks(Kind):
     name = "networks"
     title = "networks"
     keywords = NETWORK_KEYWORDS
+    sites_are_candidates = True
     formats = (
         _format("network", NETWORK, "a network", *_OF_NETWORKS),
         _format("fisher", FISHER, "Fisher information", "fisher.files:read_fisher", "inspect:inspect_fisher", True),
@@ -102,6 +104,32 @@ class Networks(Kind):
         from consilience.networks.evaluate import evaluate_networks  # here, so that fusing starts without it
 
         return evaluate_networks(fused, local, data, labels, module)
+
+    def losses(self, models: Sequence[Any], data: Any, module: Any = None) -> RowLosses:
+        """Return the losses of networks, as modules, on a site's held-out rows."""
+        from consilience.networks.held_losses import losses_of_networks  # here, as above
+
+        return losses_of_networks(models, data)
+
+    def candidates(self, fusion: Any) -> dict[str, Any]:
+        """Return the networks among which sites may choose: the fused one, and the best others of a choice."""
+        from consilience.networks.candidates_at_sites import candidates_of
+
+        return candidates_of(fusion)
+
+    def with_candidate(self, fusion: Any, name: str) -> Any:
+        """Return a fusion with one of its candidates as the fused network, or the own one of a site."""
+        from consilience.networks.candidates_at_sites import with_candidate
+
+        return with_candidate(fusion, name)
+
+    def own_models(self, fusion: Any) -> dict[str, Any]:
+        """Return the networks that went into a fusion as modules, by site."""
+        return {local.name: fusion.module_of(local.as_sent) for local in fusion.inputs}
+
+    def observations(self, fusion: Any) -> dict[str, float]:
+        """Return the weight of every site."""
+        return {local.name: float(local.weight) for local in fusion.inputs}
 
     def withhold(self, file: SafetensorsFile, target: Path, min_count: float) -> Problem | None:
         """Refuse a description of classes with fewer observations than may leave; see `Kind.withhold`.
