@@ -18,22 +18,29 @@ SITE = "site:"
 """What names of candidates begin with that are the own networks of sites."""
 
 
-def candidates_of(fusion: NetworkFusion) -> dict[str, Any]:
-    """Return fused networks by name as modules, the one of the fusion first, at most `MAX_CANDIDATES`."""
+def candidate_names(fusion: NetworkFusion) -> list[tuple[str, bool]]:
+    """Return the names of the candidates, at most `MAX_CANDIDATES`, each with whether it is the fused network itself.
+
+    That comes first; where a site's own network was taken it is none. Raises UnsupportedError where there is none.
+    """
     if fusion.keeps_models:
-        raise UnsupportedError(
-            "held_out", "this fusion keeps all networks side by side", "fuse by a method that makes one"
-        )
+        text = "this fusion keeps all networks side by side"
+        raise UnsupportedError("held_out", text, "fuse by a method that makes one")
     chosen = str(fusion.details.get("chosen", FUSED))
     scores = fusion.verdict.candidates
     others = [name for name in fusion.candidates if not name.startswith(SITE) and name != chosen]
     others.sort(key=lambda name: scores.get(name, math.inf))
-    is_fused = not chosen.startswith(SITE)
-    names = others[: MAX_CANDIDATES - is_fused]
-    if not is_fused and not names:
-        raise UnsupportedError("this fusion has no fused network that sites could be asked of")
-    first = {chosen: fusion.module_of(fusion.network)} if is_fused else {}
-    return first | {name: fusion.candidates[name] for name in names}
+    first = [] if chosen.startswith(SITE) else [(chosen, True)]
+    names = [*first, *((name, False) for name in others[: MAX_CANDIDATES - len(first)])]
+    if not names:
+        raise UnsupportedError("held_out", "this fusion has no fused network that sites could be asked of")
+    return names
+
+
+def candidates_of(fusion: NetworkFusion) -> dict[str, Any]:
+    """Return the candidates by name, as modules."""
+    names = candidate_names(fusion)
+    return {name: fusion.module_of(fusion.network) if is_own else fusion.candidates[name] for name, is_own in names}
 
 
 def with_candidate(fusion: NetworkFusion, name: str) -> NetworkFusion:

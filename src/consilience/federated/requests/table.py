@@ -11,6 +11,7 @@ from consilience.catalogue import suggestion
 from consilience.errors import OptionError, UnsupportedError
 from consilience.federated.requests.base import MAX_ROUNDS, RequestKind
 from consilience.federated.requests.chain import ChainOfMerges
+from consilience.federated.requests.choose import ChoiceAtSites
 from consilience.federated.requests.density import LogDensities
 from consilience.federated.requests.em import ExpectationMaximization
 from consilience.federated.requests.gram import LayerGrams
@@ -26,6 +27,7 @@ REQUEST_KINDS: tuple[RequestKind, ...] = (
     ChainOfMerges(),
     FourthMoments(),
     LogDensities(),
+    ChoiceAtSites(),
 )
 """Every kind of request."""
 
@@ -109,6 +111,8 @@ class Then:
         name = getattr(method, "name", method)
         kinds = [kind for kind in KINDS if name is not None and kind.has_method(name)]
         remedy = f"{self.kind} is for {asked.supports}"
+        if not asked.models:  # of every kind
+            return
         if kinds and asked.models not in [kind.name for kind in kinds]:
             text = f"method {name!r} is for {kinds[0].name}, which have no request {self.kind!r}"
             raise UnsupportedError("then", text, remedy)
