@@ -45,6 +45,7 @@ from .checkpoints.merge import merge as merge
 from .core.evaluation import Evaluation as Evaluation
 from .core.features import Features as Features
 from .core.fusion import Fusion as Fusion
+from .core.held_out import hold_out as hold_out
 from .core.verdict import Verdict as Verdict
 from .draws.draws import Draws as Draws
 from .draws.relabel import relabel as relabel

@@ -247,7 +247,10 @@ def values_of_fusions():
     draws = [cs.Draws({"mu": np.random.default_rng(seed).normal(size=(2, 300))}, prior=0.5) for seed in range(2)]
     yield cs.fuse(draws).draws, draws[0]
     mixtures = [
-        BayesianGaussianMixture(n_components=2).fit(np.random.default_rng(s).normal(size=(90, 2))) for s in (0, 1)
+        BayesianGaussianMixture(n_components=2, max_iter=1000, random_state=0).fit(
+            np.random.default_rng(s).normal(size=(90, 2)) + 6.0 * (np.arange(90) % 2)[:, None]
+        )
+        for s in (0, 1)
     ]
     yield cs.fuse(mixtures).posterior, mixtures[0]
 

@@ -36,6 +36,7 @@ def describe(
     class_prior: Literal["own", "removed"] | None = None,
     layers: bool | None = None,
     output: str | int | None = None,
+    held_out: Any = None,
 ) -> Any:
     """Return what a site says of a model: the posterior over its components, or a network with its description.
 
@@ -92,6 +93,10 @@ def describe(
     output : str or int, optional
         Of a network that returns several: the name, or the place in a tuple, of the output that is meant. Default: its
         logits, else its last hidden state, else all that it returns.
+    held_out : optional
+        Of a network: the rows that ``consilience.hold_out`` kept apart, as `data`. They are not described: that none is
+        among the rows of `data` is checked, and a digest of them says later that the site compares networks on these.
+        Default: none.
 
     Returns
     -------
@@ -126,7 +131,7 @@ def describe(
     keywords = {
         "n_observations": n_observations, "classes": classes, "example": example, "sample_weight": sample_weight,
         "features": features_of(features, model, data), "min_count": min_count, "class_prior": class_prior,
-        "layers": layers, "output": output,
+        "layers": layers, "output": output, "held_out": held_out,
     }  # fmt: skip
     stated = {name: value for name, value in keywords.items() if value is not None}
     kind = next((kind for kind in KINDS if kind.recognises([model])[0]), POSTERIORS)

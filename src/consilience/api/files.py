@@ -37,6 +37,7 @@ def save(
     symmetry: Symmetry | None = None,
     min_count: float | None = None,
     layers: bool | None = None,
+    held_out: Any = None,
 ) -> None:
     """Write a model to a file that can be fused: a posterior, a network, its Fisher information. Parameters, no data.
 
@@ -81,6 +82,8 @@ def save(
     layers : bool, optional
         Of a network that is described: whether the description has the Kronecker factors of its layers too, as
         ``describe`` says. Default: where they take 4 MiB at most.
+    held_out : optional
+        Of a network that is described: the rows that ``consilience.hold_out`` kept apart, as ``describe`` takes them.
 
     Raises
     ------
@@ -93,7 +96,7 @@ def save(
     """
     keywords = {
         "data": data, "n_observations": n_observations, "sample_weight": sample_weight, "classes": classes,
-        "example": example, "min_count": min_count, "layers": layers,
+        "example": example, "min_count": min_count, "layers": layers, "held_out": held_out,
     }  # fmt: skip
     stated = {name: value for name, value in keywords.items() if value is not None}
     kind = next((kind for kind in KINDS if kind.writes(model)), POSTERIORS)

@@ -42,6 +42,11 @@ def _naming_density(density: str | None) -> Iterator[None]:
     help="The torch module, for requests about networks: for chain the trained one. Importing it runs its code.",
 )
 @click.option(
+    "--own",
+    type=click.Path(path_type=Path),
+    help="File of this site's own model, for choose, with --module of networks.  [default: the trained --module]",
+)
+@click.option(
     "--density",
     metavar="PKG.MOD:FUNCTION",
     help="The function of the site's log density, for requests about draws. Importing it runs its code.",
@@ -67,6 +72,7 @@ def answer(
     site: str | None,
     data: Path,
     module: str | None,
+    own: Path | None,
     density: str | None,
     flower: str | None,
     key: Path | None,
@@ -87,16 +93,18 @@ def answer(
     """
     connection: dict[str, Any] = {"key": key, "root_certificates": root_certificates, "insecure": insecure}
     if masked:
-        if module is not None:
-            raise click.UsageError("--masked is for requests whose answers are sums, which take no --module.")
+        if module is not None or own is not None:
+            raise click.UsageError("--masked is for requests whose answers are sums, which take no --module or --own.")
         options.pop("follow")
-        own = MaskedOptions(signing_key, signing_keys, work, quiet=quiet, as_json=as_json, **options)
-        own.answer(str(data), place, site, flower=flower, connection=connection)
+        masks = MaskedOptions(signing_key, signing_keys, work, quiet=quiet, as_json=as_json, **options)
+        masks.answer(str(data), place, site, flower=flower, connection=connection)
         return
     only_for("--masked", signing_key=signing_key, signing_keys=signing_keys, work=work)
     if module is not None and density is not None:
         raise click.UsageError("--module is for requests about networks, --density for those about draws; give one.")
     given = None if module is None else import_module(module, "--module")
+    if own is not None:
+        given = _own_model(own, given)
     if density is not None:
         given = import_object(density, f"--density {density}")
     arguments = {**options, "say": None if quiet or as_json else _print_answer, "module": given}
@@ -110,6 +118,22 @@ def answer(
         with _naming_density(density):
             sent = answer_folder(place, site, data, **arguments)
     _print_answers(sent, options["follow"] and not quiet, options["receive"], as_json)
+
+
+def _own_model(path: Path, module: Any) -> Any:
+    """Return a site's own model in a file; of a network as a module of the architecture."""
+    from consilience.api.kinds import NETWORKS, kind_of_file, load_file  # here, since few answers need it
+
+    if kind_of_file(path) is not NETWORKS:
+        return load_file(path)
+    if module is None:
+        raise click.UsageError("--own is the file of a network: give --module of its architecture too.")
+    from consilience.networks.evaluate import module_of_file
+    from consilience.networks.torch_modules import make_template
+
+    template = make_template(module)
+    assert template is not None  # noqa: S101  (narrows the type: the module was imported)
+    return module_of_file(path, template)
 
 
 def _print_answers(sent: Sequence[Answered], is_told: bool, received: Path | None, as_json: bool) -> None:

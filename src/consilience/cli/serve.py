@@ -10,8 +10,8 @@ import click
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import echo_prose
 from consilience.cli.masked import MaskedOptions, flower_connection, only_for, place_and_site, warn, warn_of_insecure
-from consilience.cli.modules import import_object
-from consilience.cli.options import parse_settings
+from consilience.cli.modules import import_module, import_object
+from consilience.cli.options import module_option, parse_settings
 from consilience.core.min_count import MIN_COUNT
 from consilience.core.recipe import Recipe, read_recipe
 from consilience.drawing.words import printable
@@ -45,6 +45,7 @@ from consilience.files.limits import Limits
 @click.option("--method", help="Name of a method; see `consilience methods`.  [default: the recommended one]")
 @click.option("--set", "settings", multiple=True, metavar="OPTION=VALUE", help="An option of the method.")
 @click.option("--recipe", type=click.Path(path_type=Path), help="A YAML file with method, options and seed.")
+@module_option()
 @click.option(
     "--weights",
     help="How much each site counts: a=2,b=1; masked also n_observations, of descriptions.  [default: all the same]",
@@ -98,6 +99,7 @@ def serve(
     method: str | None,
     settings: tuple[str, ...],
     recipe: Path | None,
+    module: str | None,
     weights: str | None,
     limit: int,
     max_components: int,
@@ -135,6 +137,7 @@ def serve(
     arguments: dict[str, Any] = {
         **round_options,
         **_planned(recipe, settings, method, seed, round_options["then"]),
+        **({} if module is None else {"module": import_module(module, "--module")}),
         "weights": None if weights in (None, BY_OBSERVATIONS) else _parse_weights(str(weights)),
         "masked": _masked(masked, signing_keys, weights == BY_OBSERVATIONS, (epsilon, delta, clip)),
         "limits": Limits(file_bytes=limit, components=max_components),

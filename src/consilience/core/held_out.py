@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from consilience.checks import is_count, is_number
 from consilience.errors import InputError, OptionError
+from consilience.files.labelled_arrays import read_labelled_arrays
 
 MIN_HELD_OUT = 50
 """Held-out rows of a site below which its losses say too little: the standard error of an error of 20 % is then 6
@@ -108,19 +110,40 @@ def _rows_of(values: Any, rows: Any) -> Any:
     return type(values)(values[int(row)] for row in rows)
 
 
-def digest_of_rows(X: Any, y: Any = None) -> str:
-    """Return a digest of rows with their labels, whatever their order and the precision that holds them."""
+def digest_of_rows(data: Any) -> str | None:
+    """Return a digest of rows with their labels, whatever their order and the precision that holds them.
+
+    `data` are X, (X, y), a mapping of arguments with labels, or the path of a file; None for batches, which are read
+    once.
+    """
+    if (hashes := _row_hashes(data)) is None:
+        return None
     total = sha256()
-    for one in sorted(row_hashes(X, y)):
+    for one in sorted(hashes):
         total.update(one)
     return total.hexdigest()
 
 
-def row_hashes(X: Any, y: Any = None) -> list[bytes]:
-    """Return a hash of every row with its label."""
-    columns = [*(X.values() if isinstance(X, Mapping) else [X]), *([] if y is None else [y])]
-    arrays = [_as_rows(one) for one in columns]
-    return [sha256(b"\0".join(array[row] for array in arrays)).digest() for row in range(len(arrays[0]))]
+def _row_hashes(data: Any) -> list[bytes] | None:
+    """Return a hash of every row with its label; None for batches."""
+    if isinstance(data, str | Path):
+        if Path(data).suffix.lower() not in (".npz", ".npy"):
+            return None
+        arrays = read_labelled_arrays(Path(data))
+        data = arrays.inputs if arrays.labels is None else (arrays.inputs, arrays.labels)
+    parts = list(data) if isinstance(data, tuple) else [data]
+    columns = [array for part in parts for array in _arrays_of(part)]
+    if not columns or not all(hasattr(one, "__array__") or hasattr(one, "toarray") for one in columns):
+        return None
+    rows = [_as_rows(one) for one in columns]
+    return [sha256(b"\0".join(of_array[row] for of_array in rows)).digest() for row in range(len(rows[0]))]
+
+
+def _arrays_of(part: Any) -> list[Any]:
+    """Return the arrays of inputs or labels, those of several by name in the order of the names."""
+    if isinstance(part, Mapping):
+        return [part[name] for name in sorted(part, key=str)]
+    return list(part) if isinstance(part, tuple) else [part]
 
 
 def _as_rows(values: Any) -> list[bytes]:
@@ -135,17 +158,19 @@ def _as_rows(values: Any) -> list[bytes]:
 
 
 def refuse_trained_on(trained: Any, held_out: Any, name: str = "held_out") -> None:
-    """Raise InputError for held-out rows that are among those that were trained on; both are X or (X, y)."""
-    of_training = Counter(row_hashes(*_parts(trained)))
-    of_held = row_hashes(*_parts(held_out))
+    """Raise InputError for held-out rows that are among those that were trained on, as `digest_of_rows` reads both.
+
+    Raises OptionError where one of them is batches.
+    """
+    hashes_of_training, hashes = _row_hashes(trained), _row_hashes(held_out)
+    if hashes is None or hashes_of_training is None:
+        which = name if hashes is None else "data"
+        text = f"are compared with {'data' if hashes is None else name} row by row, and batches are read once"
+        raise OptionError(which, text, "give (X, y)")
+    of_training = Counter(hashes_of_training)
     n_alike = sum(count for count in of_training.values() if count > 1)
     usual = n_alike / max(1, sum(of_training.values()))
-    found = sum(one in of_training for one in of_held) / max(1, len(of_held))
+    found = sum(one in of_training for one in hashes) / max(1, len(hashes))
     if found > usual + MAX_TRAINED_ON:
         text = f"{found:.0%} of its rows are among those that the model was trained on"
         raise InputError(name, text, "split before training: `consilience.hold_out(X, y)`", "E-TWICE")
-
-
-def _parts(data: Any) -> tuple[Any, ...]:
-    """Return (X,) or (X, y)."""
-    return tuple(data) if isinstance(data, tuple) else (data,)

@@ -20,7 +20,7 @@ fused one of least loss is taken.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -159,6 +159,8 @@ class SiteChoice:
         Whether it is written in percent. Default: False.
     is_robust : bool
         Whether the median over sites counts. Default: False.
+    left_out : mapping of str to str
+        Sites whose answers do not count, with why. Default: none.
     """
 
     names: Sequence[str]
@@ -168,6 +170,7 @@ class SiteChoice:
     criterion: str
     is_share: bool = False
     is_robust: bool = False
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_shared(self) -> bool:
@@ -297,8 +300,8 @@ class SiteChoice:
         """Return a mean loss as text."""
         return f"{loss:.1%}" if self.is_share else f"{loss:.4g}"
 
-    def verdict(self, unseen: Sequence[str] = ()) -> Verdict:
-        """Return the verdict; `unseen` are sites that answered nothing."""
+    def verdict(self) -> Verdict:
+        """Return the verdict."""
         best_own = min((k + 1 for k, is_site in enumerate(self.is_site) if is_site), key=self._rank, default=0)
         of_own = "best site's own" if self.is_shared else "what each site has today"
         rows = sum(one.rows for one in self.by_site)
@@ -318,15 +321,15 @@ class SiteChoice:
         candidates = {name: float(f"{loss:.6g}") for name, loss in zip(self.names, self.losses[1:], strict=True)}
         return Verdict(
             code=code,
-            text=" ".join([text, *self._sentences(unseen)]),
+            text=" ".join([text, *self._sentences()]),
             harmless=self.harmless,
             candidates=candidates | ({} if self.is_shared else {OWN: float(f"{self.losses[0]:.6g}")}),
             criterion=f"{self.criterion} on rows that sites held out",
             remedy=remedy,
         )
 
-    def _sentences(self, unseen: Sequence[str]) -> list[str]:
-        """Return what is known of single sites and classes, and of whom nothing is."""
+    def _sentences(self) -> list[str]:
+        """Return what is known of single sites and classes, and whose answers do not count."""
         notes = []
         if worse := [one for one in self.by_site if one.sign < 0]:
             listed = [f"{one.site} ({self.written(one.own)} against {self.written(one.chosen)})" for one in worse]
@@ -339,6 +342,7 @@ class SiteChoice:
                 for site, number, own, chosen in self.worse_classes
             ]
             notes.append(f"The own model is better in {first_names(listed, MAX_NAMED)}.")
-        if unseen:
-            notes.append(f"Nothing is known of {first_names(list(unseen), MAX_NAMED)}, who answered nothing.")
+        if self.left_out:
+            listed = [f"{site} ({reason})" for site, reason in self.left_out.items()]
+            notes.append(f"Left out: {first_names(listed, MAX_NAMED)}.")
         return notes

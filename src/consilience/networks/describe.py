@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from consilience.core.held_out import digest_of_rows, refuse_trained_on
 from consilience.errors import InputError, OptionError, UnsupportedError, reason_of
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.network import Network, negative_variance_problems, non_finite_problems, untrained_infinities
@@ -27,6 +28,7 @@ def describe_model(
     class_prior: Literal["own", "removed"] | None = None,
     layers: bool | None = None,
     output: str | int | None = None,
+    held_out: Any = None,
     symmetry: Symmetry | None = None,
 ) -> Network:
     """Return a network with its symmetry, its module and its description; see ``consilience.describe``.
@@ -42,6 +44,11 @@ def describe_model(
         raise OptionError("data", "are given to a network by its module, and this one has none", "describe the module")
     from consilience.networks.module_outputs import with_output
 
+    held_out_digest = None
+    if held_out is not None:
+        if data is not None:
+            refuse_trained_on(data, held_out)
+        held_out_digest = digest_of_rows(held_out)
     module = with_output(initialised(unwrapped(module), example), output)
     from consilience.core.min_count import MIN_COUNT
     from consilience.networks.descriptions.measure import measure_network  # here, since it needs torch
@@ -63,7 +70,7 @@ def describe_model(
         layers=layers,
         name=f"description of {name}",
     )
-    description = replace(description, output=output)
+    description = replace(description, output=output, held_out=held_out_digest)
     if symmetry is None and isinstance(model, Network) and not model.is_untraced:
         symmetry = model.symmetry
     if symmetry is None:

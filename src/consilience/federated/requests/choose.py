@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,7 +24,7 @@ from pydantic import Field
 
 from consilience.api.kinds import KINDS, NETWORKS, kind_of, load_file
 from consilience.checks import Array
-from consilience.core.held_out import MIN_HELD_OUT
+from consilience.core.held_out import MIN_HELD_OUT, digest_of_rows
 from consilience.core.inputs import name_inputs
 from consilience.core.kind import Kind
 from consilience.core.site_losses import LossSums, SiteChoice, sums_of_losses
@@ -69,6 +70,8 @@ class ChoiceAnswerFields(AnswerFields):
 
     criterion: str = Field(max_length=200)
     is_share: bool
+    rows: str | None = Field(pattern=r"^[0-9a-f]{64}$")
+    """Digest of the rows; None where the site read them in batches."""
 
 
 class ChoiceAtSites(RequestKind):
@@ -100,7 +103,7 @@ class ChoiceAtSites(RequestKind):
             names, n_classes, n_bytes = ["fused"], 0, len(data)
             content = {"file": _as_numbers(data)}
         fields = {"models": kind.name, "candidates": names, "n_classes": n_classes, "n_bytes": n_bytes}
-        return Content(fields, content, kind.observations(fusion) if hasattr(fusion, "inputs") else {})
+        return Content(fields, content, _known_of(kind, fusion))
 
     def site_module(self, fusion: Any, site: str) -> Any:
         """Return a site's own model as it came; see `RequestKind.site_module`."""
@@ -145,7 +148,12 @@ class ChoiceAtSites(RequestKind):
             "counts": counts,
             "errors": errors,
         }
-        said = {"withheld": max(0, withheld), "criterion": rows.criterion, "is_share": rows.is_share}
+        said = {
+            "withheld": max(0, withheld),
+            "criterion": rows.criterion,
+            "is_share": rows.is_share,
+            "rows": digest_of_rows(data),
+        }
         return sums.n, Content(said, arrays)
 
     def sums(self, request: RoundRequest) -> Mapping[str, tuple[tuple[int, ...], int]] | None:
@@ -190,17 +198,25 @@ class ChoiceAtSites(RequestKind):
 
         The objective is its loss with the sign turned, before that of the first candidate, which was fused.
         """
-        chosen = in_order(answers)
+        known: _KnownOfSites = request.content.private or _KnownOfSites({}, {})
+        others = {
+            site: "its rows are not those that it said to hold out"
+            for site, one in answers.items()
+            if known.digests.get(site) not in (None, one.answer.content.fields["rows"])
+        }
+        chosen = in_order({site: one for site, one in answers.items() if site not in others})
         criteria = {one.answer.content.fields["criterion"] for one in chosen.values()}
         if len(criteria) > 1:
             listed = [f"{site}: {one.answer.content.fields['criterion']}" for site, one in chosen.items()]
             raise InputError("answers", f"are by several criteria ({'; '.join(listed)})", code="E-MISMATCH")
         sums = {site: _sums_of(one.answer) for site, one in chosen.items()}
-        said = request.content.private or {}
-        weights = {site: float(said[site] if set(sums) <= set(said) else one.n) for site, one in sums.items()}
+        is_known = set(sums) <= set(known.observations)
+        weights = {site: known.observations[site] if is_known else float(one.n) for site, one in sums.items()}
         names = list(request.content.fields["candidates"])
         is_share = all(one.answer.content.fields["is_share"] for one in chosen.values())
-        choice = SiteChoice(names, [False] * len(names), sums, weights, criteria.pop(), is_share=is_share)
+        choice = SiteChoice(
+            names, [False] * len(names), sums, weights, criteria.pop(), is_share=is_share, left_out=others
+        )
         state = Content({**request.content.fields}, request.content.arrays, choice)
         losses = choice.losses
         return Reduction(state, -float(losses[choice.chosen]), -float(losses[1]), chosen, {}, is_last=True)
@@ -210,6 +226,23 @@ class ChoiceAtSites(RequestKind):
         choice: SiteChoice = content.private
         kind = kind_of(name_inputs([fusion]))
         return kind.with_candidate(fusion, choice.name).chosen_at(choice)
+
+
+@dataclass(frozen=True)
+class _KnownOfSites:
+    """What the server knows of sites, and no message has."""
+
+    observations: Mapping[str, float]
+    digests: Mapping[str, str | None]  # of the rows that each said to hold out
+
+
+def _known_of(kind: Kind, fusion: Any) -> _KnownOfSites:
+    """Return what a fusion says of its sites."""
+    if not hasattr(fusion, "inputs"):
+        return _KnownOfSites({}, {})
+    described = {local.name: getattr(local, "description", None) for local in fusion.inputs}
+    digests = {name: None if one is None else one.held_out for name, one in described.items()}
+    return _KnownOfSites(kind.observations(fusion), digests)
 
 
 def _candidate_arrays(fusion: Any) -> dict[str, dict[str, Array]]:
@@ -278,7 +311,8 @@ def _models(kind: Kind, request: RoundRequest, own: Any) -> list[Any]:
 
         template = own_template(own)
         names = fields["candidates"]
-        fused = [module_of(arrays_of_state(_of(n, arrays)), template, name) for n, name in enumerate(names)]
+        states = [{key: one.copy() for key, one in arrays_of_state(_of(n, arrays)).items()} for n in range(len(names))]
+        fused = [module_of(state, template, name) for state, name in zip(states, names, strict=True)]
         return [template.eval(), *fused]
     with tempfile.TemporaryDirectory(prefix="consilience-choose-") as folder:
         path = Path(folder) / "fused.safetensors"

@@ -18,6 +18,7 @@ may be missing; what each is for:
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -215,6 +216,8 @@ class Description(Displayed):
         Mean loss in nats of a language model on the next tokens of its own texts.
     output : str or int, optional
         Which of the network's outputs is described, by its name or its place; None where it has one, or logits.
+    held_out : str, optional
+        Digest of the rows that the site held out of training; None where it did not say.
     class_prior : {"own", "removed"}
         Whether the network's probabilities contain the frequencies of the site's classes, as those of an ordinary loss
         do, or not, as under a logit-adjusted loss.
@@ -264,6 +267,7 @@ class Description(Displayed):
     own_error: float | None = None
     own_loss: float | None = None
     output: str | int | None = None
+    held_out: str | None = None
     class_prior: Literal["own", "removed"] = "own"
     channels: Mapping[str, ChannelStatistics] = field(default_factory=dict)
     tokens: TokenCounts | None = None
@@ -353,6 +357,8 @@ class Description(Displayed):
         for column, counts in self.whole_columns.items():
             if not 0 <= column < (size or 0) or not _are_counts_of_values(counts):
                 yield Problem(self.name, f"values of column {column} are no counts of values", code="E-NUMBER")
+        if self.held_out is not None and re.fullmatch(r"[0-9a-f]{64}", self.held_out) is None:
+            yield Problem(self.name, "has no digest of the rows that were held out", _AGAIN, "E-VALUE")
         if self.own_loss is not None and not (np.isfinite(self.own_loss) and self.own_loss >= 0):
             yield Problem(self.name, f"expected a loss in nats, found {self.own_loss}", code="E-NUMBER")
 
