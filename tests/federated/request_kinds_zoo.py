@@ -9,6 +9,7 @@ from sklearn.linear_model import LogisticRegression
 import consilience as cs
 from consilience.federated import REQUEST_KINDS
 from consilience.federated.requests.table import request_kind
+from tests.federated import network_sites
 from tests.federated.network_sites import networks
 from tests.federated.rounds import mixture, rows
 from tests.specimens import Specimens
@@ -66,6 +67,14 @@ def subposteriors():
     return cs.fuse(sent), data
 
 
+@cache
+def candidates():
+    """Return a fusion of networks with several candidates, and the rows that its sites held out."""
+    described = {site: cs.describe(network_sites.own(site), network_sites.SITES[site]) for site in network_sites.SITES}
+    fusion = cs.fuse(described, cs.methods.Auto(n_inputs=200, steps=20))
+    return fusion, {site: network_sites.rows(10 + seed, 60 + seed) for seed, site in enumerate("abc")}
+
+
 SPECIMENS = Specimens(
     "SPECIMENS in tests/federated/request_kinds_zoo.py",
     {
@@ -76,6 +85,7 @@ SPECIMENS = Specimens(
         "chain": networks,
         "moments4": discriminants,
         "density": subposteriors,
+        "choose": candidates,
     },
 )
 """What gives a fused model and the data of every site, by kind."""

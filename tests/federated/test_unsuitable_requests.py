@@ -12,7 +12,7 @@ from tests.cli.running import command
 
 @pytest.mark.parametrize("kind", REQUEST_KINDS, ids=lambda one: one.name)
 def test_every_kind_of_request_names_a_kind_of_models(kind):
-    assert kind.models in KIND_NAMES
+    assert kind.models in KIND_NAMES or kind.name == "choose"  # which is of every kind
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,7 @@ class RequestKind(ABC):
     supports: ClassVar[str]
     """Which fused models it is for, in words of messages."""
     models: ClassVar[str]
-    """Name of the kind of models of which there are such requests, as in ``api.kinds``."""
+    """Name of the kind of models of which there are such requests, as in ``api.kinds``; empty for every kind."""
     needs_module: ClassVar[bool] = False
     """Whether a site needs a module beside its data."""
     module: ClassVar[str] = "the torch module of the fused network"

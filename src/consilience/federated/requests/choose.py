@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,7 +30,7 @@ from consilience.core.kind import Kind
 from consilience.core.site_losses import LossSums, SiteChoice, sums_of_losses
 from consilience.errors import InputError, Problem, UnsupportedError
 from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
-from consilience.federated.requests.message_checks import SCATTER_ROUNDING, AnswerFields, in_order
+from consilience.federated.requests.message_checks import SCATTER_ROUNDING, AnswerFields, in_order, stand
 from consilience.federated.requests.network_state import (
     PREFIX,
     array_names,
@@ -199,12 +199,13 @@ class ChoiceAtSites(RequestKind):
         The objective is its loss with the sign turned, before that of the first candidate, which was fused.
         """
         known: _KnownOfSites = request.content.private or _KnownOfSites({}, {})
+        answered, carried = stand(request, answers, standing)
         others = {
             site: "its rows are not those that it said to hold out"
-            for site, one in answers.items()
+            for site, one in answered.items()
             if known.digests.get(site) not in (None, one.answer.content.fields["rows"])
         }
-        chosen = in_order({site: one for site, one in answers.items() if site not in others})
+        chosen = in_order({site: one for site, one in answered.items() if site not in others})
         criteria = {one.answer.content.fields["criterion"] for one in chosen.values()}
         if len(criteria) > 1:
             listed = [f"{site}: {one.answer.content.fields['criterion']}" for site, one in chosen.items()]
@@ -217,13 +218,12 @@ class ChoiceAtSites(RequestKind):
         choice = SiteChoice(
             names, [False] * len(names), sums, weights, criteria.pop(), is_share=is_share, left_out=others
         )
-        state = Content({**request.content.fields}, request.content.arrays, choice)
-        losses = choice.losses
-        return Reduction(state, -float(losses[choice.chosen]), -float(losses[1]), chosen, {}, is_last=True)
+        state = Content(request.content.fields, request.content.arrays, replace(known, choice=choice))
+        return Reduction(state, -float(choice.losses[choice.chosen]), -float(choice.losses[1]), chosen, carried)
 
     def finish(self, fusion: Any, content: Content) -> Any:
         """Return the fusion with the chosen candidate; see `RequestKind.finish`."""
-        choice: SiteChoice = content.private
+        choice: SiteChoice = content.private.choice
         kind = kind_of(name_inputs([fusion]))
         return kind.with_candidate(fusion, choice.name).chosen_at(choice)
 
@@ -234,6 +234,7 @@ class _KnownOfSites:
 
     observations: Mapping[str, float]
     digests: Mapping[str, str | None]  # of the rows that each said to hold out
+    choice: SiteChoice | None = None  # what they chose, once they answered
 
 
 def _known_of(kind: Kind, fusion: Any) -> _KnownOfSites:
