@@ -198,7 +198,7 @@ def test_the_command_says_what_was_withheld_and_is_quiet_when_told(room, tmp_pat
     found = run("answer", "round", "--site", "ada", "--data", "near.npy", "--min-count", 1.5)
     assert found.exception is None
     assert "with sums over 4 rows" in found.output
-    assert re.search(r"components? with fewer observations (was|were) withheld", found.output)
+    assert re.search(r"parts? of few observations (was|were) withheld", found.output)
     assert run("answer", "round", "--site", "ada", "--data", "ada.npy", "--quiet").output == ""
     few = run("answer", "round", "--site", "ada", "--data", "near.npy").exception
     assert isinstance(few, InputError)

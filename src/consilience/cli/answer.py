@@ -155,7 +155,7 @@ def _print_answer(sent: Answered) -> None:
     """Print that a request was answered, with sums over how many rows."""
     done = "had answered" if sent.again else "answered"
     were = "was" if sent.withheld == 1 else "were"
-    thin = f"; {format_count(sent.withheld, 'component')} with fewer observations {were} withheld"
+    thin = f"; {format_count(sent.withheld, 'part')} of few observations {were} withheld"
     withheld = thin if sent.withheld else ""
     click.echo(
         f"{done} request {sent.kind} {sent.number} of {sent.rounds} with sums over {sent.n_observations} rows "
