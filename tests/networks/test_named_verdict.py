@@ -82,7 +82,7 @@ def test_copies_of_one_network_are_neither_better_nor_worse(described):
 
 def test_a_method_that_helps_is_said_to(described, nets):
     fusion = cs.fuse(described, "distill")
-    assert fusion.verdict.harmless is True
+    assert "is better than every site's own network; whether on real ones too" in fusion.verdict.text
     assert accuracy(fusion.model) > max(map(accuracy, nets.values()))
 
 

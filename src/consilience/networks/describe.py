@@ -16,6 +16,8 @@ from consilience.networks.torch_modules import aliases_of_module, arrays_of_modu
 if TYPE_CHECKING:
     from torch import nn
 
+    from consilience.networks.descriptions.description import Description
+
 
 def describe_model(
     model: Any,
@@ -71,11 +73,24 @@ def describe_model(
         name=f"description of {name}",
     )
     description = replace(description, output=output, held_out=held_out_digest)
+    if held_out is not None:
+        description = _judged(description, module, held_out)
     if symmetry is None and isinstance(model, Network) and not model.is_untraced:
         symmetry = model.symmetry
     if symmetry is None:
         symmetry = _traced(plain, first_inputs if example is None else example)
     return Network(arrays, symmetry, name, description, module, Parametrised.of_module(module))
+
+
+def _judged(description: Description, module: nn.Module, held_out: Any) -> Description:
+    """Return a description whose error, or loss of next tokens, is that on held-out rows."""
+    from consilience.networks.held_losses import losses_of_networks  # here, since it needs torch
+
+    rows = losses_of_networks([module], held_out)
+    loss = float(f"{rows.values[0].mean():.4g}")
+    if description.own_error is not None and rows.n_classes:
+        return replace(description, own_error=loss)
+    return description if description.own_loss is None else replace(description, own_loss=loss)
 
 
 def _traced(module: nn.Module, example: Any) -> Symmetry:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from consilience.checks import Array
+from consilience.checks import Array, Labels
 from consilience.errors import InputError, UnsupportedError, reason_of
 from consilience.networks.choice.candidate import Candidate, CandidateOptions
 from consilience.networks.choice.choose import MAX_ESTIMATED_SKEW_OF_ALIKE, MAX_SKEW_OF_ALIKE, CandidateScores
@@ -257,6 +257,25 @@ class CandidateComparison:
             one_output=self.one_output,
             is_cut_short=self.is_cut_short,
             estimated_classes=self.sites.estimated_by_name,
+            lost_classes=self._lost_classes(candidates, answers, chosen) if criterion.is_labelled else (),
+        )
+
+    def _lost_classes(self, candidates: Sequence[Candidate], answers: Sequence[Labels], chosen: int) -> tuple[str, ...]:
+        """Return the classes of which the chosen network takes most for another, and a site's own does not."""
+        labels, names = self.inputs.held.labels, self.workshop.ordered.classes
+        if labels is None or names is None:
+            return ()
+        own = [number for number, candidate in enumerate(candidates) if candidate.site is not None]
+
+        def share(candidate: int, number: int) -> float:
+            """Return which share of a class a candidate finds."""
+            of_class = labels == number
+            return float(np.mean(answers[candidate][of_class] == number)) if of_class.any() else 0.5
+
+        return tuple(
+            name
+            for number, name in enumerate(names)
+            if share(chosen, number) < 0.5 and any(share(site, number) > 0.5 for site in own)
         )
 
     def _outputs_of(self, candidates: Sequence[Candidate], rows: Rows, on_sites: Array) -> Iterator[Array]:
@@ -276,7 +295,7 @@ class CandidateComparison:
         By candidate, 0 of those that are no site's own; and the mean over the observations of all sites.
         """
         gaps = self._excesses.of_sites
-        of_candidates = [0.0 if candidate.site is None else gaps[candidate.site] for candidate in candidates]
+        of_candidates = [0.0 if candidate.site is None else abs(gaps[candidate.site]) for candidate in candidates]
         return of_candidates, self._excesses.mean
 
     @cached_property
@@ -291,7 +310,7 @@ class CandidateComparison:
         if excesses.mean > MAX_GAP_UNSAID:
             self.notes.append(
                 f"inputs drawn from descriptions are unlike real ones: on them the sites' networks err "
-                f"{excesses.mean:.1%} more often than on the sites' own"
+                f"{excesses.mean:.1%} {'more' if excesses.is_harder else 'less'} often than on the sites' own"
             )
         return excesses
 

@@ -1,4 +1,7 @@
-"""Whether drawn inputs are like real ones: by how much more often sites' networks err on them."""
+"""Whether drawn inputs are like real ones: by how much more, or less, often sites' networks err on them.
+
+A site's own error is that on its held-out rows where it held any out, else that on the rows that it trained on.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,9 @@ of 1 % at most. Chosen by hand."""
 class ExcessErrors:
     """By how much more often networks err on inputs drawn as their site describes them than on its own."""
 
-    of_sites: list[float]  # by site, 0 at least; 0 where it does not say its own error, or no classes
-    mean: float  # over the observations of the sites that say it
+    of_sites: list[float]  # by site, negative where drawn inputs are too easy; 0 where it says no error, or no classes
+    mean: float  # of their sizes, over the observations of the sites that say it
+    is_harder: bool = True  # whether drawn inputs are harder than real ones, in the mean
 
 
 def excess_errors(
@@ -44,6 +48,9 @@ def excess_errors(
             drawn = draw_inputs([said], N_OF_SITE, stream, labelled=True)
             inputs = Rows(described_arguments(said, beside(drawn.inputs, beside_module)))
             answers = answers_of(site, inputs).argmax(axis=1)
-            excesses[site] = max(0.0, float(np.mean(answers != np.asarray(drawn.labels))) - said.own_error)
+            excesses[site] = float(np.mean(answers != np.asarray(drawn.labels))) - said.own_error
             observations[site] = said.n_observations
-    return ExcessErrors(excesses, float(np.average(excesses, weights=observations)) if any(observations) else 0.0)
+    if not any(observations):
+        return ExcessErrors(excesses, 0.0)
+    sizes, signed = (float(np.average(of, weights=observations)) for of in (np.abs(excesses), excesses))
+    return ExcessErrors(excesses, sizes, signed >= 0.0)

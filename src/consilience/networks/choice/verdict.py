@@ -51,6 +51,7 @@ class Choice:
     one_output: Literal["logits", "probabilities"] | None = None
     # By site, the distribution of its classes, where that was estimated.
     estimated_classes: Mapping[str, Sequence[float]] | None = None
+    lost_classes: tuple[str, ...] = ()  # most of which the one taken misses, and a site's own network does not
     is_named: bool = False  # whether the caller named the method of the one that was taken, so that nothing was chosen
 
     @property
@@ -116,12 +117,14 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
         return Verdict(code="no_inputs", text=said, harmless=None, remedy=choice.remedy or None)
     is_labelled = choice.criterion.is_labelled
     percent = choice.criterion.number_format
-    harmless = _harmless(choice, choice.scores) if is_labelled and choice.can_exclude_harm else None
+    can_tell = is_labelled and choice.can_exclude_harm
+    harmless: Literal[False] | None = False if can_tell and choice.scores.is_harmful(choice.chosen) else None
+    is_better = can_tell and harmless is None and choice.scores.is_harmless(choice.chosen)
     found = _found(choice, choice.criterion, choice.scores, percent)
     code, text, remedy = _outcome(choice, sites, found, is_labelled, harmless)
-    if harmless:
+    if is_better:
         others = "other " if choice.taken.site is not None else ""
-        text += f" On such inputs it is better than every {others}site's own network."
+        text += f" {_BETTER.format(others)}"
     elif harmless is None:
         text += f" {_UNKNOWN}"
         if not is_labelled and remedy is None:
@@ -151,7 +154,7 @@ def _found(choice: Choice, criterion: Criterion, scores: CandidateScores, percen
 
 
 def _outcome(
-    choice: Choice, sites: Sites, found: str, is_labelled: bool, harmless: bool | None
+    choice: Choice, sites: Sites, found: str, is_labelled: bool, harmless: Literal[False] | None
 ) -> tuple[str, str, str | None]:
     """Return the code of a choice that was made, what was taken with what was found of it, and a remedy."""
     taken = choice.taken
@@ -170,14 +173,11 @@ def _outcome(
     return code, f"{'Asked for' if choice.is_named else 'Chosen'}: {taken.name}, with {found}.", None
 
 
-def _harmless(choice: Choice, scores: CandidateScores) -> bool | None:
-    """Return whether the chosen network is known to be no worse than every site's, or worse than one; else None."""
-    if scores.is_harmful(choice.chosen):
-        return False
-    return scores.is_harmless(choice.chosen) or None
-
-
 _UNKNOWN = "Whether it is no worse than the best site is not known."
+_BETTER = (
+    "On synthetic inputs drawn from the sites' descriptions it is better than every {}site's own network; whether on "
+    "real ones too, rows that sites hold out tell."
+)
 
 
 def _notes(choice: Choice, sites: Sites) -> list[str]:
@@ -198,6 +198,8 @@ def _notes(choice: Choice, sites: Sites) -> list[str]:
             notes.append(f"Sites share {1 - skew:.0%} of their class distribution{of_one}.")
         if unseen:
             notes.append(f"No site saw {_named(unseen)}.")
+    if choice.lost_classes:
+        notes.append(f"It misses most of {_named(choice.lost_classes)}, of which a site's own network finds most.")
     return [*notes, *(f"{note}." for note in choice.notes)]
 
 
