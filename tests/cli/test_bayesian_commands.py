@@ -144,7 +144,7 @@ def test_files_without_symmetry_need_a_module_or_a_file_of_it(plain, nets, folde
     assert command("symmetry", *TRACED, "-o", "net.json").code == 0
     for how in (TRACED, ("--symmetry", "net.json")):
         assert command("check", *BAYESIAN, *how).out == "ok: 3 models can be fused\n"
-        done = command("fuse", *BAYESIAN, *how, "-o", "by-hint.safetensors")
+        done = command("fuse", *BAYESIAN, *how, "--method", "kl", "-o", "by-hint.safetensors")
         assert (done.code, done.err) == (0, "")
         assert "symmetry: proved" in done.out
         (folder / "by-hint.safetensors").unlink()
@@ -231,7 +231,8 @@ def test_pages_of_the_fusion_and_of_its_files_say_the_same(bnns, folder, command
 
 
 def test_units_of_files_are_told_by_how_many_sites_have_them(bnns, folder, command):
-    done = command("fuse", *BAYESIAN, "--set", "regularization=0.2", "-o", FUSED, "--report", "at-once.html", "--quiet")
+    kl = ("--method", "kl", "--set", "regularization=0.2")
+    done = command("fuse", *BAYESIAN, *kl, "-o", FUSED, "--report", "at-once.html", "--quiet")
     assert (done.code, done.out, done.err) == (0, "", "")
     assert command("report", FUSED, "-o", "later.html", "--quiet").code == 0
     counts = cs.fuse(BAYESIAN, "kl", regularization=0.2).details["groups"]

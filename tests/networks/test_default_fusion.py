@@ -14,6 +14,7 @@ from torch import nn
 import consilience as cs
 from consilience.cli.commands import cli
 from consilience.core.details import Status
+from consilience.errors import OptionError
 from consilience.networks.choice import inputs
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.teacher import Teacher
@@ -143,15 +144,17 @@ def test_files_with_descriptions_beside_them_are_enough(nets, fusion, tmp_path):
     assert "Chosen: " in page
 
 
-def test_without_a_module_nothing_is_compared(nets, tmp_path):
+def test_without_a_module_described_networks_are_refused(nets, tmp_path):
     for name, net in nets.items():
         cs.save(
             net, tmp_path / f"{name}.safetensors", data=(X[ROWS[name]], Y[ROWS[name]]), symmetry=cs.symmetry(net, X[:2])
         )
-    fusion = cs.fuse(sorted(path for path in tmp_path.glob("*.safetensors") if "description" not in path.name))
-    assert fusion.verdict.code == "no_inputs"
-    assert "without a module" in fusion.verdict.text
-    assert fusion.details["chosen"].startswith("site:")  # the counts of classes differ: the site that covers most
+    files = sorted(path for path in tmp_path.glob("*.safetensors") if "description" not in path.name)
+    told = "module: is needed: the default compares networks by what they answer"
+    with pytest.raises(OptionError, match=told):
+        cs.fuse(files)
+    assert str(cs.check(files)[0]).startswith(told)
+    assert cs.fuse(files, "consensus", refit=False).details["proved"]
 
 
 def test_without_descriptions_nothing_rests_on_made_up_inputs(nets):

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import consilience as cs
+from consilience.errors import OptionError
 from consilience.networks.choice.candidate import Effort
 from consilience.networks.choice.choose import CandidateScores
 from consilience.networks.methods.baselines import SideBySide
@@ -195,12 +196,12 @@ def test_unseen_networks_of_one_start_and_such_as_do_not_answer_their_mean_are_a
         assert cs.fuse(models, **options).details["chosen"] == chosen
 
 
-def test_arrays_without_a_module_are_averaged():
+def test_arrays_without_a_module_are_refused_where_one_of_them_would_come():
     models, options = said_of_one_width(seeded)
     symmetry = cs.symmetry(seeded(0), example=options["example"])
     arrays = {name: dict(seeded(seed).state_dict()) for seed, name in enumerate(models)}
-    fusion = cs.fuse(arrays, symmetry=symmetry, target_widths=options["target_widths"])
-    assert fusion.details["chosen"] == "matched"
+    with pytest.raises(OptionError, match="module: is needed: the default compares networks"):
+        cs.fuse(arrays, symmetry=symmetry, target_widths=options["target_widths"])
 
 
 def test_networks_of_several_widths_have_no_room_in_the_widest_that_nobody_asked_for():

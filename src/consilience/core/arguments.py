@@ -148,5 +148,5 @@ NETWORK_KEYWORDS = tuple(NetworkKeywords.__annotations__)
 SHARD_KEYWORDS = tuple(ShardKeywords.__annotations__)
 KIND_KEYWORDS = (*NETWORK_KEYWORDS, *SHARD_KEYWORDS, *CommonOptions.__annotations__)
 """Keywords of ``fuse`` that a request keeps with the options of its method."""
-CALL_KEYWORDS = ("method", "weights", "n_observations", "rng", "engine", "progress", *NETWORK_KEYWORDS)
+CALL_KEYWORDS = ("method", "weights", "n_observations", "rng", "engine", "progress", "held_out", *NETWORK_KEYWORDS)
 """Keywords of ``fuse`` that are no options of a method: for suggestions, and what ``--set`` may not say."""

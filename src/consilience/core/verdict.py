@@ -13,8 +13,10 @@ from consilience.drawing.blocks import Block, Facts, Paragraph, markup, sentence
 from consilience.drawing.display import MAX_NAMES, Displayed, Tabular
 from consilience.drawing.plots import Chart, Plotted, draw_scores
 from consilience.drawing.words import shorten
-from consilience.errors import HarmWarning
+from consilience.errors import HarmWarning, UncomparedWarning
 
+UNCOMPARED = "no_inputs"
+"""The code of a verdict on networks of which nothing tells whether the fused one is better than any of them."""
 FUSED = "fused"
 """What the candidates of a verdict call the fused model."""
 
@@ -142,10 +144,11 @@ class Verdict(Displayed, Plotted, Tabular):
         return self.text
 
     def warn(self, stacklevel: int = 3) -> None:
-        """Warn if harm is known, for whoever takes the model up without reading this."""
-        if self.harmless is False:
+        """Warn if harm is known, or nothing was compared, for whoever takes the model up without reading this."""
+        category = HarmWarning if self.harmless is False else UncomparedWarning if self.code == UNCOMPARED else None
+        if category is not None:
             remedy = f" To do: {self.remedy}." if self.remedy else ""
-            warnings.warn(f"{self.text}{remedy} [{HarmWarning.code}]", HarmWarning, stacklevel=stacklevel)
+            warnings.warn(f"{self.text}{remedy} [{category.code}]", category, stacklevel=stacklevel)
 
     def to_json(self) -> dict[str, Json]:
         """Return the verdict as JSON values."""

@@ -18,7 +18,7 @@ from consilience.core.kind import Prepared, Request
 from consilience.core.progress import Progress
 from consilience.errors import InputError, OptionError, Problem, UncomparedWarning, UnsupportedError, reason_of
 from consilience.files.document import DESCRIPTION, FISHER
-from consilience.networks.choice.default import fuse_by_default
+from consilience.networks.choice.default import fuse_by_default, module_needed
 from consilience.networks.choice.kronecker import described_information, fuse_with_chosen_damping
 from consilience.networks.choice.named_method import with_verdict
 from consilience.networks.choice.sites import Sites, weigh_sites
@@ -108,6 +108,8 @@ def _prepare(
     models = _with_symmetry(described, information, method, arguments, inputs.example, proof_rng)
     case = _Case(method, models, sites, method.site_weights(sites), arguments, inputs.example, information,
                  fusion_rng, refit_rng, verdict_rng, request.progress)  # fmt: skip
+    if method.road == "chosen" and not has_module and (arguments.inputs is not None or sites.describe_inputs):
+        raise module_needed()
     if request.only_check:
         return Prepared.checked(_ROADS[method.road].refusals(case), [*inputs.doubts, *_uncompared(case)])
     notes = [*inputs.notes, *notes, *extra_state_notes(described, has_module)]

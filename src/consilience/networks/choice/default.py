@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from consilience.core.progress import Progress
-from consilience.errors import UnsupportedError, reason_of
+from consilience.errors import OptionError, UnsupportedError, reason_of
 from consilience.networks.choice.candidate import CandidateOptions
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.verdict import DESCRIBE, DESCRIBE_MORE, Choice
@@ -94,6 +94,8 @@ def fuse_by_choice(
     """
     sites, arguments = workshop.sites, workshop.arguments
     if workshop.models.template is None:
+        if workshop.reach is not None:  # of which one site's own network would come
+            raise module_needed()
         return workshop.unseen("The networks came without a module", "give `module=`, a function that makes one")
     from consilience.networks.choice.inputs import choice_inputs  # here, since it needs torch
 
@@ -125,6 +127,13 @@ def fuse_by_choice(
     except UnsupportedError as error:
         remedy = f"name a method, such as {matching.name!r}"
         return workshop.unseen(f"Candidates cannot be compared ({reason_of(error)})", remedy)
+
+
+def module_needed() -> OptionError:
+    """Return the error for arrays alone, of which no candidate can be made and asked."""
+    text = "is needed: the default compares networks by what they answer, and these came as arrays alone"
+    remedy = f"give a function that makes one, or name a method, such as {Auto().matching.name!r}"
+    return OptionError("module", text, remedy, "E-NEEDED")
 
 
 def _tells_inputs(described: Description) -> bool:

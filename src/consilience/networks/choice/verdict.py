@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from consilience.core.verdict import Verdict
+from consilience.core.verdict import UNCOMPARED, Verdict
 from consilience.drawing.words import first_names, shorten
 from consilience.networks.choice.candidate import Candidate
 from consilience.networks.choice.choose import STANDARD_ERRORS_OF_HARM, STANDARD_ERRORS_OF_TIES, CandidateScores
@@ -22,7 +22,7 @@ MAX_SKEW = 0.3
 MAX_NAMED = 3
 """Classes that a sentence names; further ones are counted. Chosen by hand."""
 
-DESCRIBE = "let every site describe its network: `consilience.save(net, path, data=loader)`"
+DESCRIBE = "let every site describe its network (`consilience.save(net, path, data=loader)`), or keep fusion.ensemble"
 COMPARE = "compare it with the sites' own, which fusion.candidates holds, on rows that none was trained on"
 """The remedy where sites predict numbers, whose distribution no description tells."""
 DESCRIBE_MORE = (
@@ -114,7 +114,7 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
     if choice.scores is None or choice.criterion is None:
         text = f"{choice.reason}, so no candidate was compared; taken: {choice.taken.name}."
         said = " ".join([text, _UNKNOWN, *notes])
-        return Verdict(code="no_inputs", text=said, harmless=None, remedy=choice.remedy or None)
+        return Verdict(code=UNCOMPARED, text=said, harmless=None, remedy=choice.remedy or None)
     is_labelled = choice.criterion.is_labelled
     percent = choice.criterion.number_format
     can_tell = is_labelled and choice.can_exclude_harm
