@@ -157,6 +157,20 @@ def test_without_a_module_described_networks_are_refused(nets, tmp_path):
     assert cs.fuse(files, "consensus", refit=False).details["proved"]
 
 
+def test_a_bound_too_short_for_matched_images_is_no_error():
+    def seen(seed):
+        torch.manual_seed(seed)
+        layers = (nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+        net = nn.Sequential(*layers).train()
+        net(torch.rand(64, 1, 8, 8))
+        return net.eval()
+
+    with torch.random.fork_rng():
+        fusion = cs.fuse([seen(0), seen(1)], example=torch.rand(2, 1, 8, 8), max_seconds=1e-6)
+    assert fusion.verdict.code == "no_inputs"
+    assert "no images were matched: max_seconds" in fusion.verdict.text
+
+
 def test_without_descriptions_nothing_rests_on_made_up_inputs(nets):
     plain = cs.fuse(nets, example=X[:2])
     assert (plain.verdict.code, plain.verdict.harmless) == ("no_inputs", None)

@@ -40,6 +40,10 @@ MAX_GAP_UNSAID = 0.05
 """Further errors on drawn inputs beyond which the verdict says so. Chosen by hand."""
 
 
+_ASKED = "asked"
+"""What seconds are known by in which all sites' networks are asked on the inputs to compare on."""
+
+
 @dataclass(eq=False)
 class CandidateComparison:
     """Sites' own networks, and what subclasses or callers make of them, on the same inputs; one of them is chosen."""
@@ -52,6 +56,9 @@ class CandidateComparison:
     options: CandidateOptions = field(default_factory=CandidateOptions)
     notes: list[str] = field(default_factory=list)  # what was left out, and why; grows while candidates are made
     is_cut_short: bool = False  # whether something was left out since time was up
+    n_made: int = 0  # candidates so far, beside the sites'
+    # Seconds that candidates took, by how they were made, the longest of each.
+    seconds: dict[str, float] = field(default_factory=dict)
 
     @cached_property
     def on_fit(self) -> Array:
@@ -66,7 +73,8 @@ class CandidateComparison:
     @cached_property
     def on_held(self) -> Array:
         """What they answer on the inputs to compare on (J, n, k)."""
-        return self._site_outputs(self.inputs.held)
+        with self._timed(_ASKED):
+            return self._site_outputs(self.inputs.held)
 
     def _site_outputs(self, rows: Rows) -> Array:
         return np.stack([self._outputs(module, rows) for module in self.workshop.modules])
@@ -173,6 +181,7 @@ class CandidateComparison:
         n_sites = len(candidates)
         for candidate in self._made(candidates):
             candidates.append(candidate)
+            self.n_made = len(candidates) - n_sites
             self.workshop.progress(len(candidates) - n_sites, n_steps)
         choice = self.compare(candidates)
         self.workshop.progress(n_steps, n_steps)
@@ -354,14 +363,35 @@ class CandidateComparison:
         """Whether the networks answer the token after each."""
         return self.inputs.layout is not None and self.inputs.layout.is_next_token
 
-    def _is_too_late(self, what: str) -> bool:
-        """Return whether the bound on seconds has passed, and note what is left out."""
+    @property
+    def _seconds_left(self) -> float | None:
+        """Seconds for further candidates, of a bound, beside those in which all of them are asked; None without one."""
         most = self.options.max_seconds
-        if most is None or time.monotonic() - self.started < most:
+        if most is None:
+            return None
+        asked = self.seconds.get(_ASKED, 0.0) / len(self.workshop.modules)
+        return most - (time.monotonic() - self.started) - (self.n_made + 1) * asked
+
+    def _is_too_late(self, what: str, how: str = "") -> bool:
+        """Return whether a bound on seconds leaves no time for what takes as long as before, and note what is left out.
+
+        `how` is what seconds of candidates that were made so are known by.
+        """
+        left = self._seconds_left
+        if left is None or left > self.seconds.get(how, 0.0):
             return False
         self.is_cut_short = True
-        self.notes.append(f"{what} was left out: {most:g} seconds had passed")
+        self.notes.append(f"{what} was left out: {self.options.max_seconds:g} seconds had passed")
         return True
+
+    @contextmanager
+    def _timed(self, how: str) -> Iterator[None]:
+        """Remember how long it takes to make a candidate so."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[how] = max(self.seconds.get(how, 0.0), time.monotonic() - start)
 
     @contextmanager
     def _or_noted(self, what: str) -> Iterator[None]:

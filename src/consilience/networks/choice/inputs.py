@@ -249,7 +249,10 @@ def _only_images(
         return None
     seconds = None if max_seconds is None else IMAGE_SHARE / (FIT_SETS + 1) * max_seconds
     shape = tuple(example.shape[1:])
-    matched = [_match(modules, sites, shape, stream, progress, seconds) for stream in image_rng.spawn(FIT_SETS + 1)]
+    try:
+        matched = [_match(modules, sites, shape, stream, progress, seconds) for stream in image_rng.spawn(FIT_SETS + 1)]
+    except OptionError as error:  # of a time too short for one step
+        raise UnsupportedError(f"no images were matched: {reason_of(error)}") from error
     notes = (_CUT,) if any(of_set.is_cut for of_set in matched) else ()
     *fit_sets, others = (of_set.inputs.to(next(modules[0].parameters())) for of_set in matched)
     n_early = len(others) // 4

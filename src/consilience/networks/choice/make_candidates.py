@@ -140,12 +140,13 @@ class NetworkComparison(CandidateComparison):
         workshop, inputs, layout = self.workshop, self.inputs.fit.inputs, self.inputs.layout
         has_head = layout is None or not (layout.has_positions or self._heads)  # one, of a row for each input
         for name, base in self._bases_to_refit(inputs).items():
-            if self._is_too_late(name):
+            if self._is_too_late(name, "refit"):
                 continue
             keeps_apart = name == "refit_partial" and self._is_depthwise
             partner_inputs = inputs[:MATCHING_INPUTS] if keeps_apart else None
             is_joined = name == "refit_joined"
-            fusion = refit_fusion(base, workshop.order, None, inputs, rng, partner_inputs, is_joined)
+            with self._timed("refit"):
+                fusion = refit_fusion(base, workshop.order, None, inputs, rng, partner_inputs, is_joined)
             if fusion.repaired is None:
                 self.notes.append(f"{name} was left out: {fusion.details['refit']}")
                 continue
@@ -215,7 +216,10 @@ class NetworkComparison(CandidateComparison):
                 if self._is_too_late(name) or (on_draws and not has_batch_norm(start.module)):
                     continue
                 with self._or_noted(name):
-                    candidate, _ = self.distil(start, stream, on_draws=on_draws, steps=self.options.steps)
+                    left = self._seconds_left
+                    candidate, _ = self.distil(
+                        start, stream, on_draws=on_draws, steps=self.options.steps, max_seconds=left
+                    )
                     if candidate is not None:
                         yield candidate
 
@@ -349,9 +353,10 @@ class NetworkComparison(CandidateComparison):
         for factor in WIDER_FACTORS:
             name = f"{factor:g} times as wide"
             widths = self.workshop.widened(factor)
-            if not widths or self._is_too_late(name):
+            # With twice the units a refit takes four times as long, and a distillation comes after it.
+            if not widths or self._is_too_late(name, "wider") or self._is_too_late(name, "refit"):
                 continue
-            with self._or_noted(name):
+            with self._or_noted(name), self._timed("wider"):
                 wider = replace(self.workshop, arguments=replace(self.workshop.arguments, target_widths=widths))
                 some_inputs = inputs[:MATCHING_INPUTS] if is_by_activations else None
                 base = wider.averaged(_IN_SLOTS if is_by_activations else self.workshop.method, some_inputs)
@@ -362,8 +367,10 @@ class NetworkComparison(CandidateComparison):
                 refitted = Candidate(name, Effort.REFITTED, fusion.model, base, fusion.repaired)
                 candidate = self.start([refitted, *filter(self._stands_for_sites, self._side_by_side(wider))])
                 # With frozen statistics it adds nothing at twice the width.
-                if self.options.steps and (self.inputs.have_statistics or not has_batch_norm(fusion.model)):
-                    distilled, _ = self.distil(candidate, rng, steps=self.options.steps)
+                left = self._seconds_left
+                has_time = self.options.steps and (left is None or left > 0)
+                if has_time and (self.inputs.have_statistics or not has_batch_norm(fusion.model)):
+                    distilled, _ = self.distil(candidate, rng, steps=self.options.steps, max_seconds=left)
                     candidate = candidate if distilled is None else distilled
                 yield replace(candidate, name=name, is_eligible=False, widths=widths)
 
