@@ -127,6 +127,10 @@ def fuse_by_choice(
     except UnsupportedError as error:
         remedy = f"name a method, such as {matching.name!r}"
         return workshop.unseen(f"Candidates cannot be compared ({reason_of(error)})", remedy)
+    except OptionError as error:
+        if error.problems[0].subject != "max_seconds":
+            raise
+        return workshop.unseen(f"No images were matched ({reason_of(error)})", "give more time")
 
 
 def module_needed() -> OptionError:

@@ -173,7 +173,8 @@ def choice_inputs(
     Modules are in the order of the sites. `given` are unlabelled inputs of the caller, `example` is an input for the
     shape of matched ones, `n_inputs` how many candidates are fitted on. Images are matched in `IMAGE_SHARE` of
     `max_seconds` at most; where networks are distilled (`distils`), also beside draws from which batch normalisation
-    may not learn. Raises UnsupportedError, before any candidate is made, where outputs cannot be compared.
+    may not learn. Raises UnsupportedError, before any candidate is made, where outputs cannot be compared, and OptionError
+    for `max_seconds` that are too few for one step.
     """
     *streams, position_rng = rng.spawn(5)
     found = _found_inputs(sites, modules, given, example, n_inputs, streams, progress, max_seconds, distils=distils)
@@ -249,10 +250,7 @@ def _only_images(
         return None
     seconds = None if max_seconds is None else IMAGE_SHARE / (FIT_SETS + 1) * max_seconds
     shape = tuple(example.shape[1:])
-    try:
-        matched = [_match(modules, sites, shape, stream, progress, seconds) for stream in image_rng.spawn(FIT_SETS + 1)]
-    except OptionError as error:  # of a time too short for one step
-        raise UnsupportedError(f"no images were matched: {reason_of(error)}") from error
+    matched = [_match(modules, sites, shape, stream, progress, seconds) for stream in image_rng.spawn(FIT_SETS + 1)]
     notes = (_CUT,) if any(of_set.is_cut for of_set in matched) else ()
     *fit_sets, others = (of_set.inputs.to(next(modules[0].parameters())) for of_set in matched)
     n_early = len(others) // 4
