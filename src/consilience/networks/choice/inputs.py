@@ -173,8 +173,8 @@ def choice_inputs(
     Modules are in the order of the sites. `given` are unlabelled inputs of the caller, `example` is an input for the
     shape of matched ones, `n_inputs` how many candidates are fitted on. Images are matched in `IMAGE_SHARE` of
     `max_seconds` at most; where networks are distilled (`distils`), also beside draws from which batch normalisation
-    may not learn. Raises UnsupportedError, before any candidate is made, where outputs cannot be compared, and OptionError
-    for `max_seconds` that are too few for one step.
+    may not learn. Raises UnsupportedError, before any candidate is made, where outputs cannot be compared, and
+    OptionError for seconds that are too few for one step.
     """
     *streams, position_rng = rng.spawn(5)
     found = _found_inputs(sites, modules, given, example, n_inputs, streams, progress, max_seconds, distils=distils)
