@@ -173,9 +173,8 @@ def test_files_with_descriptions_beside_them_are_enough(bnns, fusion, tmp_path):
     of_files.save(tmp_path / "fused.safetensors")
     of_files.report(tmp_path / "report.html")
     assert "What was chosen among" in (tmp_path / "report.html").read_text()
-    silent = cs.fuse(files)
-    assert "came without a module" in silent.verdict.text
-    assert silent.details["chosen"] == "site:lund"
+    with pytest.raises(cs.errors.OptionError, match="module: is needed: the default compares networks"):
+        cs.fuse(files)
 
 
 def test_networks_that_do_not_classify_are_not_compared():

@@ -57,7 +57,7 @@ def test_sites_of_another_scale_are_named_by_check(data, command):
 @pytest.mark.filterwarnings("always::consilience.errors.WithheldWarning")
 def test_inspect_says_what_a_description_tells_of_people(data, command):
     np.savez("few.npz", x=np.random.default_rng(0).normal(size=(200, 6)), y=np.r_[np.zeros(198, int), 1, 2])
-    done = command("describe", SITES[0], *MODULE, "--data", "few.npz")
+    done = command("describe", SITES[0], *MODULE, "--data", "few.npz", "--layers")
     assert (done.code, done.err) == (
         0,
         "consilience: warning: 2 of 3 classes have fewer than 5 observations and are withheld: 1, 2 "
@@ -96,7 +96,7 @@ def test_inspect_says_that_a_mean_without_classes_tells_who_was_in_it(data, comm
     assert command("describe", SITES[0], *MODULE, "--data", "targets.npz").code == 0
     people = told(command, DESCRIBED[0])
     assert list(people) == [
-        "counts", "mean input", "range", "membership", "channels", "layers", "directions", "differences", "protection",
+        "counts", "mean input", "range", "membership", "channels", "differences", "protection",
     ]  # fmt: skip
     assert people["range"].endswith("of the observations, and 5 at least")
     cs.save(cs.Description("0" * 64, 200), "number.safetensors")

@@ -188,33 +188,24 @@ def test_the_verdict_names_the_narrowest_width_that_does_clearly_better(of_four)
     taken, site = (rng.random(2000) < share for share in (0.4, 0.5))
     half, twice = (taken & (rng.random(2000) < share) for share in (0.7, 0.69))
 
-    def choice(*losses, is_halfway=False, margin=0.0, are_wider_halfway=False, mean_gap=None):
+    def choice(*losses, chosen=1, margin=0.0, mean_gap=None):
         base = of_four
         candidates = [
             Candidate("site:a", Effort.SITE, None, base, sites=(0,)),
-            Candidate("refit", Effort.REFITTED, None, base, is_halfway=is_halfway),
+            Candidate("refit", Effort.REFITTED, None, base),
             *(
-                Candidate(
-                    f"{n}",
-                    Effort.DISTILLED,
-                    None,
-                    base,
-                    is_eligible=False,
-                    is_halfway=are_wider_halfway,
-                    widths={"0": n},
-                )
+                Candidate(f"{n}", Effort.DISTILLED, None, base, is_eligible=False, widths={"0": n})
                 for n, _ in enumerate(losses, 12)
             ),
         ]
         stacked = np.stack([site, taken, *losses]).astype(float)
         is_site = [candidate.site is not None for candidate in candidates]
         margins = [margin] * len(candidates)
-        efforts = [int(c.effort) for c in candidates]
-        scores = CandidateScores(stacked, stacked, efforts, is_site, margins, mean_gap=mean_gap or 0.0)
+        scores = CandidateScores(stacked, stacked, is_site, margins, mean_gap=mean_gap or 0.0)
         classes = np.zeros(2000, dtype=int)
         return Choice(
             tuple(candidates),
-            1,
+            chosen,
             Disagreement(np.eye(2)[classes]) if mean_gap is None else ErrorOnLabels(classes),
             scores,
         )
@@ -223,14 +214,13 @@ def test_the_verdict_names_the_narrowest_width_that_does_clearly_better(of_four)
     assert choice(taken, twice).wider.widths == {"0": 13}
     assert choice(taken, taken).wider is None
     assert choice().wider is None
-    # Over a network that went half of the way from a site's own the margin is needed that is needed over a site's.
+    # Over a site's own network the margin is needed that any candidate needs over it.
     assert choice(half, twice, margin=0.45).wider.widths == {"0": 12}
-    assert choice(half, twice, is_halfway=True, margin=0.25).wider.widths == {"0": 12}
-    assert choice(half, twice, is_halfway=True, margin=0.45).wider is None
-    assert choice(half, twice, is_halfway=True, margin=0.45, are_wider_halfway=True).wider.widths == {"0": 12}
-    # Where labels judge, what drawn inputs cannot tell takes its place: here 0.05 or 0.2 of a gain of 0.12.
-    assert choice(half, twice, is_halfway=True, margin=0.45, mean_gap=0.05).wider.widths == {"0": 12}
-    assert choice(half, twice, is_halfway=True, margin=0.45, mean_gap=0.2).wider is None
+    assert choice(half, twice, chosen=0, margin=0.25).wider.widths == {"0": 12}
+    assert choice(half, twice, chosen=0, margin=0.6).wider is None
+    # What drawn inputs cannot tell: here 0.05 or 0.2 of a gain of 0.12.
+    assert choice(half, twice, mean_gap=0.05).wider.widths == {"0": 12}
+    assert choice(half, twice, mean_gap=0.2).wider is None
     sites = Sites(("a",), np.ones(1), (None,), False)
     with_wider, without = verdict_of(choice(half, twice), sites), verdict_of(choice(), sites)
     assert "target_widths=fusion.details['wider_widths']" in with_wider.remedy

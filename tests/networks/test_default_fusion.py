@@ -326,20 +326,6 @@ def test_images_are_matched_beside_draws_only_for_distillation():
     assert any("no images were matched" in note for note in short.details["left_out"])
 
 
-def test_where_draws_are_unlike_real_inputs_batch_normalisation_learns_from_them_in_further_candidates(monkeypatch):
-    nets = list(normed_nets().values())
-    sites = [cs.describe(net, (X[rows], Y[rows])) for net, rows in zip(nets, ROWS.values(), strict=True)]
-    alone = cs.fuse(sites, steps=5)
-    assert not any(name.endswith(", drawn)") for name in alone.candidates)
-    monkeypatch.setattr(inputs, "MAX_EXCESS_OF_STATISTICS", -1.0)
-    fusion = cs.fuse(sites)
-    assert sum(name.endswith(", drawn)") for name in fusion.candidates) == 2
-    assert fusion.details["chosen"].endswith(", drawn)")
-    assert accuracy(fusion.model) > max(map(accuracy, nets)) + 0.2
-    wider = cs.fuse(sites, steps=5, target_widths={"1": 8})  # where no site may be taken none keeps them out
-    assert not any(name.endswith(", drawn)") for name in wider.candidates)
-
-
 def test_no_images_are_matched_beside_draws_of_sites_whose_classes_differ(monkeypatch):
     sites = []
     for rows in ROWS.values():
@@ -497,7 +483,7 @@ def test_networks_that_end_in_a_softmax_are_asked_for_what_they_answer(nets, des
     soft = {name: nn.Sequential(*net, nn.Softmax(dim=1)).eval() for name, net in nets.items()}
     of_soft = cs.fuse({name: cs.describe(net, (X[ROWS[name]], Y[ROWS[name]])) for name, net in soft.items()})
     assert torch.allclose(of_soft.ensemble(X[:50]), fusion.ensemble(X[:50]), atol=1e-3)
-    assert accuracy(of_soft.model) > max(accuracy(net) for net in nets.values()) + 0.2
+    assert accuracy(of_soft.model) > max(accuracy(net) for net in nets.values()) + 0.1  # without a head to fit
 
 
 def test_a_site_that_overstates_its_observations_does_not_decide_a_robust_fusion(described):

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.covering(2)
 
 def described(net=None, **options):
     X, y = rows()
-    return cs.describe(perceptron() if net is None else net, (X, y), **options)
+    return cs.describe(perceptron() if net is None else net, (X, y), **{"layers": True, **options})
 
 
 def assert_same(one, other):
@@ -48,7 +48,7 @@ def test_factors_are_those_of_fisher_on_the_same_observations():
 
 def test_of_networks_without_classes_outputs_are_means():
     net, (X, _) = perceptron(), rows()
-    description = cs.describe(net, X).description
+    description = cs.describe(net, X, layers=True).description
     assert description.layer_likelihood == "gaussian"
     assert_same(description.layers, cs.fisher(net, torch.from_numpy(X), "kronecker", "gaussian").layers)
 
@@ -57,7 +57,7 @@ def test_of_many_observations_a_sample_stands_for_all(monkeypatch):
     monkeypatch.setattr("consilience.networks.descriptions.layers.MAX_LAYER_OBSERVATIONS", 200)
     net, (X, y) = perceptron(), rows(counts=(1500, 1200, 900))
     order = np.argsort(y)  # sorted by class, as files often are
-    description = cs.describe(net, (X[order], y[order])).description
+    description = cs.describe(net, (X[order], y[order]), layers=True).description
     assert description.layer_observations == 200
     everything = cs.fisher(net, torch.from_numpy(X), "kronecker").layers
     for layer, factors in description.layers.items():
@@ -81,7 +81,7 @@ def test_a_sample_is_uniform():
 def test_the_rows_that_factors_leave_out_are_none_or_many(monkeypatch, n_beyond):
     monkeypatch.setattr("consilience.networks.descriptions.layers.MAX_LAYER_OBSERVATIONS", 200)
     X, y = rows(counts=(100, 100 + n_beyond, 0))
-    description = cs.describe(perceptron(), (X, y), classes=3).description
+    description = cs.describe(perceptron(), (X, y), classes=3, layers=True).description
     n, m = len(X), description.layer_observations
     assert m <= 200
     assert n == m or n - m >= 20
@@ -97,10 +97,10 @@ def test_the_number_of_observations_does_not_tell_of_withheld_ones(monkeypatch, 
     monkeypatch.setattr("consilience.networks.descriptions.layers.MAX_LAYER_OBSERVATIONS", 200)
     X, y = rows(counts=(n, n_rare, 0))
     with pytest.warns(cs.errors.WithheldWarning):
-        description = cs.describe(perceptron(), (X, y), classes=3).description
+        description = cs.describe(perceptron(), (X, y), classes=3, layers=True).description
     assert description.layer_observations == 200
     with pytest.warns(cs.errors.WithheldWarning):
-        scarce = cs.describe(perceptron(), rows(counts=(150, n_rare, 0)), classes=3).description
+        scarce = cs.describe(perceptron(), rows(counts=(150, n_rare, 0)), classes=3, layers=True).description
     assert scarce.layer_observations == 150
 
 
@@ -108,7 +108,7 @@ def test_of_a_sample_that_is_mostly_withheld_nothing_is_said(monkeypatch):
     monkeypatch.setattr("consilience.networks.descriptions.layers.MAX_LAYER_OBSERVATIONS", 200)
     X, y = rows(counts=(600, 290, 290))
     with pytest.warns(cs.errors.WithheldWarning):
-        description = cs.describe(perceptron(), (X, y), min_count=295).description
+        description = cs.describe(perceptron(), (X, y), min_count=295, layers=True).description
     assert not description.layers
     assert "second moments of layers are left out: too many" in " ".join(description.notes)
 
@@ -117,11 +117,11 @@ def test_classes_that_are_withheld_do_not_enter():
     X, y = rows(counts=(150, 120, 3))
     net = perceptron()
     with pytest.warns(cs.errors.WithheldWarning):
-        with_few = cs.describe(net, (X, y)).description
-    without = cs.describe(net, (X[y < 2], y[y < 2]), classes=3).description
+        with_few = cs.describe(net, (X, y), layers=True).description
+    without = cs.describe(net, (X[y < 2], y[y < 2]), classes=3, layers=True).description
     assert with_few.layer_observations == 270
     assert_same(with_few.layers, without.layers)
-    kept = cs.describe(net, (X, y), min_count=0).description
+    kept = cs.describe(net, (X, y), min_count=0, layers=True).description
     assert kept.layer_observations == 273
 
 
@@ -149,13 +149,13 @@ def test_a_column_that_few_observations_have_is_reduced_to_its_diagonal(tmp_path
     X[7 : 7 + n_rare, 2] = 4.0
     net = perceptron()
     information = cs.fisher(net, torch.from_numpy(X), "kronecker").layers
-    description = cs.describe(net, (X, y)).description
+    description = cs.describe(net, (X, y), layers=True).description
     for layers in (information, description.layers):
         A = layers["0"].inputs[0]
         assert A[2, 2] == pytest.approx(np.square(X[:, 2]).mean(), rel=1e-5)
         assert off_diagonal(A, 2).any() == (n_rare >= 5)
         assert off_diagonal(A, 1).any()
-    assert off_diagonal(cs.describe(net, (X, y), min_count=0).description.layers["0"].inputs[0], 2).any()
+    assert off_diagonal(cs.describe(net, (X, y), min_count=0, layers=True).description.layers["0"].inputs[0], 2).any()
     write_description(tmp_path / "a.safetensors", description)
     text = " ".join(inspect_file(tmp_path / "a.safetensors").document["people"])
     assert "of a row that fewer than 5 observations make non-zero" in text
@@ -169,7 +169,7 @@ def test_a_unit_that_one_observation_wakes_is_reduced_to_its_diagonal():
     with torch.no_grad():
         net[0].weight[3] = torch.tensor([0.0, 0, 1, 0, 0, 0])
         net[0].bias[3] = -1.0
-    layers = cs.describe(net, (X, y)).description.layers
+    layers = cs.describe(net, (X, y), layers=True).description.layers
     assert layers["2"].inputs[0, 3, 3] > 0
     assert not off_diagonal(layers["2"].inputs[0], 3).any()
     assert layers["0"].outputs[0, 3, 3] > 0
@@ -180,18 +180,13 @@ def test_few_images_that_light_a_channel_are_reduced_and_counted_once_for_all_po
     images = torch.rand(200, 2, 8, 8, generator=torch.Generator().manual_seed(0))
     images[2:, 1] = 0.0  # two images of 36 positions each
     net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 2))
-    A = cs.describe(net, (images, np.arange(200) % 2)).description.layers["0"].inputs[0]
+    A = cs.describe(net, (images, np.arange(200) % 2), layers=True).description.layers["0"].inputs[0]
     assert all(A[k, k] > 0 and not off_diagonal(A, k).any() for k in range(9, 18))
     assert all(off_diagonal(A, k).any() for k in range(9))
 
 
-def test_large_factors_are_said_only_where_they_are_asked_for(monkeypatch):
-    monkeypatch.setattr("consilience.networks.descriptions.layers.MAX_LAYER_BYTES", 100)
-    quiet = described().description
-    assert not quiet.layers
-    assert any("would take" in note and "layers=True" in note for note in quiet.notes)
-    assert described(layers=True).description.layers
-    monkeypatch.undo()
+def test_factors_are_said_only_where_they_are_asked_for():
+    assert not described(layers=None).description.layers
     assert not described(layers=False).description.layers
     n_bytes = layers_module.factor_bytes(perceptron())
     assert n_bytes == sum(values.nbytes for values in factor_arrays(described().description.layers).values())
@@ -201,16 +196,16 @@ def test_networks_without_such_layers_are_described_all_the_same():
     frozen = perceptron().requires_grad_(False)
     assert not described(frozen).description.layers
     batches = [(torch.randint(1, 40, (60, length)), torch.arange(60) % 2) for length in (5, 5, 7)]
-    description = cs.describe(Reader(), batches).description
+    description = cs.describe(Reader(), batches, layers=True).description
     assert not description.layers
     assert "inputs have several lengths" in " ".join(description.notes)
 
 
 def test_texts_and_images_have_layers():
     words = torch.randint(1, 40, (150, 9), generator=torch.Generator().manual_seed(0))
-    assert set(cs.describe(Reader(), (words, np.arange(150) % 2)).description.layers) == {"out"}
+    assert set(cs.describe(Reader(), (words, np.arange(150) % 2), layers=True).description.layers) == {"out"}
     images = torch.randn(200, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    layers = cs.describe(convolutional(), (images, np.arange(200) % 3)).description.layers
+    layers = cs.describe(convolutional(), (images, np.arange(200) % 3), layers=True).description.layers
     assert {path: factors.sizes for path, factors in layers.items()} == {
         "0": (1, 4, 10),
         "3": (1, 6, 37),
@@ -292,6 +287,6 @@ def test_statistical_models_have_no_layers():
 def test_a_bias_free_grouped_network_has_factors_by_group():
     net = nn.Sequential(nn.Conv2d(4, 4, 3, groups=4, bias=False), nn.Flatten(), nn.Linear(16, 2))
     images = torch.randn(150, 4, 4, 4, generator=torch.Generator().manual_seed(0))
-    factors = cs.describe(net, (images, np.arange(150) % 2)).description.layers["0"]
+    factors = cs.describe(net, (images, np.arange(150) % 2), layers=True).description.layers["0"]
     assert factors.sizes == (4, 1, 9)
     assert not factors.has_bias

@@ -45,8 +45,8 @@ def describe(
 
     Of a network, the network itself with its symmetry and a `Description` of its training data: the number of
     observations, how many there are of each class, mean and covariance of the inputs and of those of each class, mean
-    and variance of every channel (but of Bayesian networks), second moments of what every layer reads. No observation
-    is in it, and what would tell of few is left out; ``consilience inspect`` says what it betrays.
+    and variance of every channel (but of Bayesian networks). No observation is in it, and what would tell of few is
+    left out; ``consilience inspect`` says what it betrays.
 
     Parameters
     ----------
@@ -87,9 +87,10 @@ def describe(
         loss do, or not, as under a logit-adjusted loss. Default: "own".
     layers : bool, optional
         Of a network: whether its description has the Kronecker factors of its layers too, about twice as many numbers
-        as the network has: second moments of what each layer reads, and of the gradients at what it answers. Default:
-        where they take 4 MiB at most. Of more than 2,000 observations they are of a sample, drawn by the place of
-        an observation in `data`: another order of the rows gives slightly other factors.
+        as the network has: second moments of what each layer reads, and of the gradients at what it answers, by which
+        `kfac` merges. They tell how inputs vary together. Of more than 2,000 observations they are of a sample, drawn
+        by the place of an observation in `data`: another order of the rows gives slightly other factors. Default:
+        False.
     output : str or int, optional
         Of a network that returns several: the name, or the place in a tuple, of the output that is meant. Default: its
         logits, else its last hidden state, else all that it returns.

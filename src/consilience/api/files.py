@@ -81,7 +81,7 @@ def save(
         withheld, and a `WithheldWarning` names them; 0 withholds nothing. Default: 5.
     layers : bool, optional
         Of a network that is described: whether the description has the Kronecker factors of its layers too, as
-        ``describe`` says. Default: where they take 4 MiB at most.
+        ``describe`` says. Default: False.
     held_out : optional
         Of a network that is described: the rows that ``consilience.hold_out`` kept apart, as ``describe`` takes them.
 

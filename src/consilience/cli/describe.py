@@ -53,7 +53,7 @@ from consilience.networks.descriptions.files import description_path
 @click.option(
     "--layers/--no-layers",
     default=None,
-    help="With second moments of what every layer reads and answers.  [default: where they take 4 MiB at most]",
+    help="With second moments of what every layer reads and answers, for kfac.  [default: without]",
 )
 @answer_option
 @click.option("--set", "settings", multiple=True, metavar="OPTION=VALUE", help="A hyper-parameter of an estimator.")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Effort(IntEnum):
-    """What a candidate used beyond the sites' own networks; of candidates that cannot be told apart, less is chosen."""
+    """What a candidate used beyond the sites' own networks."""
 
     SITE = 0
     AVERAGE = 1
@@ -55,10 +55,6 @@ class Candidate:
     # Whether it may be returned: a site's own network may not where another width is asked for, and no network of
     # another width than is asked for.
     is_eligible: bool = True
-    learned_drawn: bool = False  # whether its batch normalisation learned its statistics from drawn inputs
-    # Whether it is the mean of sites' own networks, one or several beside each other, and of what these became by
-    # distillation.
-    is_halfway: bool = False
     # Units of its groups, where these are more than were asked for. Default: None, it has the widths asked for.
     widths: Mapping[str, int] | None = None
 

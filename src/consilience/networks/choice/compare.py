@@ -15,7 +15,7 @@ from torch import nn
 from consilience.checks import Array, Labels
 from consilience.errors import InputError, UnsupportedError, reason_of
 from consilience.networks.choice.candidate import Candidate, CandidateOptions
-from consilience.networks.choice.choose import MAX_ESTIMATED_SKEW_OF_ALIKE, MAX_SKEW_OF_ALIKE, CandidateScores
+from consilience.networks.choice.choose import CandidateScores
 from consilience.networks.choice.criterion import (
     Criterion,
     Disagreement,
@@ -33,7 +33,7 @@ from consilience.networks.choice.teacher import Teacher
 from consilience.networks.choice.verdict import Choice
 from consilience.networks.choice.workshop import Workshop
 from consilience.networks.classes.logits import OneOutput, TwoClasses, as_probabilities
-from consilience.networks.classes.shares import class_skew
+from consilience.networks.classes.shares import MAX_SKEW_OF_ALIKE, class_skew
 from consilience.networks.output_layout import as_row_outputs
 
 MAX_GAP_UNSAID = 0.05
@@ -217,9 +217,8 @@ class CandidateComparison:
     @property
     def _are_classes_alike(self) -> bool:
         """Whether sites have their classes alike, as far as these are told or estimated; regressions have none."""
-        sites = self.sites
-        most = MAX_SKEW_OF_ALIKE if sites.estimated_classes is None else MAX_ESTIMATED_SKEW_OF_ALIKE
-        return sites.class_counts is None or class_skew(sites.class_counts) < most
+        counts = self.sites.class_counts
+        return counts is None or class_skew(counts) < MAX_SKEW_OF_ALIKE
 
     def compare(
         self, candidates: Sequence[Candidate], choose: Callable[[CandidateScores], int] = CandidateScores.choose
@@ -233,21 +232,14 @@ class CandidateComparison:
             ties.append(_by_input(criterion.ties(outputs), held))
             answers.append(outputs.argmax(axis=1))
         ensemble = self.teacher.answers(self.on_held, held.inputs)
-        gaps, mean_gap = self._gaps(candidates) if criterion.is_labelled else (None, 0.0)
         scores = CandidateScores(
             np.stack(losses),
             np.stack(ties),
-            [candidate.effort for candidate in candidates],
             [candidate.site is not None for candidate in candidates],
-            self._margins(candidates, criterion),
+            [self.inputs.margin if candidate.effort.is_fitted else 0.0 for candidate in candidates],
             [candidate.is_eligible for candidate in candidates],
-            gaps,
             [float(sum(self.workshop.ordered.weights[site] for site in c.sites)) for c in candidates],
-            mean_gap,
-            [candidate.effort.is_fitted for candidate in candidates],
-            _by_input(criterion.losses(ensemble), held) if criterion.is_labelled else None,
-            [not candidate.learned_drawn for candidate in candidates],
-            self.inputs.is_alike,
+            self._excesses.mean if criterion.is_labelled else 0.0,
             [self._stands_for_sites(candidate) for candidate in candidates],
         )
         chosen = choose(scores)
@@ -291,21 +283,6 @@ class CandidateComparison:
         """Yield what candidates answer on inputs, one at a time, as outputs may be many; those of sites are known."""
         for candidate in candidates:
             yield self._outputs(candidate.module, rows) if candidate.site is None else on_sites[candidate.site]
-
-    def _margins(self, candidates: Sequence[Candidate], criterion: Criterion) -> list[float] | None:
-        """Return the margin of every candidate over a site; None where neither labels nor matched images judge."""
-        if not criterion.is_labelled and self.inputs.source != "matched":
-            return None
-        return [self.inputs.margin_of(candidate) for candidate in candidates]
-
-    def _gaps(self, candidates: Sequence[Candidate]) -> tuple[list[float], float]:
-        """Return by how much more sites' networks err on inputs drawn as their site describes them than on its own.
-
-        By candidate, 0 of those that are no site's own; and the mean over the observations of all sites.
-        """
-        gaps = self._excesses.of_sites
-        of_candidates = [0.0 if candidate.site is None else abs(gaps[candidate.site]) for candidate in candidates]
-        return of_candidates, self._excesses.mean
 
     @cached_property
     def _excesses(self) -> ExcessErrors:

@@ -6,12 +6,11 @@
 3. **Teacher**: the ensemble of all sites, by the counts of their classes where they are said, or estimated on matched
    images (``teacher``).
 4. **Candidates** (``make_candidates``): every site's own network; the matched network, and the plain average of a
-   common initialisation; that with the rows of its head by class; that by Fisher information, where it came along, and
-   by Kronecker factors of layers at several dampings, where sites say them (``kronecker``); the same refitted layer by
-   layer; that of networks matched by their activations on the inputs to fit on, refitted; of four and more networks,
-   that of units joined within models too; all of these with the head in closed form; in a wider network that the caller
-   asks for sites' own networks beside each other; the best of them distilled from the teacher, and sites' own networks
-   half of the way there where sites have their classes alike.
+   common initialisation; that with the rows of its head by class; that by Fisher information, where it came along; the
+   same refitted layer by layer; that of networks matched by their activations on the inputs to fit on, refitted; of
+   four and more networks, that of units joined within models too; all of these with the head in closed form; in a wider
+   network that the caller asks for sites' own networks beside each other; the best of them distilled from the teacher,
+   and sites' own networks half of the way there where sites have their classes alike.
 5. **Choice**: all are scored on the same inputs (``compare``) and one is taken (``choose``); verdict by ``verdict``.
 """
 

@@ -22,20 +22,11 @@ from torch import Tensor, nn
 
 from consilience.core.progress import Progress
 from consilience.errors import InputError, OptionError, UnsupportedError, reason_of
-from consilience.networks.choice.candidate import Candidate
-from consilience.networks.choice.choose import (
-    MARGIN,
-    MARGIN_OF_ALIKE,
-    MARGIN_OF_HALFWAY,
-    MARGIN_OF_IMAGES,
-    MARGIN_OF_STATISTICS,
-    MAX_SKEW_OF_ALIKE,
-    TEXT_MARGIN,
-)
+from consilience.networks.choice.choose import MARGIN_OF_ALIKE, MARGIN_OF_IMAGES
 from consilience.networks.choice.excess_errors import excess_errors
 from consilience.networks.choice.rows import Rows, beside, outputs_of
 from consilience.networks.choice.sites import Sites
-from consilience.networks.classes.shares import class_skew
+from consilience.networks.classes.shares import MAX_SKEW_OF_ALIKE, class_skew
 from consilience.networks.descriptions.description import Description
 from consilience.networks.descriptions.disclosure import MIN_OBSERVATIONS, named
 from consilience.networks.descriptions.input_parts import described_arguments
@@ -95,7 +86,6 @@ _GIVEN_SHARES = (0.5, 0.1, 0.4)
 """Shares of given inputs to fit, to stop and to compare."""
 
 Source = Literal["given", "drawn", "matched"]
-DrawsTeach = Literal["nothing", "too", "alone"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,14 +103,10 @@ class ChoiceInputs:
     source: Source = "drawn"
     stand_for_all: bool = True  # whether every site's inputs are drawn as it describes them, every class among them
     notes: tuple[str, ...] = ()  # what is missing, in words
-    # `margin`, `fitted_margin`: share of a site's own loss on labelled inputs, or on matched images, by which a
-    # candidate must be better than it, and one that was fitted to such inputs.
-    margin: float = MARGIN
-    fitted_margin: float = MARGIN
-    is_alike: bool = False  # whether they are labelled, and sites have their classes alike
-    # Whether batch normalisation learns its statistics from drawn inputs in no distillation, in further ones, or
-    # in all (`MAX_EXCESS_OF_STATISTICS`).
-    draws_teach: DrawsTeach = "nothing"
+    # Share of a site's own loss by which a candidate that was fitted to such inputs must be better than it.
+    margin: float = 0.0
+    # Whether batch normalisation learns its statistics from drawn inputs (`MAX_EXCESS_OF_STATISTICS`).
+    draws_teach: bool = False
     # Where the networks' outputs have their rows; None for Bayesian networks, whose draws are asked otherwise.
     layout: OutputLayout | None = None
 
@@ -139,21 +125,13 @@ class ChoiceInputs:
         """Whether batch normalisation may learn its statistics from what its distillations train on."""
         if self.source == "given":
             return len(self.fit) >= MIN_BATCHED
-        return self.has_matched or self.draws_teach == "alone"
+        return self.has_matched or self.draws_teach
 
     def steps_for(self, module: nn.Module) -> int:
         """Return the steps of Adam in a distillation of a network on them, where the caller says none."""
-        may_read = self.has_matched or self.draws_teach != "nothing"
+        may_read = self.has_matched or self.draws_teach
         reads_batches = self.source != "given" and may_read and has_batch_norm(module)
         return STEPS_OF_BATCHES if reads_batches else STEPS
-
-    def margin_of(self, candidate: Candidate) -> float:
-        """Return the margin of a candidate."""
-        if candidate.learned_drawn:
-            return MARGIN_OF_STATISTICS
-        if candidate.is_halfway and self.source == "matched":
-            return MARGIN_OF_HALFWAY
-        return self.fitted_margin if candidate.effort.is_fitted else self.margin
 
 
 def choice_inputs(
@@ -202,9 +180,8 @@ def _found_inputs(
         layout_of(modules[0], drawn.fit.inputs)  # which refuses, before images are matched, what cannot be compared
         if not distils:
             return drawn
-        drawn = replace(drawn, draws_teach=_what_draws_teach(drawn, modules, sites, excess_rng))
-        if drawn.draws_teach == "alone":
-            return drawn
+        if _do_draws_teach(drawn, modules, sites, excess_rng):
+            return replace(drawn, draws_teach=True)
         return _with_images(drawn, modules, sites, image_rng, shift_rng, progress, max_seconds)
     return _only_images(sites, modules, example, image_rng, shift_rng, progress, max_seconds)
 
@@ -256,28 +233,25 @@ def _only_images(
     n_early = len(others) // 4
     sets = (torch.cat(fit_sets), others[:n_early], others[n_early:])
     copied, early, held = (Rows(shifted_copies(of_set, SHIFTED_COPIES, shift_rng)) for of_set in sets)
-    return ChoiceInputs(copied, early, held, source="matched", notes=notes, margin=0.0, fitted_margin=MARGIN_OF_IMAGES)
+    return ChoiceInputs(copied, early, held, source="matched", notes=notes, margin=MARGIN_OF_IMAGES)
 
 
-def _what_draws_teach(
-    drawn: ChoiceInputs, modules: Sequence[nn.Module], sites: Sites, rng: np.random.Generator
-) -> DrawsTeach:
+def _do_draws_teach(drawn: ChoiceInputs, modules: Sequence[nn.Module], sites: Sites, rng: np.random.Generator) -> bool:
     """Return whether batch normalisation learns its statistics from drawn inputs.
 
-    It does where sites are known to differ in their classes: alone, where they err on inputs drawn as they describe
-    them about as often as on their own.
+    It does where sites are known to differ in their classes, and err on inputs drawn as they describe them about as
+    often as on their own.
     """
     inputs = drawn.fit.inputs
-    is_known = drawn.fit.labels is not None and not drawn.is_alike
     is_real = isinstance(inputs, Tensor) and inputs.is_floating_point()
-    if not is_real or not is_known or not all(map(has_batch_norm, modules)):
-        return "nothing"
+    if not is_real or drawn.fit.labels is None or drawn.margin or not all(map(has_batch_norm, modules)):
+        return False
     if any(said is None or said.own_error is None for said in sites.descriptions):
-        return "nothing"
+        return False
     if outputs_of(modules[0], Rows(inputs[:1])).shape[1] < 2:
-        return "nothing"
+        return False
     excesses = excess_errors(sites.descriptions, lambda site, rows: outputs_of(modules[site], rows), modules[0], rng)
-    return "alone" if excesses.mean < MAX_EXCESS_OF_STATISTICS else "too"
+    return excesses.mean < MAX_EXCESS_OF_STATISTICS
 
 
 def _with_images(
@@ -421,18 +395,8 @@ def _draw(
     missing = draws[0].missing_classes
     notes = [f"no site describes class {', '.join(missing)}, which no candidate was judged by"] if missing else []
     notes += _labelled_notes(described, shares) if is_labelled else _unlabelled_notes(described)
-    is_alike = is_labelled and _have_classes_alike(described)
-    margin = TEXT_MARGIN if is_text else MARGIN
-    return ChoiceInputs(
-        fit,
-        early,
-        held,
-        stand_for_all=not notes,
-        notes=tuple(notes),
-        margin=margin,
-        fitted_margin=MARGIN_OF_ALIKE if is_alike else margin,
-        is_alike=is_alike,
-    )
+    margin = MARGIN_OF_ALIKE if is_labelled and _have_classes_alike(described) else 0.0
+    return ChoiceInputs(fit, early, held, stand_for_all=not notes, notes=tuple(notes), margin=margin)
 
 
 def _counts_that_fit(n_inputs: int, shape: tuple[int, ...], entry_bytes: int) -> list[int]:

@@ -15,14 +15,12 @@ from torch import nn
 from consilience.checks import Array
 from consilience.errors import UnsupportedError
 from consilience.networks.choice.candidate import Candidate, Effort
-from consilience.networks.choice.choose import MAX_ESTIMATED_SKEW_OF_ALIKE
 from consilience.networks.choice.compare import CandidateComparison
-from consilience.networks.choice.kronecker import MAX_KRONECKER, kronecker_candidates
 from consilience.networks.choice.rows import Rows, outputs_of
 from consilience.networks.choice.workshop import Workshop
 from consilience.networks.classes.heads import class_heads, refit_head
 from consilience.networks.classes.logits import TwoClasses, as_probabilities
-from consilience.networks.classes.shares import class_shares, class_skew
+from consilience.networks.classes.shares import MAX_SKEW_OF_ALIKE, class_shares, class_skew
 from consilience.networks.distillation import Distilled, distill, has_batch_norm, part_way
 from consilience.networks.example import Example
 from consilience.networks.fusion import NetworkFusion
@@ -79,14 +77,13 @@ class NetworkComparison(CandidateComparison):
     def max_made(self) -> int:
         """Candidates that are made beside the sites', at most: averages, by factors, refitted, distilled, and wider."""
         n_wider = len(WIDER_FACTORS) if self.compares_wider else 0
-        n_distilled = 2 * N_DISTILLED if self.inputs.draws_teach == "too" else N_DISTILLED + 1
-        return MAX_AVERAGES + MAX_KRONECKER + MAX_REFITTED + n_distilled + n_wider
+        n_distilled = N_DISTILLED + 1
+        return MAX_AVERAGES + MAX_REFITTED + n_distilled + n_wider
 
     def _made(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
         """Yield what is made of the networks, given all candidates so far, which grow meanwhile."""
         rng, distill_rng = self.rng.spawn(2)
         yield from self.averages()
-        yield from kronecker_candidates(self.workshop, self.classifies, self._is_too_late, self._or_noted)
         yield from self.refitted(rng)
         yield from self._distilled(candidates, distill_rng)
         yield from self._wider(rng)
@@ -206,22 +203,15 @@ class NetworkComparison(CandidateComparison):
         if not self.options.steps or self._is_too_late("distill"):
             return
         starts = self.starts(candidates)
-        streams = rng.spawn(len(starts))
-        # Further ones that learn from draws look better on these than they are: only sites keep them out.
-        has_sites = any(candidate.site is not None and candidate.is_eligible for candidate in candidates)
-        learns_too = self.inputs.draws_teach == "too" and has_sites
-        for on_draws in (False, True) if learns_too else (False,):
-            for start, stream in zip(starts, streams, strict=True):
-                name = _distilled_name(start, on_draws)
-                if self._is_too_late(name) or (on_draws and not has_batch_norm(start.module)):
-                    continue
-                with self._or_noted(name):
-                    left = self._seconds_left
-                    candidate, _ = self.distil(
-                        start, stream, on_draws=on_draws, steps=self.options.steps, max_seconds=left
-                    )
-                    if candidate is not None:
-                        yield candidate
+        for start, stream in zip(starts, rng.spawn(len(starts)), strict=True):
+            name = _distilled_name(start)
+            if self._is_too_late(name):
+                continue
+            with self._or_noted(name):
+                left = self._seconds_left
+                candidate, _ = self.distil(start, stream, steps=self.options.steps, max_seconds=left)
+                if candidate is not None:
+                    yield candidate
 
     def starts(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates to distil: the best fused ones, and the sites' own networks.
@@ -256,7 +246,7 @@ class NetworkComparison(CandidateComparison):
         if self.sites.class_counts is not None:
             return self._are_classes_alike
         answers = np.stack([as_probabilities(of_site).mean(axis=0) for of_site in self.on_fit])  # (J, C)
-        return bool(class_skew(answers) < MAX_ESTIMATED_SKEW_OF_ALIKE)
+        return bool(class_skew(answers) < MAX_SKEW_OF_ALIKE)
 
     def distil(
         self,
@@ -264,7 +254,6 @@ class NetworkComparison(CandidateComparison):
         rng: np.random.Generator,
         *,
         is_anchored: bool = True,
-        on_draws: bool = False,
         **options: Any,
     ) -> tuple[Candidate | None, Distilled[nn.Module]]:
         """Return a candidate trained to answer as the ensemble, None where nothing was gained, and how training went.
@@ -277,15 +266,14 @@ class NetworkComparison(CandidateComparison):
         `consilience.networks.distillation.distill`.
         """
         is_normed = has_batch_norm(start.module)
-        (fit, early), of_sites = self._rows_to_distil_on(is_normed and not on_draws)
-        learns_drawn = is_normed and (on_draws or self.inputs.draws_teach == "alone")
-        reads_batches = learns_drawn or (is_normed and self.inputs.have_statistics)
+        (fit, early), of_sites = self._rows_to_distil_on(is_normed)
+        reads_batches = is_normed and self.inputs.have_statistics
         targets, early_targets = (
             _as_outputs(_with_labels(self.teacher.answers(outputs, rows.inputs), rows), rows)
             for outputs, rows in zip(of_sites, (fit, early), strict=True)
         )
         if options.get("learning_rate") is None:
-            options["learning_rate"] = self._learning_rate(start, early, early_targets, on_draws)
+            options["learning_rate"] = self._learning_rate(start, early, early_targets)
         distilled = distill(
             self._as_classifier(start.module),
             fit.arguments,
@@ -307,13 +295,11 @@ class NetworkComparison(CandidateComparison):
         if is_anchored and not reads_batches and has_batch_norm(module):  # steps moved gamma and beta
             module = self._anchored(module, start)
         candidate = Candidate(
-            _distilled_name(start, on_draws),
+            _distilled_name(start),
             Effort.DISTILLED,
             module,
             start.base,
             self._how_distilled(start, distilled.best_step),
-            learned_drawn=learns_drawn,
-            is_halfway=bool(start.sites),
         )
         return candidate, distilled
 
@@ -336,9 +322,9 @@ class NetworkComparison(CandidateComparison):
         way = "distilled half of the way" if start.sites else "distilled"
         return "; ".join(filter(None, [before, f"{way} from the sites' ensemble, {n_steps} steps"]))
 
-    def _learning_rate(self, start: Candidate, early: Rows, early_targets: torch.Tensor, on_draws: bool) -> float:
+    def _learning_rate(self, start: Candidate, early: Rows, early_targets: torch.Tensor) -> float:
         """Return the rate at the start of a distillation: on matched images less, for a start that is near already."""
-        if on_draws or not self.classifies or not self.inputs.has_matched:
+        if not self.classifies or not self.inputs.has_matched:
             return LEARNING_RATE
         answers = self._outputs(start.module, early).argmax(axis=1)
         disagreement = float(np.mean(answers != early_targets.numpy().argmax(axis=1)))
@@ -391,8 +377,8 @@ class NetworkComparison(CandidateComparison):
         )
 
 
-def _distilled_name(start: Candidate, on_draws: bool) -> str:
-    return f"distill({start.name}, drawn)" if on_draws else f"distill({start.name})"
+def _distilled_name(start: Candidate) -> str:
+    return f"distill({start.name})"
 
 
 def _as_outputs(answers: Array, rows: Rows) -> torch.Tensor:

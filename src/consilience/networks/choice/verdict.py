@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from consilience.core.site_losses import STANDARD_ERRORS_OF_CHOICE, STANDARD_ERRORS_OF_HARM
 from consilience.core.verdict import UNCOMPARED, Verdict
 from consilience.drawing.words import first_names, shorten
 from consilience.networks.choice.candidate import Candidate
-from consilience.networks.choice.choose import STANDARD_ERRORS_OF_HARM, STANDARD_ERRORS_OF_TIES, CandidateScores
+from consilience.networks.choice.choose import CandidateScores
 from consilience.networks.choice.criterion import Criterion
 from consilience.networks.choice.sites import Sites
 from consilience.networks.classes.shares import class_skew, classes_of_one_site, unseen_classes
@@ -70,31 +71,24 @@ class Choice:
     def wider(self) -> Candidate | None:
         """The narrowest network of more units that is better than the one taken; None where there is none.
 
-        By two standard errors and, where labels judge, the mean of what drawn inputs cannot tell. Where they do not, by
-        the margin too if it is a site's own network that was taken, or half of the way from one, unless the wider one
-        went half of the way as well. Of those that one standard error does not tell from the best of them the
-        narrowest.
+        By two standard errors and what drawn inputs cannot tell, or the margin if it is a site's own network that was
+        taken. Of those that one standard error does not tell from the best of them the narrowest.
         """
         scores = self.scores
         if scores is None:
             return None
-        is_labelled = self.criterion is not None and self.criterion.is_labelled
         better = []
         for number, candidate in enumerate(self.candidates):
-            if candidate.widths is None:
-                continue
-            excess, error = scores.excess(self.chosen, number)
-            # Of two that went half of the way none looks better than it is beside the other.
-            is_of_site = self.taken.site is not None or (self.taken.is_halfway and not candidate.is_halfway)
-            share = scores.margins[number] if is_of_site and not is_labelled and scores.margins is not None else 0.0
-            margin = max(share * scores.means[self.chosen], scores.mean_gap)
-            if excess > STANDARD_ERRORS_OF_HARM * error + margin:
-                better.append(number)
+            if candidate.widths is not None:
+                excess, error = scores.excess(self.chosen, number)
+                margin = scores.margin(number, self.chosen) if self.taken.site is not None else 0.0
+                if excess > STANDARD_ERRORS_OF_HARM * error + max(margin, scores.mean_gap):
+                    better.append(number)
         if not better:
             return None
         best = min(better, key=lambda number: scores.means[number])
         excesses = {number: scores.excess(number, best) for number in better}
-        tied = [k for k, (excess, error) in excesses.items() if excess <= STANDARD_ERRORS_OF_TIES * error]
+        tied = [k for k, (excess, error) in excesses.items() if excess <= STANDARD_ERRORS_OF_CHOICE * error]
         return self.candidates[tied[0]]  # they come from the narrowest to the widest
 
     @property
@@ -119,7 +113,7 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
     percent = choice.criterion.number_format
     can_tell = is_labelled and choice.can_exclude_harm
     harmless: Literal[False] | None = False if can_tell and choice.scores.is_harmful(choice.chosen) else None
-    is_better = can_tell and harmless is None and choice.scores.is_harmless(choice.chosen)
+    is_better = can_tell and harmless is None and choice.scores.is_better(choice.chosen)
     found = _found(choice, choice.criterion, choice.scores, percent)
     code, text, remedy = _outcome(choice, sites, found, is_labelled, harmless)
     if is_better:

@@ -22,10 +22,9 @@ from consilience.core.details import Status
 from consilience.core.progress import Progress
 from consilience.errors import UnsupportedError
 from consilience.networks.choice.candidate import Candidate, Effort
-from consilience.networks.choice.choose import MAX_SKEW_OF_ALIKE
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.verdict import Choice, verdict_of
-from consilience.networks.classes.shares import class_coverage, class_skew
+from consilience.networks.classes.shares import MAX_SKEW_OF_ALIKE, class_coverage, class_skew
 from consilience.networks.details import NetworkDetails
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fuse_aligned import NetworkArguments, fuse_aligned, target_units

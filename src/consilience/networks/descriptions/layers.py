@@ -35,10 +35,6 @@ from consilience.networks.landscape.evaluation import evaluation_mode
 from consilience.networks.module_inputs import first_line
 from consilience.networks.repair.partial_forward import call_module, is_layer
 
-MAX_LAYER_BYTES = 2**22
-"""Bytes of all factors up to which they are said unless asked otherwise (4 MiB): as much as the rest of a description
-of images takes (3.5 MB for a ResNet-8 on 3 x 32 x 32, docs/guides/describe_networks.md)."""
-
 MAX_LAYER_OBSERVATIONS = 2000
 """Observations that factors are computed from, at most: whole factors of up to 1,000 inputs need as many. The passes
 over more would take longer than all else of a description."""
@@ -123,9 +119,9 @@ def sample_size(n_said: int, most: int, min_count: float) -> int:
 
 
 class LayerFactors(Statistic):
-    """Kronecker factors of the layers over a random sample of the inputs; unasked, where all of them are small."""
+    """Kronecker factors of the layers over a random sample of the inputs, where they are asked for."""
 
-    def __init__(self, setting: Setting, are_asked: bool | None) -> None:
+    def __init__(self, setting: Setting, are_asked: bool) -> None:
         """Start without observations."""
         self._module = setting.module
         # Outputs without classes are means, of which only the scale of B depends on a deviation.
@@ -133,17 +129,10 @@ class LayerFactors(Statistic):
         self._likelihood: Literal["categorical", "gaussian"] = "categorical" if is_classifier else "gaussian"
         self._sample: InputSample | None = None
         self.notes: tuple[str, ...] = ()
-        n_bytes = 0 if are_asked is False else factor_bytes(setting.module)
-        if are_asked is None and n_bytes > MAX_LAYER_BYTES:
-            size = f"{n_bytes / 2**20:.3g} MiB"
-            self.notes = (f"second moments of layers would take {size} and are left out; `layers=True` says them",)
-        elif n_bytes and setting.has_positions and not are_asked:
-            self.notes = (
-                "second moments of layers are left out where outputs are by position; `layers=True` says them",
-            )
-        elif n_bytes and setting.parts:
+        has_layers = are_asked and bool(factor_bytes(setting.module))
+        if has_layers and setting.parts:
             self.notes = ("second moments of layers are left out: the network takes several inputs",)
-        elif n_bytes:
+        elif has_layers:
             capacity = min(int((1 + SPARE_SHARE) * MAX_LAYER_OBSERVATIONS), MAX_SAMPLE_ENTRIES // max(setting.size, 1))
             self._sample = InputSample(max(1, capacity))
 

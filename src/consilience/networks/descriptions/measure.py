@@ -154,7 +154,7 @@ class _Measurement:
             self._layout,
         )
         self._counts = np.zeros(self._setting.n_groups, dtype=np.int64)
-        factors = LayerFactors(self._setting, layers)
+        factors = LayerFactors(self._setting, bool(layers))
         self._notes = (*self._label_notes(is_named), *factors.notes, *notes)
         self._statistics = [*_statistics_of(self._setting, batch, are_labelled), factors]
 

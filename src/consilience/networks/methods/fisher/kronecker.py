@@ -127,16 +127,6 @@ class KroneckerProblem:
             progress(number, len(starts))
         return self.minimum(matrices, np.array(history), is_converged)
 
-    def regression_mean(self, off_diagonal: float) -> dict[str, Array]:
-        """Return the layers, by name of their arrays, that fit what the sites' layers answer to what they read.
-
-        Second moments of different inputs are taken times `off_diagonal`.
-        """
-        arrays: dict[str, Array] = {}
-        for name, layer in self.layers.items():
-            arrays |= arrays_of_layer(name, self.factors[name], layer.regression_mean(off_diagonal), self.shapes)
-        return arrays
-
 
 @dataclass(frozen=True)
 class KroneckerMethod(InformedMethod, ABC):

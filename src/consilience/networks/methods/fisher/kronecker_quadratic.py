@@ -116,23 +116,6 @@ class LayerQuadratic:
         inputs = self.inputs + ridge * np.eye(self.inputs.shape[-1])
         return LayerQuadratic(self.weights, self.means, inputs, self.outputs + ridge * np.eye(self.outputs.shape[-1]))
 
-    def regression_mean(self, off_diagonal: float) -> Array:
-        """Return the minimiser of Q with B_j = I: W sum_j p_j A_j = sum_j p_j W_j A_j (RegMean).
-
-        Entries of A_j off its diagonal are taken times `off_diagonal`.
-        """
-        size = self.inputs.shape[-1]
-        inputs = self.inputs * np.where(np.eye(size) > 0, 1.0, off_diagonal)
-        start = self.average
-        total = np.einsum("j,jgkl->gkl", self.weights, inputs)  # (groups, d, d)
-        ridge = MIN_RIDGE * np.trace(total, axis1=1, axis2=2)[:, None, None] / size
-        gap = np.einsum("j,jgod,jgdk->gok", self.weights, self.means - start, inputs, optimize=True)
-        if not ridge.any():  # inputs that are all zero
-            return start
-        step = np.linalg.solve(total + np.where(ridge > 0, ridge, 1.0) * np.eye(size), gap.transpose(0, 2, 1))
-        mean: Array = start + step.transpose(0, 2, 1)
-        return mean
-
     @cached_property
     def _rotated(self) -> tuple[Array, Array, LayerQuadratic]:
         """Eigenvectors of the mean factors (groups, d, d) and (groups, o, o), and the sites' factors in them."""
