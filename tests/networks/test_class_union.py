@@ -30,7 +30,7 @@ def site(names, seed, width=32):
             optimizer.zero_grad()
             nn.functional.cross_entropy(net(X[rows]), labels).backward()
             optimizer.step()
-    return cs.describe(net.eval(), (X[rows], labels), classes=names)
+    return cs.describe(net.eval(), (X[rows], labels), classes=names, layers=True)
 
 
 @pytest.fixture(scope="module")
