@@ -52,7 +52,10 @@ def test_where_no_model_is_shared_what_each_site_has_is_compared_with():
     better = choice({"a": site(0, [0.3, 0.1, 0.4]), "b": site(1, [0.3, 0.1, 0.4])}, is_site=own)
     assert (better.name, better.harmless, better.is_shared) == ("fused", True, False)
     worse = choice({"a": site(0, [0.05, 0.3, 0.4]), "b": site(1, [0.05, 0.3, 0.4])}, is_site=own)
-    assert (worse.name, worse.harmless, worse.verdict().code) == ("fused", False, "harm")
+    assert (worse.name, worse.harmless, worse.verdict().code) == ("fused", None, "sites")
+    assert "For its own mix of rows each site has a better model today" in worse.verdict().text
+    shared = choice({"a": site(0, [0.05, 0.3, 0.4, 0.05, 0.05]), "b": site(1, [0.05, 0.3, 0.4, 0.05, 0.05])})
+    assert shared.name.startswith("site:")
     mixed = choice({"a": site(0, [0.05, 0.2, 0.4]), "b": site(1, [0.4, 0.2, 0.4])}, is_site=own)
     assert [one.sign for one in mixed.by_site] == [-1, 1]
     assert "On its own rows the own model is better at a (" in mixed.verdict().text

@@ -235,8 +235,9 @@ class SiteChoice:
     def harmless(self) -> bool | None:
         """Whether the chosen model is better by two standard errors than each site's, or worse than one; else None.
 
-        Where sites share their models, than the model of every site at all sites; else than what each has today, at
-        all sites together.
+        Where sites share their models, than the model of every site at all sites. Else than what each has today, at
+        all sites together, which may be better for its own mix of classes where no single model is for all: it is then
+        None.
         """
         others = [k + 1 for k, is_site in enumerate(self.is_site) if is_site and k + 1 != self.chosen] or [0]
         signs = []
@@ -244,7 +245,9 @@ class SiteChoice:
             gain, error = self.difference(other, self.chosen)
             bound = STANDARD_ERRORS_OF_HARM * error
             signs.append(int(gain > bound) - int(gain < -bound))
-        return False if -1 in signs else True if all(sign == 1 for sign in signs) else None
+        if -1 in signs:
+            return False if self.is_shared else None
+        return True if all(sign == 1 for sign in signs) else None
 
     @cached_property
     def by_site(self) -> list[AtSite]:
@@ -328,6 +331,15 @@ class SiteChoice:
             remedy=remedy,
         )
 
+    @property
+    def _open(self) -> str:
+        """What is said where harm is not excluded."""
+        if not self.is_shared and self.losses[0] < self.losses[self.chosen]:
+            return (
+                "For its own mix of rows each site has a better model today, all together; for that of all no site may."
+            )
+        return "Whether it is better than those of the sites these rows cannot tell."
+
     def _sentences(self) -> list[str]:
         """Return what is known of single sites and classes, and whose answers do not count."""
         notes = []
@@ -335,7 +347,7 @@ class SiteChoice:
             listed = [f"{one.site} ({self.written(one.own)} against {self.written(one.chosen)})" for one in worse]
             notes.append(f"On its own rows the own model is better at {first_names(listed, MAX_NAMED)}.")
         if self.harmless is None:
-            notes.append("Whether it is better than those of the sites these rows cannot tell.")
+            notes.append(self._open)
         if self.worse_classes:
             listed = [
                 f"class {number} at {site} ({self.written(own)} against {self.written(chosen)})"
