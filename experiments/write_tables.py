@@ -22,8 +22,8 @@ from federated.tables import TABLES as FEDERATED
 from fisher.tables import TABLES as FISHER
 from house_tables import HOUSE
 from kl_fusion.tables import TABLES as KL_FUSION
+from network_battery.at_sites_tables import TABLES as AT_SITES
 from network_battery.kronecker_tables import TABLES as KRONECKER
-from network_battery.rules_tables import TABLES as RULES
 from network_battery.summary_tables import TABLES as SUMMARIES
 from network_battery.tables import TABLES as NETWORK_BATTERY
 from one_shot.heads_tables import TABLES as ONE_SHOT_HEADS
@@ -394,7 +394,7 @@ TABLES = {
     **NETWORKS,
     **KRONECKER,
     **NETWORK_BATTERY,
-    **RULES,
+    **AT_SITES,
     **SUMMARIES,
     **ONE_SHOT_HEADS,
     **ONE_SHOT_NETWORKS,

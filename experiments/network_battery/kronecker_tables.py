@@ -17,7 +17,7 @@ ROWS = {
     "fedfisher 0.001": "`fedfisher`",
     "fedfisher 0.01": "`fedfisher`, `learning_rate=0.01`",
     "fedlpa": "`fedlpa`",
-    "regmean": "`regmean`, a candidate of the default",
+    "regmean": "`regmean`",
     "default without layers": "default, layers not described",
     "default": "default",
     "ensemble": "ensemble",

@@ -339,3 +339,17 @@ def test_the_command_starts_without_torch():
     script = "import sys, consilience.cli; assert not {'torch', 'ot'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_candidates_are_chosen_on_held_out_rows_in_files(folder, nets, command):
+    rng = np.random.default_rng(0)
+    for site in range(len(SITES)):
+        np.savez(folder / f"{site}.npz", x=rng.normal(size=(60, 6)).astype(np.float32), y=rng.integers(0, 3, 60))
+    held = [option for site, name in enumerate(SITES) for option in ("--held-out", f"{name[:-12]}={site}.npz")]
+    done = command("fuse", *SITES, *TRACED, "--method", "wb", *held, "-o", FUSED)
+    assert (done.code, done.err) == (0, "")
+    assert "on about 120 rows that 2 sites held out" in done.out
+    for text, told in (("one", "expected NAME=FILE"), ("nobody=0.npz", "has rows of nobody; the models are of")):
+        refused = command("fuse", *SITES, *TRACED, "--held-out", text, "-o", FUSED)
+        assert refused.code == 2
+        assert f"--held-out: {told}" in refused.err

@@ -840,7 +840,7 @@ def train_small(x, y, start, width=32):
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
-def test_classes_that_are_not_gaussian_choose_no_network_that_is_worse(seed):
+def test_classes_that_are_not_gaussian_choose_no_network_that_is_much_worse(seed):
     x, y = make_moons(3000, noise=0.2, random_state=seed)
     x, y = torch.tensor(x, dtype=torch.float32), torch.tensor(y)
     rows = [
@@ -856,8 +856,10 @@ def test_classes_that_are_not_gaussian_choose_no_network_that_is_worse(seed):
     assert "inputs drawn from descriptions are unlike real ones" not in fusion.verdict.text
     without_parts = [replace(one, description=replace(one.description, class_mixtures={})) for one in described]
     fusion = cs.fuse(without_parts)
-    assert same_bytes(fusion.model, nets[0])
     assert "inputs drawn from descriptions are unlike real ones" in fusion.verdict.text
+    assert fusion.verdict.harmless is None
+    errors = [float((net(x[2000:]).argmax(1) != y[2000:]).double().mean()) for net in (fusion.model, nets[0])]
+    assert errors[0] < errors[1] + 0.05  # of such inputs a little harm is not seen
 
 
 def test_of_sites_that_cannot_be_told_apart_that_of_most_observations_is_taken():

@@ -56,6 +56,11 @@ from consilience.networks.descriptions.files import description_path
     help="With second moments of what every layer reads and answers, for kfac.  [default: without]",
 )
 @answer_option
+@click.option(
+    "--held-out",
+    type=click.Path(path_type=Path),
+    help="Rows that were held out of training, as --data: checked to be none of these, and told by a digest.",
+)
 @click.option("--set", "settings", multiple=True, metavar="OPTION=VALUE", help="A hyper-parameter of an estimator.")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @json_option

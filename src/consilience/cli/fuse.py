@@ -15,7 +15,7 @@ from consilience.cli.options import FusionPlan, fusion_options, make_fusion_plan
 from consilience.cli.report import refuse_report
 from consilience.cli.shell_wording import in_words_of_the_command
 from consilience.core.arguments import SHARD_KEYWORDS
-from consilience.errors import InputError
+from consilience.errors import InputError, OptionError
 from consilience.files.atomic import refuse_unwritable
 
 FUSE_OPTIONS = (*SHARD_KEYWORDS, "min_count")
@@ -26,11 +26,23 @@ FUSE_OPTIONS = (*SHARD_KEYWORDS, "min_count")
 @fusion_options
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File for the fused model.")
 @click.option("--report", "page", type=click.Path(path_type=Path), help="File for a page about the fusion, HTML.")
+@click.option(
+    "--held-out",
+    multiple=True,
+    metavar="NAME=FILE",
+    help="Rows that the site of a model held out, by its name: candidates are chosen on them. Once per site.",
+)
 @click.option("--seed", type=click.IntRange(0), help="Seed; the same seed gives the same bytes.  [default: 0]")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @json_option
 def fuse(
-    output: Path | None, page: Path | None, seed: int | None, quiet: bool, as_json: bool, **plan_options: Any
+    output: Path | None,
+    page: Path | None,
+    held_out: tuple[str, ...],
+    seed: int | None,
+    quiet: bool,
+    as_json: bool,
+    **plan_options: Any,
 ) -> None:
     """Fuse MODELS (posterior files, statistics, network files and checkpoints, or Bayesian networks) into one file.
 
@@ -45,7 +57,7 @@ def fuse(
     page = page or (None if recipe.report is None else Path(recipe.report))
     _refuse_outputs(plan, target, page)
     seed = seed if seed is not None else (recipe.seed or 0)
-    options = {**recipe.options, **plan.arguments()}
+    options = {**recipe.options, **plan.arguments(), **_held_out(held_out)}
     fusion = cs.fuse(plan.models, recipe.method, rng=seed, progress=not (quiet or as_json), **options)
     fusion.save(target)
     wrote = [target]
@@ -62,6 +74,19 @@ def fuse(
     elif not quiet:
         echo_prose(in_words_of_the_command(fusion.summary()))
         echo_prose(f"wrote {' and '.join(map(str, wrote))}")
+
+
+def _held_out(rows: tuple[str, ...]) -> dict[str, Any]:
+    """Return the keyword of ``fuse`` for files of held-out rows, each NAME=FILE."""
+    files: dict[str, str] = {}
+    for text in rows:
+        name, equals, file = text.partition("=")
+        if not (name and equals and file):
+            raise OptionError("held_out", f"expected NAME=FILE, such as lund=held.npz; found {text!r:.80}")
+        if name in files:
+            raise OptionError("held_out", f"has rows of {name} twice", "give one file for each site", "E-TWICE")
+        files[name] = file
+    return {"held_out": files} if files else {}
 
 
 def _refuse_outputs(plan: FusionPlan, target: Path, page: Path | None) -> None:

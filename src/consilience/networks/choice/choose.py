@@ -31,8 +31,9 @@ to 0.37 were losses of 2 to 5 points, and it kept a site, rightly, in three more
 
 GAP_SHARE = 0.5
 """Share of the mean gap, by which sites' errors on inputs drawn as they describe them are off, that any candidate must
-gain: a gain of a third of it was lost on real inputs (two moons), of 0.58 kept (+3.1 points, CIFAR-10 in the report
-half). All of it would keep a site there, and in one more setting."""
+gain. No share separates well: a gain of 0.58 of it was kept on real inputs (+3.1 points, CIFAR-10 in the report half),
+one of a third to 0.59 lost (1 to 3 points, two moons described without their mixtures). All of it would keep a site
+there, and in one more setting. Below the whole gap the verdict says that it is not known."""
 
 
 @dataclass(frozen=True, eq=False)
