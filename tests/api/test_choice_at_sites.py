@@ -1,5 +1,6 @@
 """Candidates chosen on rows that sites held out: in one memory, by requests, and over a folder."""
 
+from dataclasses import replace
 from functools import cache
 from threading import Thread
 
@@ -12,6 +13,7 @@ from torch import nn
 
 import consilience as cs
 from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.federated.requests import choose
 from tests.federated import network_sites
 from tests.federated.request_kinds_zoo import candidates
 
@@ -77,6 +79,44 @@ def test_by_requests_no_own_network_leaves_a_site():
     )
     assert chosen.details["chosen"] in request.content.fields["candidates"]
     assert chosen.provenance["result"]["then"]["kind"] == "choose"
+
+
+def test_networks_that_all_sites_share_are_candidates_at_all_sites():
+    described, held = sites()
+    shared = {
+        site: replace(one, description=replace(one.description, share_network=True)) for site, one in described.items()
+    }
+    in_memory = cs.fuse(described, FAST, held_out=held)
+    chosen = cs.federated.exchange("choose", cs.fuse(shared, FAST), held)
+    assert chosen.details["held_out"]["shared"]
+    assert chosen.details["chosen"] == in_memory.details["chosen"]
+    found = {name: loss for name, loss in chosen.verdict.candidates.items() if name.startswith("site:")}
+    assert found == pytest.approx({name: in_memory.verdict.candidates[name] for name in found}, abs=1e-6)
+    assert set(found) == {f"site:{site}" for site in held}
+    one_refuses = {**shared, "b": described["b"]}
+    request = cs.federated.request("choose", cs.fuse(one_refuses, FAST))
+    assert not any(name.startswith("site:") for name in request.content.fields["candidates"])
+
+
+def test_the_median_over_sites_counts_where_they_may_be_hostile():
+    described, held = sites()
+    request = cs.federated.request("choose", cs.fuse(described, replace(FAST, robust=True)))
+    answers = {site: cs.federated.answer(request, rows, module=network_sites.own(site)) for site, rows in held.items()}
+    choice = cs.federated.reduce(request, answers).reduction.content.private.choice
+    means = np.median([one.means for one in choice.sums.values()], axis=0)
+    np.testing.assert_allclose(choice.losses, means)
+
+
+def test_as_many_candidates_go_to_sites_as_a_request_holds(monkeypatch):
+    fusion, _ = candidates()
+    whole = cs.federated.request("choose", fusion).content
+    n_bytes = sum(one.nbytes for name, one in whole.arrays.items() if name.startswith("0:"))
+    monkeypatch.setattr(choose, "MAX_REQUEST_BYTES", choose.BYTES_OF_HEADER + 2 * n_bytes)
+    few = cs.federated.request("choose", fusion).content.fields["candidates"]
+    assert few == whole.fields["candidates"][:2]
+    monkeypatch.setattr(choose, "MAX_REQUEST_BYTES", choose.BYTES_OF_HEADER + n_bytes - 1)
+    with pytest.raises(UnsupportedError, match="that a site reads of a request"):
+        cs.federated.request("choose", fusion)
 
 
 def test_rows_other_than_those_that_were_held_out_do_not_count():

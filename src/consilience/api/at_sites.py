@@ -7,11 +7,8 @@ from typing import Any
 
 from consilience.core.fusion import Fusion
 from consilience.core.kind import Kind
-from consilience.core.site_losses import SiteChoice, sums_of_losses
+from consilience.core.site_losses import SITE, SiteChoice, sums_of_losses
 from consilience.errors import InputError, OptionError
-
-SITE = "site:"
-"""What names of candidates begin with that are the own models of sites."""
 
 
 def choose_at_sites(kind: Kind, fusion: Fusion, held_out: Any, module: Any = None, *, robust: bool = False) -> Fusion:

@@ -37,6 +37,7 @@ def describe(
     layers: bool | None = None,
     output: str | int | None = None,
     held_out: Any = None,
+    share_network: bool | None = None,
 ) -> Any:
     """Return what a site says of a model: the posterior over its components, or a network with its description.
 
@@ -98,6 +99,9 @@ def describe(
         Of a network: the rows that ``consilience.hold_out`` kept apart, as `data`. They are not described: that none is
         among the rows of `data` is checked, and a digest of them says later that the site compares networks on these.
         Default: none.
+    share_network : bool, optional
+        Of a network: whether the other sites may get it, to compare it with fused ones on rows that they held out,
+        which is done where all sites say so. Default: False.
 
     Returns
     -------
@@ -132,10 +136,11 @@ def describe(
     keywords = {
         "n_observations": n_observations, "classes": classes, "example": example, "sample_weight": sample_weight,
         "features": features_of(features, model, data), "min_count": min_count, "class_prior": class_prior,
-        "layers": layers, "output": output, "held_out": held_out,
+        "layers": layers, "output": output, "held_out": held_out, "share_network": share_network,
     }  # fmt: skip
     stated = {name: value for name, value in keywords.items() if value is not None}
     kind = next((kind for kind in KINDS if kind.recognises([model])[0]), POSTERIORS)
+    kind.refuse_foreign(stated)
     described: Posterior | Statistics | Draws | Network | BayesianNetwork = kind.describe(model, data, **stated)
     return bind_provenance(described, provenance_of(kind, model), kind.digest_of)
 

@@ -38,6 +38,7 @@ def save(
     min_count: float | None = None,
     layers: bool | None = None,
     held_out: Any = None,
+    share_network: bool | None = None,
 ) -> None:
     """Write a model to a file that can be fused: a posterior, a network, its Fisher information. Parameters, no data.
 
@@ -84,6 +85,8 @@ def save(
         ``describe`` says. Default: False.
     held_out : optional
         Of a network that is described: the rows that ``consilience.hold_out`` kept apart, as ``describe`` takes them.
+    share_network : bool, optional
+        Of a network that is described: whether the other sites may get it, as ``describe`` says. Default: False.
 
     Raises
     ------
@@ -97,10 +100,13 @@ def save(
     keywords = {
         "data": data, "n_observations": n_observations, "sample_weight": sample_weight, "classes": classes,
         "example": example, "min_count": min_count, "layers": layers, "held_out": held_out,
+        "share_network": share_network,
     }  # fmt: skip
     stated = {name: value for name, value in keywords.items() if value is not None}
     kind = next((kind for kind in KINDS if kind.writes(model)), POSTERIORS)
-    saving = Saving(features_of(features, model, data), symmetry, stated, provenance_of(kind, model))
+    features = features_of(features, model, data)
+    kind.refuse_foreign(name for name in (*stated, *(() if features is None else ("features",))) if name != "data")
+    saving = Saving(features, symmetry, stated, provenance_of(kind, model))
     kind.save(model, Path(path), saving)
 
 

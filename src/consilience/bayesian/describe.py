@@ -23,6 +23,8 @@ def describe_bayesian(
     example: Any = None,
     min_count: float | None = None,
     class_prior: Literal["own", "removed"] | None = None,
+    held_out: Any = None,
+    share_network: bool = False,
     symmetry: Symmetry | None = None,
 ) -> BayesianNetwork:
     """Return a Bayesian network with its symmetry and its description; see ``consilience.describe``.
@@ -39,6 +41,7 @@ def describe_bayesian(
     if data is not None and bnn.module is None:
         raise OptionError("data", "are given to a network by its module, and this one has none", "use with_module")
     from consilience.core.min_count import MIN_COUNT
+    from consilience.networks.describe import digest_of_held_out
     from consilience.networks.descriptions.measure import measure_network  # here, since it needs torch
 
     if n_observations is None and (data is None or bnn.description is None):  # which left out what was withheld
@@ -60,7 +63,14 @@ def describe_bayesian(
     if bnn.classes is not None and described.classes is not None and described.classes != bnn.classes:
         text = f"are {', '.join(described.classes)}, and the network has {', '.join(bnn.classes)}"
         raise InputError("classes", text, "give its own, or leave them out")
-    description = replace(described, digest=bnn.digest, channels={}, class_features=None)
+    description = replace(
+        described,
+        digest=bnn.digest,
+        channels={},
+        class_features=None,
+        held_out=digest_of_held_out(data, held_out),
+        share_network=bool(share_network),
+    )
     example = first_inputs if example is None else example
     known = known_symmetry(bnn, symmetry, bnn.example if example is None else example, bnn.name)
     return replace(bnn, description=description, symmetry=known, n_observations=description.n_observations)

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from consilience.core.arguments import NETWORK_KEYWORDS
+from consilience.core.arguments import NETWORK_KEYWORDS, OF_NETWORKS
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import FileFormat, Kind, Prepared, Request, Saving, SiteFacts, ensemble_is_no_file
 from consilience.core.verdict import FUSED
-from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.errors import InputError, UnsupportedError
 from consilience.files.document import BAYESIAN, DESCRIPTION
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class BayesianNetworks(Kind):
     name = "bayesian"
     title = "Bayesian networks"
     keywords = NETWORK_KEYWORDS
+    described_by = Kind.described_by | {*OF_NETWORKS} - {"layers", "output"}
     formats = (
         FileFormat(
             "bayesian",
@@ -113,8 +114,6 @@ class BayesianNetworks(Kind):
         from consilience.bayesian.files import write_bayesian_network
         from consilience.networks.descriptions.files import description_path, write_description
 
-        if saving.features is not None:
-            raise OptionError("features", "are columns of statistical models; leave them out")
         if set(saving.stated) - {"n_observations"}:
             model = self.describe(model, **{"data": None, **saving.stated}, symmetry=saving.symmetry)
         elif "n_observations" in saving.stated:
@@ -130,19 +129,13 @@ class BayesianNetworks(Kind):
 
         return content_digest(as_bayesian_network(model, None, "").stored_arrays)
 
-    def describe(
-        self, model: Any, data: Any, *, features: Any = None, symmetry: Any = None, **stated: Any
-    ) -> BayesianNetwork:
+    def describe(self, model: Any, data: Any, *, symmetry: Any = None, **stated: Any) -> BayesianNetwork:
         """Return a Bayesian network with its symmetry and its description; see `Kind.describe`."""
         from consilience.bayesian.describe import describe_bayesian
         from consilience.bayesian.fusion import BayesianEnsemble, BayesianFusion
         from consilience.bayesian.network import BayesianNetwork
         from consilience.bayesian.readers.table import as_bayesian_network
 
-        if features is not None:
-            raise OptionError("features", "are columns of statistical models; leave them out")
-        if stated.pop("sample_weight", None) is not None:
-            raise OptionError("sample_weight", "is for statistical models; observations of a network count alike")
         if isinstance(model, BayesianFusion):
             model = model.model
         if isinstance(model, BayesianEnsemble):

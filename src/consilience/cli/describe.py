@@ -59,7 +59,13 @@ from consilience.networks.descriptions.files import description_path
 @click.option(
     "--held-out",
     type=click.Path(path_type=Path),
-    help="Rows that were held out of training, as --data: checked to be none of these, and told by a digest.",
+    help="Rows that were held out of training, as --data: checked to be none of these; a digest of them is written.",
+)
+@click.option(
+    "--share-network",
+    is_flag=True,
+    default=None,
+    help="Let the other sites have it, to compare it with fused ones on their held-out rows, where all sites do.",
 )
 @click.option("--set", "settings", multiple=True, metavar="OPTION=VALUE", help="A hyper-parameter of an estimator.")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
@@ -111,6 +117,7 @@ def describe(
     stated |= {} if answer is None else {"output": answer}
     keywords = stated | {name: value for name, value in options.items() if value is not None}
     kind = kind_of_file(network)
+    kind.refuse_foreign(keywords)
     described = kind.describe_file(network, template, data, is_rewritten=output is not None, **keywords)
     cs.save(described.description if output is None else described, wrote[0])
     notes = () if described.symmetry is None else described.symmetry.notes

@@ -148,5 +148,9 @@ NETWORK_KEYWORDS = tuple(NetworkKeywords.__annotations__)
 SHARD_KEYWORDS = tuple(ShardKeywords.__annotations__)
 KIND_KEYWORDS = (*NETWORK_KEYWORDS, *SHARD_KEYWORDS, *CommonOptions.__annotations__)
 """Keywords of ``fuse`` that a request keeps with the options of its method."""
+OF_NETWORKS = ("classes", "example", "class_prior", "layers", "output", "held_out", "share_network")
+"""Keywords of ``describe`` that are for networks only."""
+OF_STATISTICAL_MODELS = ("sample_weight", "features")
+"""Keywords of ``describe`` that are for other models only."""
 CALL_KEYWORDS = ("method", "weights", "n_observations", "rng", "engine", "progress", "held_out", *NETWORK_KEYWORDS)
 """Keywords of ``fuse`` that are no options of a method: for suggestions, and what ``--set`` may not say."""

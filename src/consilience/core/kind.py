@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from pkgutil import resolve_name
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 import numpy as np
 
 from consilience.checks import Json
+from consilience.core.arguments import OF_NETWORKS
 from consilience.core.inputs import NamedInput, defined_in, name_inputs
 from consilience.core.progress import Progress
 from consilience.core.site_losses import RowLosses
@@ -212,6 +213,8 @@ class Kind(ABC):
     """Keywords of ``fuse`` that are for models of this kind only."""
     expands: ClassVar[tuple[str, ...]] = ()
     """Endings of files of others of which several are one model."""
+    described_by: ClassVar[frozenset[str]] = frozenset(("n_observations", "min_count"))
+    """Keywords of ``consilience.describe`` that its models take."""
     sites_are_candidates: ClassVar[bool] = False
     """Whether a site's own model may be taken in place of the fused one, where sites choose."""
     is_listed: ClassVar[bool] = True
@@ -221,6 +224,16 @@ class Kind(ABC):
     @abstractmethod
     def methods(self) -> tuple[type[Any], ...]:
         """Every method that fuses such models, the recommended one first."""
+
+    @final
+    def refuse_foreign(self, stated: Iterable[str]) -> None:
+        """Raise OptionError for a keyword of ``consilience.describe`` that is for models of other kinds."""
+        for name in stated:
+            if name not in self.described_by:
+                whose = "networks" if name in OF_NETWORKS else "statistical models"
+                if whose == "networks" and not self.described_by.isdisjoint(OF_NETWORKS):
+                    raise OptionError(name, f"is not for {self.title}; leave it out")
+                raise OptionError(name, f"is for {whose}, and this model is none; leave it out")
 
     @final
     def recognises(self, models: Sequence[object]) -> list[bool]:

@@ -40,6 +40,8 @@ STANDARD_ERRORS_OF_HARM = 2.0
 """Standard errors by which it must be better, for harm to be excluded: a 95 % interval."""
 MEDIAN_ERROR = 1.2533
 """Standard error of a median over that of a mean, for Gaussian numbers: sqrt(pi / 2)."""
+SITE = "site:"
+"""What names of candidates begin with that are the own models of sites."""
 OWN = "own"
 """What a site calls its own model among those that it scores: the first."""
 MAX_NAMED = 3
@@ -292,6 +294,7 @@ class SiteChoice:
         ]
         return {
             "chosen": self.name,
+            "shared": self.is_shared,
             "criterion": self.criterion,
             "losses": dict(zip([OWN, *self.names], self.losses.tolist(), strict=True)),
             "harmless": self.harmless,

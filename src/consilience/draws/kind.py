@@ -123,9 +123,6 @@ class PosteriorDraws(Kind):
         from consilience.draws.draws import as_draws
         from consilience.draws.fusion import DrawsFusion
 
-        for name in ("class_prior", "classes", "example", "features", "sample_weight", "layers"):
-            if stated.pop(name, None) is not None:
-                raise OptionError(name, "says nothing of posterior draws; leave it out")
         stated.pop("min_count", None)
         draws = model.draws if isinstance(model, DrawsFusion) else as_draws(model)
         number = stated.pop("n_observations", None)
@@ -141,9 +138,7 @@ class PosteriorDraws(Kind):
         """Write draws."""
         from consilience.draws.files import write_draws
 
-        write_draws(
-            path, self.describe(model, **{"data": None, **saving.stated}, features=saving.features), saving.provenance
-        )
+        write_draws(path, self.describe(model, **{"data": None, **saving.stated}), saving.provenance)
 
     def digest_of(self, model: Any) -> str:
         """Return the digest of draws; see `Kind.digest_of`."""

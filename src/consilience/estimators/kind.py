@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from consilience.catalogue import suggestion
 from consilience.checks import Json
+from consilience.core.arguments import OF_STATISTICAL_MODELS
 from consilience.core.kind import FileFormat, Kind, Prepared, Request, Saving, SiteFacts, facet, root_mean_square
 from consilience.errors import InputError, OptionError, Problem
 from consilience.files.document import STATISTICS
@@ -25,6 +26,7 @@ class Estimators(Kind):
 
     name = "estimators"
     title = "estimators"
+    described_by = Kind.described_by | {*OF_STATISTICAL_MODELS}
     formats = (
         FileFormat(
             "statistics",
@@ -149,9 +151,6 @@ class Estimators(Kind):
         from consilience.estimators.describe import describe
         from consilience.estimators.fusion import EstimatorFusion
 
-        for name in ("class_prior", "classes", "example"):
-            if stated.pop(name, None) is not None:
-                raise OptionError(name, "is for networks, and this model is none; leave it out")
         return describe(model.statistics if isinstance(model, EstimatorFusion) else model, data, **stated)
 
     def save(self, model: Any, path: Path, saving: Saving) -> None:

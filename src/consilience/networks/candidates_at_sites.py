@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from consilience.core.site_losses import SITE
 from consilience.core.verdict import FUSED
 from consilience.errors import InputError, UnsupportedError
 from consilience.networks.fusion import NetworkFusion
@@ -14,8 +15,6 @@ from consilience.networks.repair_fusion import replace_module
 MAX_CANDIDATES = 6
 """Fused networks that are sent to sites at most: the best by their score on synthetic inputs. Chosen by hand, for what
 has to be sent."""
-SITE = "site:"
-"""What names of candidates begin with that are the own networks of sites."""
 
 
 def candidate_names(fusion: NetworkFusion) -> list[tuple[str, bool]]:

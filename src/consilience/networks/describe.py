@@ -31,6 +31,7 @@ def describe_model(
     layers: bool | None = None,
     output: str | int | None = None,
     held_out: Any = None,
+    share_network: bool = False,
     symmetry: Symmetry | None = None,
 ) -> Network:
     """Return a network with its symmetry, its module and its description; see ``consilience.describe``.
@@ -46,11 +47,7 @@ def describe_model(
         raise OptionError("data", "are given to a network by its module, and this one has none", "describe the module")
     from consilience.networks.module_outputs import with_output
 
-    held_out_digest = None
-    if held_out is not None:
-        if data is not None:
-            refuse_trained_on(data, held_out)
-        held_out_digest = digest_of_rows(held_out)
+    held_out_digest = digest_of_held_out(data, held_out)
     module = with_output(initialised(unwrapped(module), example), output)
     from consilience.core.min_count import MIN_COUNT
     from consilience.networks.descriptions.measure import measure_network  # here, since it needs torch
@@ -72,7 +69,7 @@ def describe_model(
         layers=layers,
         name=f"description of {name}",
     )
-    description = replace(description, output=output, held_out=held_out_digest)
+    description = replace(description, output=output, held_out=held_out_digest, share_network=bool(share_network))
     if held_out is not None:
         description = _judged(description, module, held_out)
     if symmetry is None and isinstance(model, Network) and not model.is_untraced:
@@ -80,6 +77,15 @@ def describe_model(
     if symmetry is None:
         symmetry = _traced(plain, first_inputs if example is None else example)
     return Network(arrays, symmetry, name, description, module, Parametrised.of_module(module))
+
+
+def digest_of_held_out(data: Any, held_out: Any) -> str | None:
+    """Return the digest of held-out rows, None where there are none; raise where some of them were trained on."""
+    if held_out is None:
+        return None
+    if data is not None:
+        refuse_trained_on(data, held_out)
+    return digest_of_rows(held_out)
 
 
 def _judged(description: Description, module: nn.Module, held_out: Any) -> Description:

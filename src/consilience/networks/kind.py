@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from consilience.checks import AnyArray, Json
-from consilience.core.arguments import NETWORK_KEYWORDS
+from consilience.core.arguments import NETWORK_KEYWORDS, OF_NETWORKS
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import (
     WIDTHS,
@@ -57,6 +57,7 @@ class Networks(Kind):
     title = "networks"
     keywords = NETWORK_KEYWORDS
     sites_are_candidates = True
+    described_by = Kind.described_by | {*OF_NETWORKS}
     formats = (
         _format("network", NETWORK, "a network", *_OF_NETWORKS),
         _format("fisher", FISHER, "Fisher information", "fisher.files:read_fisher", "inspect:inspect_fisher", True),
@@ -183,8 +184,6 @@ class Networks(Kind):
         from consilience.networks.fusion import NetworkFusion
         from consilience.networks.network import Network
 
-        if saving.features is not None:
-            raise OptionError("features", "are columns of statistical models; leave them out")
         if isinstance(model, FisherInformation | Description):
             refuse_statements(model, saving.stated)
             write_fisher(path, model) if isinstance(model, FisherInformation) else write_description(path, model)
@@ -214,14 +213,10 @@ class Networks(Kind):
 
         return digest_of_model(model)
 
-    def describe(self, model: Any, data: Any, *, features: Any = None, symmetry: Any = None, **stated: Any) -> Network:
+    def describe(self, model: Any, data: Any, *, symmetry: Any = None, **stated: Any) -> Network:
         """Return a network with its symmetry and its description; see `Kind.describe`."""
         from consilience.networks.describe import describe_model
 
-        if features is not None:
-            raise OptionError("features", "are columns of statistical models; leave them out")
-        if stated.pop("sample_weight", None) is not None:
-            raise OptionError("sample_weight", "is for statistical models; observations of a network count alike")
         return describe_model(model, data, symmetry=symmetry, **stated)
 
     def describe_file(self, path: Path, module: Any, data: Any, *, is_rewritten: bool, **stated: Any) -> Network:

@@ -47,16 +47,14 @@ def describe(
     data: Any = None,
     *,
     n_observations: float | None = None,
-    classes: Any = None,
-    example: Any = None,
     sample_weight: Any = None,
     features: Features | None = None,
     min_count: float = MIN_COUNT,
 ) -> Posterior:
     """Return the posterior over the components of a fitted model: what a site sends.
 
-    Options are as `consilience.describe` takes them; `classes` and `example` are for networks only. A scikit-learn
-    Pipeline of affine scalings and a model is described in the units of the data before any scaling. Data are counted,
+    Options are as `consilience.describe` takes them. A scikit-learn Pipeline of affine scalings and a model is
+    described in the units of the data before any scaling. Data are counted,
     and leave nothing else in the posterior; without them and without `n_observations`, a model that does not record the
     number (GaussianMixture, GaussianHMM, CategoricalHMM) has a posterior that says so, and fusing asks for it.
 
@@ -67,9 +65,6 @@ def describe(
     >>> describe(KMeans(n_clusters=2, n_init=1, random_state=0).fit(rows)).counts
     array([5., 5.])
     """
-    for name, value in (("classes", classes), ("example", example)):
-        if value is not None:
-            raise OptionError(name, "is for networks, and this model is none; leave it out")
     if sample_weight is not None and data is None:
         raise OptionError("sample_weight", "weighs rows of data; give data too")
     if not is_number(min_count):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from consilience.checks import Json
+from consilience.core.arguments import OF_STATISTICAL_MODELS
 from consilience.core.inputs import REGISTERED_PACKAGES, defined_in
 from consilience.core.kind import (
     FileFormat,
@@ -34,6 +35,7 @@ class Posteriors(Kind):
     """Statistical models: mixtures, topic models, hidden Markov models, Gaussian processes."""
 
     name = "posteriors"
+    described_by = Kind.described_by | {*OF_STATISTICAL_MODELS}
     formats = (
         FileFormat(
             "posterior",
@@ -149,9 +151,6 @@ class Posteriors(Kind):
         """Return the posterior of a model; see `Kind.describe`."""
         from consilience.posteriors.describe import describe
 
-        for name in ("class_prior", "layers"):
-            if stated.pop(name, None) is not None:
-                raise OptionError(name, "is for networks, and this model is none; leave it out")
         return describe(model, data, **stated)
 
     def save(self, model: Any, path: Path, saving: Saving) -> None:

@@ -18,10 +18,10 @@ from consilience.errors import InputError
 from consilience.federated.contribution import Announcement
 from consilience.federated.flower.messages import piece_of, quiet_flower
 from consilience.federated.flower.site import ReceivedModel, connect, refuse_unknown_server, write_fused
-from consilience.federated.folder.answer import MAX_REQUEST_BYTES, Answered, parse_request, refuse_receive
+from consilience.federated.folder.answer import Answered, parse_request, refuse_receive
 from consilience.federated.folder.request_server import request_name
 from consilience.federated.folder.site import TIMEOUT
-from consilience.federated.requests.base import Answer, RoundRequest
+from consilience.federated.requests.base import MAX_REQUEST_BYTES, Answer, RoundRequest
 from consilience.federated.requests.exchange import answer
 from consilience.files.limits import Limits
 

@@ -26,14 +26,11 @@ from consilience.federated.folder.site import (
 )
 from consilience.federated.folder.storage import RefusedError, Storage, storage_of
 from consilience.federated.report import RoundReport
-from consilience.federated.requests.base import Answer, RoundRequest, read_request
+from consilience.federated.requests.base import MAX_REQUEST_BYTES, Answer, RoundRequest, read_request
 from consilience.federated.requests.exchange import answer, check_request
 from consilience.files.atomic import refuse_unwritable, write_bytes
 from consilience.files.limits import Limits, exceeded_limits
 from consilience.files.safetensors_file import SafetensorsFile
-
-MAX_REQUEST_BYTES = 2**28
-"""Bytes of a request that a site reads at most. Chosen by hand: some 1000 components in 150 columns."""
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,9 @@ FORMAT_VERSION = 1
 """Version of both formats, stated by every file; another one is refused."""
 REQUEST_FORMAT, ANSWER_FORMAT = "consilience-request", "consilience-answer"
 
+MAX_REQUEST_BYTES = 2**28
+"""Bytes of a request that a site reads at most. Chosen by hand: some 1000 components in 150 columns."""
+
 MAX_ROUNDS = 1000
 """Requests of one exchange at most: each costs every site a pass over its rows. Chosen by hand."""
 

@@ -2,8 +2,9 @@
 
 A site answers with sums over its held-out rows: how many, the losses of its own model and of every candidate, products
 of two losses, and errors by class. The candidate of least loss over all sites is taken, and the verdict says for every
-site and class whether its own model is better on its own rows (``core.site_losses``). No site's own model leaves it,
-so that what is compared with is what each site has today.
+site and class whether its own model is better on its own rows (``core.site_losses``). What is compared with is what
+each site has today. Where all sites said that the others may have their networks (``describe(share_network=True)``),
+these are candidates too, scored at all sites.
 
 Fused networks are sent by their arrays. A fused model of any other kind is sent as its file, and there is one.
 
@@ -27,9 +28,17 @@ from consilience.checks import Array
 from consilience.core.held_out import MIN_HELD_OUT, digest_of_rows
 from consilience.core.inputs import name_inputs
 from consilience.core.kind import Kind
-from consilience.core.site_losses import LossSums, SiteChoice, sums_of_losses
+from consilience.core.site_losses import SITE, LossSums, SiteChoice, sums_of_losses
 from consilience.errors import InputError, Problem, UnsupportedError
-from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
+from consilience.federated.requests.base import (
+    MAX_REQUEST_BYTES,
+    Answer,
+    Content,
+    Reduction,
+    RequestKind,
+    RoundRequest,
+    StandingAnswer,
+)
 from consilience.federated.requests.message_checks import SCATTER_ROUNDING, AnswerFields, in_order, stand
 from consilience.federated.requests.network_state import (
     PREFIX,
@@ -48,8 +57,10 @@ from consilience.files.schemas import StrictModel
 
 MAX_CLASSES = 10_000
 """Classes of whose errors an answer tells at most. Chosen by hand, for what a site computes for a stranger."""
-MAX_SENT = 16
-"""Candidates in a request at most; six are sent, and with the own models of sites more."""
+MAX_SENT = 70
+"""Candidates in a request at most: six fused ones, and the own networks of sites."""
+BYTES_OF_HEADER = 2**20
+"""Bytes that are left for what a request says beside arrays. Chosen by hand."""
 BYTES_PER_NUMBER = 6
 """Bytes of a file that one float64 of a message holds exactly."""
 
@@ -94,7 +105,7 @@ class ChoiceAtSites(RequestKind):
         """Return the candidates; see `RequestKind.start`."""
         kind = kind_of(name_inputs([fusion]))
         if kind is NETWORKS:
-            arrays = _candidate_arrays(fusion)
+            arrays = _sendable({**_candidate_arrays(fusion), **_shared_arrays(fusion)})
             names = list(arrays)
             content = {f"{number}:{key}": one for number, name in enumerate(names) for key, one in arrays[name].items()}
             n_classes, n_bytes = _n_classes(fusion, content), 0
@@ -216,7 +227,14 @@ class ChoiceAtSites(RequestKind):
         names = list(request.content.fields["candidates"])
         is_share = all(one.answer.content.fields["is_share"] for one in chosen.values())
         choice = SiteChoice(
-            names, [False] * len(names), sums, weights, criteria.pop(), is_share=is_share, left_out=others
+            names,
+            [name.startswith(SITE) for name in names],
+            sums,
+            weights,
+            criteria.pop(),
+            is_share=is_share,
+            is_robust=known.is_robust,
+            left_out=others,
         )
         state = Content(request.content.fields, request.content.arrays, replace(known, choice=choice))
         return Reduction(state, -float(choice.losses[choice.chosen]), -float(choice.losses[1]), chosen, carried)
@@ -234,6 +252,7 @@ class _KnownOfSites:
 
     observations: Mapping[str, float]
     digests: Mapping[str, str | None]  # of the rows that each said to hold out
+    is_robust: bool = False  # whether the median over them counts
     choice: SiteChoice | None = None  # what they chose, once they answered
 
 
@@ -243,7 +262,8 @@ def _known_of(kind: Kind, fusion: Any) -> _KnownOfSites:
         return _KnownOfSites({}, {})
     described = {local.name: getattr(local, "description", None) for local in fusion.inputs}
     digests = {name: None if one is None else one.held_out for name, one in described.items()}
-    return _KnownOfSites(kind.observations(fusion), digests)
+    is_robust = bool((fusion.provenance.get("options") or {}).get("robust"))
+    return _KnownOfSites(kind.observations(fusion), digests, is_robust)
 
 
 def _candidate_arrays(fusion: Any) -> dict[str, dict[str, Array]]:
@@ -260,6 +280,32 @@ def _candidate_arrays(fusion: Any) -> dict[str, dict[str, Array]]:
             state = arrays_of_module(fusion.candidates[name])
             arrays[name] = {PREFIX + key: as_double(state[key]) for key in fusion.network.arrays}
     return arrays
+
+
+def _shared_arrays(fusion: Any) -> dict[str, dict[str, Array]]:
+    """Return the arrays of the own networks of sites by their names as candidates; none unless all sites said so."""
+    if not all(local.description is not None and local.description.share_network for local in fusion.inputs):
+        return {}
+    return {
+        f"{SITE}{local.name}": {PREFIX + key: as_double(local.as_sent.arrays[key]) for key in fusion.network.arrays}
+        for local in fusion.inputs
+    }
+
+
+def _sendable(arrays: dict[str, dict[str, Array]]) -> dict[str, dict[str, Array]]:
+    """Return the arrays of as many candidates as sites read, the own networks of sites all or none.
+
+    Raises UnsupportedError where not even one fits.
+    """
+    n_bytes = max(sum(one.nbytes for one in of_one.values()) for of_one in arrays.values())
+    most = min(MAX_SENT, (MAX_REQUEST_BYTES - BYTES_OF_HEADER) // n_bytes)
+    if not most:
+        text = f"networks of {n_bytes:,} bytes are more than the {MAX_REQUEST_BYTES:,} that a site reads of a request"
+        raise UnsupportedError(ChoiceAtSites.name, text, "hold rows out in one place: `fuse(held_out=)`")
+    own = [name for name in arrays if name.startswith(SITE)]
+    fused = [name for name in arrays if not name.startswith(SITE)]
+    kept = [*fused[: most - len(own)], *own] if len(own) < most else fused[:most]
+    return {name: arrays[name] for name in kept}
 
 
 def _n_classes(fusion: Any, arrays: Mapping[str, Array]) -> int:

@@ -218,6 +218,9 @@ class Description(Displayed):
         Which of the network's outputs is described, by its name or its place; None where it has one, or logits.
     held_out : str, optional
         Digest of the rows that the site held out of training; None where it did not say.
+    share_network : bool
+        Whether the other sites may get the network, to compare it with fused ones on rows that they held out, where all
+        sites say so.
     class_prior : {"own", "removed"}
         Whether the network's probabilities contain the frequencies of the site's classes, as those of an ordinary loss
         do, or not, as under a logit-adjusted loss.
@@ -268,6 +271,7 @@ class Description(Displayed):
     own_loss: float | None = None
     output: str | int | None = None
     held_out: str | None = None
+    share_network: bool = False
     class_prior: Literal["own", "removed"] = "own"
     channels: Mapping[str, ChannelStatistics] = field(default_factory=dict)
     tokens: TokenCounts | None = None

@@ -70,6 +70,7 @@ class DescriptionHeader(StrictModel):
     own_loss: float | None
     output: str | int | None
     held_out: str | None
+    share_network: bool
     class_prior: Literal["own", "removed"]
     channels: Chunked[list[str]]
     tokens: StoredTokens | None
@@ -82,7 +83,7 @@ class DescriptionHeader(StrictModel):
     notes: list[str]
 
 
-_PLAIN = ("digest", "input_kind", "output", "held_out", "class_prior", "layer_likelihood")
+_PLAIN = ("digest", "input_kind", "output", "held_out", "share_network", "class_prior", "layer_likelihood")
 """Fields of a description that a file states as they are."""
 
 _TUPLES = ("input_shape", "input_range", "classes", "withheld", "notes")

@@ -122,6 +122,8 @@ def _class_rows(header: DescriptionHeader) -> Iterator[Row]:
         yield "by class", f"moments of {n_classes} class{'es' * (n_classes > 1)}, {ranks}"
     if header.class_mixtures is not None:
         yield "parts", f"moments of {format_count(len(header.class_mixtures.ranks), 'part')} of these classes"
+    if header.share_network:
+        yield "shared", "the other sites may get the network, where all sites say so"
     if header.own_error is not None:
         yield "errors", f"the network errs on {header.own_error:.1%} of the site's own of these classes"
     if counts is not None:
