@@ -217,41 +217,70 @@ def test_answers_that_no_rows_have_are_refused(change, message):
         cs.federated.reduce(request, {"a": tampered(honest, **change(honest.content.arrays))})
 
 
+class Killed(BaseException):
+    """The end of a server."""
+
+
+def over_a_folder(folder, parts, then, killed_at=None):
+    """Return the result of a round of the sites that held rows out, each of which answers all requests."""
+    for n, (site, part) in enumerate(parts.items()):
+        described = cs.describe(network_sites.trained(n, *part.train), part.train, held_out=part.held_out)
+        cs.save(described, folder / f"{site}.safetensors")
+    options = {"sites": list(parts), "method": FAST, "module": network_sites.make, "work": folder / "work"}
+    answered = {}
+
+    def take_part(n, site):
+        described = folder / f"{site}.description.safetensors"
+        cs.federated.send_folder(folder / f"{site}.safetensors", folder / "place", site, fisher=described)
+        train, held = parts[site]
+        own = network_sites.trained(n, *train)
+        answered[site] = cs.federated.answer_folder(
+            folder / "place", site, train, held_out=held, module=own, follow=True, timeout=100
+        )
+
+    def say(line):
+        if killed_at is not None and line.startswith(killed_at):
+            raise Killed
+
+    threads = [Thread(target=take_part, args=one, daemon=True) for one in enumerate(parts)]
+    for thread in threads:
+        thread.start()
+    told = options | {"then": then, "deadline": 100, "poll": 0.05}
+    if killed_at is not None:
+        with pytest.raises(Killed):
+            cs.federated.serve_folder(folder / "place", folder / "fused.safetensors", say=say, **told)
+    result = cs.federated.serve_folder(folder / "place", folder / "fused.safetensors", **told)
+    for thread in threads:
+        thread.join(100)
+    assert {site: [one.kind for one in sent] for site, sent in answered.items()} == dict.fromkeys(
+        parts, then.split(",")
+    )
+    return result
+
+
 @pytest.mark.slow
 def test_five_sites_choose_over_a_folder(tmp_path):
     parts = {f"s{n}": cs.hold_out(*network_sites.rows(20 + n, 300)) for n in range(5)}
-    for n, (site, part) in enumerate(parts.items()):
-        described = cs.describe(network_sites.trained(n, *part.train), part.train, held_out=part.held_out)
-        cs.save(described, tmp_path / f"{site}.safetensors")
-    results = []
-
-    def serve():
-        results.append(
-            cs.federated.serve_folder(
-                tmp_path / "place",
-                tmp_path / "fused.safetensors",
-                sites=list(parts),
-                method=FAST,
-                module=network_sites.make,
-                then="choose",
-                deadline=100,
-                poll=0.1,
-            )
-        )
-
-    def take_part(n, site):
-        path = tmp_path / f"{site}.safetensors"
-        described = tmp_path / f"{site}.description.safetensors"
-        cs.federated.send_folder(path, tmp_path / "place", site, fisher=described)
-        own = network_sites.trained(n, *parts[site].train)
-        cs.federated.answer_folder(tmp_path / "place", site, parts[site].held_out, module=own, timeout=100)
-
-    threads = [Thread(target=serve), *(Thread(target=take_part, args=one) for one in enumerate(parts))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    (result,) = results
+    result = over_a_folder(tmp_path, parts, "choose")
     assert "Chosen at the sites" in result.fusion.verdict.text
     assert result.fusion.verdict.candidates["own"] > 0
     assert isinstance(result.fusion.model, nn.Module)
+
+
+@pytest.mark.parametrize(
+    "killed_at",
+    [
+        "round 3: closed",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in (None, "round 2: closed", "round 3: request")),
+    ],
+)
+def test_sites_choose_behind_an_exact_head(killed_at, tmp_path):
+    parts = {f"s{n}": cs.hold_out(*network_sites.rows(20 + n, 300)) for n in range(3)}
+    result = over_a_folder(tmp_path, parts, "head,choose", killed_at)
+    assert [report.request["kind"] for report in result.reports[1:]] == ["head", "choose"]
+    record = result.fusion.provenance["result"]["then"]
+    assert (record["kind"], record["behind"]["kind"]) == ("choose", "head")
+    names = list(result.fusion.verdict.candidates)
+    (refitted,) = [name for name in names if name.startswith("head from sums of all sites: ")]
+    before = refitted.partition(": ")[2]
+    assert before in names or before.startswith("site:")

@@ -1,14 +1,16 @@
 """Second messages between real processes, over Flower with TLS and keys: networks and posterior draws."""
 
+import json
 from contextlib import ExitStack
 
 import numpy as np
 import pytest
 
 import consilience as cs
+from consilience.files.safetensors_file import SafetensorsFile
 from tests.end_to_end.pki import write_certificates, write_key
 from tests.end_to_end.test_federated import free_port, listening, running
-from tests.federated.network_sites import SITES, fused, make, own
+from tests.federated.network_sites import SITES, fused, make, own, rows, trained
 from tests.federated.request_kinds_zoo import poisson_density, subposteriors
 
 MODULE = """from safetensors.torch import load_file
@@ -46,11 +48,11 @@ def log_density(draws, rows):
 """
 
 
-def over_flower(room, then, n_requests, answer_options, *serve_options):
+def over_flower(room, then, n_requests, answer_options, *serve_options, sites=tuple(SITES), send_options=()):
     """Send the file of every site in a room, answer all requests, and return nothing before all have ended."""
     (room / "keys").mkdir()
     write_certificates(room)
-    for site in SITES:
+    for site in sites:
         write_key(room, f"{site}.key", room / "keys")
     for path in (room / "keys").glob("*.key.pub"):
         path.rename(path.with_name(path.name.replace(".key.pub", ".pub")))
@@ -62,14 +64,15 @@ def over_flower(room, then, n_requests, answer_options, *serve_options):
     with ExitStack() as stack:
         server = stack.enter_context(running(*serve, cwd=room))
         listening(port)
-        for site in SITES:
-            sent = stack.enter_context(running("send", site, *known, "--key", f"{site}.key", cwd=room))
+        for site in sites:
+            told = [one.format(site) for one in send_options]
+            sent = stack.enter_context(running("send", site, *known, "--key", f"{site}.key", *told, cwd=room))
             assert sent.wait(240) == 0, sent.stderr.read()
         answers = [
             stack.enter_context(
                 running("answer", *known, "--key", f"{site}.key", *answer_options(site), "--follow", cwd=room)
             )
-            for site in SITES
+            for site in sites
         ]
         _, err = server.communicate(timeout=240)
         assert server.returncode == 0, err
@@ -99,6 +102,31 @@ def test_networks_are_refitted_over_flower(then, has_own_module, tmp_path):
     found = cs.load(tmp_path / "fused.safetensors").arrays
     for name, values in expected.items():
         np.testing.assert_allclose(np.asarray(found[name]), np.asarray(values), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_five_sites_choose_over_flower_behind_an_exact_head(tmp_path):
+    (tmp_path / "nets.py").write_text(MODULE)
+    parts = {f"s{n}": cs.hold_out(*rows(20 + n, 300)) for n in range(5)}
+    for n, (site, (train, held)) in enumerate(parts.items()):
+        described = cs.describe(trained(n, *train), train, held_out=held)
+        cs.save(described, tmp_path / site)
+        for name, (x, y) in (("train", train), ("held", held)):
+            np.savez(tmp_path / f"{site}.{name}.npz", x=x, y=y)
+
+    def options(site):
+        rows = ["--data", f"{site}.train.npz", "--held-out", f"{site}.held.npz"]
+        return [*rows, "--module", "nets:make", "--own", site]
+
+    settings = ["--module", "nets:make", "--set", "n_inputs=200", "--set", "steps=20", "--method", "auto"]
+    send = ["--description", "{}.description.safetensors"]
+    over_flower(tmp_path, "head,choose", 2, options, *settings, sites=tuple(parts), send_options=send)
+    record = json.loads((tmp_path / "fused.round.json").read_text())
+    assert record["request"]["kind"] == "choose"
+    told = json.loads(SafetensorsFile(tmp_path / "fused.safetensors").header().text)["provenance"]["result"]["then"]
+    assert told["behind"]["kind"] == "head"
+    assert sorted(told["rounds"][0]["answers"]) == sorted(parts)
 
 
 @pytest.mark.slow

@@ -37,6 +37,11 @@ def _naming_density(density: str | None) -> Iterator[None]:
 @click.option("--site", help="Name of this site.")
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="Rows of this site: .csv, .npy or .npz.")
 @click.option(
+    "--held-out",
+    type=click.Path(path_type=Path),
+    help="Rows that were held out of training, for choose, where --data are others.",
+)
+@click.option(
     "--module",
     metavar="PKG.MOD:CALLABLE",
     help="The torch module, for requests about networks: for chain the trained one. Importing it runs its code.",
@@ -96,6 +101,7 @@ def answer(
         if module is not None or own is not None:
             raise click.UsageError("--masked is for requests whose answers are sums, which take no --module or --own.")
         options.pop("follow")
+        only_for("choose, which is not masked", held_out=options.pop("held_out"))
         masks = MaskedOptions(signing_key, signing_keys, work, quiet=quiet, as_json=as_json, **options)
         masks.answer(str(data), place, site, flower=flower, connection=connection)
         return

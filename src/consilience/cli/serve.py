@@ -61,8 +61,8 @@ from consilience.files.limits import Limits
 @click.option("--tolerance", default=TOLERANCE, show_default=True, help="Rounds end below this relative change.")
 @click.option(
     "--then",
-    metavar="KIND[:N]",
-    help="Requests that follow, and that sites answer with `consilience answer`, such as em:3 or head.",
+    metavar="KIND[:N][,...]",
+    help="Requests that follow, and that sites answer with `consilience answer`, such as em:3 or head,choose.",
 )
 @click.option("--report", "page", type=click.Path(path_type=Path), help="File for a page about the fusion, HTML.")
 @click.option("--work", type=click.Path(path_type=Path), help="The server's own folder.  [default: OUTPUT.work]")

@@ -22,7 +22,7 @@ from consilience.federated.folder.answer import Answered, parse_request, refuse_
 from consilience.federated.folder.request_server import request_name
 from consilience.federated.folder.site import TIMEOUT
 from consilience.federated.requests.base import MAX_REQUEST_BYTES, Answer, RoundRequest
-from consilience.federated.requests.exchange import answer
+from consilience.federated.requests.exchange import answer, rows_for
 from consilience.files.limits import Limits
 
 
@@ -33,6 +33,7 @@ def answer_flower(
     key: str | Path,
     root_certificates: str | Path | None = None,
     module: Any = None,
+    held_out: Any = None,
     min_count: float = MIN_COUNT,
     follow: bool = False,
     timeout: float = TIMEOUT,
@@ -46,7 +47,7 @@ def answer_flower(
     ----------
     address, key, root_certificates, insecure
         As for `send_flower`.
-    data, module, min_count, follow, receive, say
+    data, module, held_out, min_count, follow, receive, say
         As for `answer_folder`.
     timeout : float
         Seconds in which all must be done. Default: 3600.
@@ -77,7 +78,8 @@ def answer_flower(
             if site.pending is not None:
                 label = f"{address}: {request_name(site.pending)}"
                 message = parse_request(bytes(site.request), label, site.pending, Limits())
-                site.ready(message, answer(message, data, min_count=min_count, module=module))
+                rows = rows_for(message, data, held_out)
+                site.ready(message, answer(message, rows, min_count=min_count, module=module))
             if len(site.sent) > len(done):
                 done.append(site.sent[-1])
                 if say is not None:
@@ -190,7 +192,7 @@ class _RequestAnswers:
                 announcement,
                 self.answered.n_observations,
                 withheld,
-                again=any(one.number == self.message.number for one in self.sent),
+                again=any(one.announcement == announcement for one in self.sent),
             )
         )
         self.is_done = not self.follow

@@ -98,7 +98,7 @@ def serve_flower(
     spool = work_folder / "flower"
     (spool / "sites").mkdir(parents=True, exist_ok=True)
     max_file_bytes = (limits or Limits()).file_bytes
-    n_answers = 0 if requests is None else requests.rounds
+    n_answers = 0 if requests is None else requests.n_requests
     settings = {
         "host": host,
         "port": port,

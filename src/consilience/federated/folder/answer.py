@@ -27,7 +27,7 @@ from consilience.federated.folder.site import (
 from consilience.federated.folder.storage import RefusedError, Storage, storage_of
 from consilience.federated.report import RoundReport
 from consilience.federated.requests.base import MAX_REQUEST_BYTES, Answer, RoundRequest, read_request
-from consilience.federated.requests.exchange import answer, check_request
+from consilience.federated.requests.exchange import answer, check_request, rows_for
 from consilience.files.atomic import refuse_unwritable, write_bytes
 from consilience.files.limits import Limits, exceeded_limits
 from consilience.files.safetensors_file import SafetensorsFile
@@ -53,6 +53,7 @@ def answer_folder(
     data: Any,
     *,
     module: Any = None,
+    held_out: Any = None,
     min_count: float = MIN_COUNT,
     follow: bool = False,
     timeout: float = TIMEOUT,
@@ -74,6 +75,8 @@ def answer_folder(
         The rows of the site: an array, a table, or the path of a .csv, .npy or .npz.
     module : object, optional
         The module of a network, for kinds that need one.
+    held_out : optional
+        Rows that were held out of training, as `data`, for requests of these. Default: `data`.
     min_count : float
         A sum over fewer observations does not leave the site. Default: 5.
     follow : bool
@@ -111,7 +114,8 @@ def answer_folder(
                 is_failed = last is not None and bool(last.problems)  # then the model of the round before stays
                 receive_folder(place, receive, number=number - is_failed, timeout=timeout)
             return tuple(done)
-        done.append(_send(storage, site, number, answer(message, data, min_count=min_count, module=module), message))
+        answered = answer(message, rows_for(message, data, held_out), min_count=min_count, module=module)
+        done.append(_send(storage, site, number, answered, message))
         if say is not None:
             say(done[-1])
         if not follow:
@@ -183,7 +187,7 @@ def parse_request(data: bytes, label: str, number: int, limits: Limits) -> Round
         if problems := exceeded_limits(file, limits):
             raise InputError(problems)
         message = check_request(read_request(file), label)
-    if message.number != number - FIRST_REQUEST + 1:
+    if message.number > number - FIRST_REQUEST + 1:  # less where requests of another kind came before
         raise InputError(label, f"is request {message.number}, expected {number - FIRST_REQUEST + 1}", code="E-ROUND")
     return message
 

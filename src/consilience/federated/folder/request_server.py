@@ -181,12 +181,13 @@ class RequestServer:
     storage: Storage  # the place of the round
     plan: RoundPlan  # what was fixed before it
     work: Path  # the server's own folder
-    then: Then  # kind and number of requests
+    then: Then  # kind and number of requests, and of those that follow them
     say: Callable[[str], None]  # called with each line of the log
     # Waits for the contributions of a round, given its inbox, its number and their check; returns what closed it.
     wait: Callable[[Inbox, Callable[[Contribution], Any], int], str]
     # Writes the report and the model of a round for the server and for sites; returns the report.
     end: Callable[[RoundReport, Path | None], RoundReport]
+    first: int = FIRST_REQUEST  # number of the round of the first request
 
     def run(self, fusion: Fusion, reports: list[RoundReport]) -> tuple[Fusion, list[RoundReport]]:
         """Return the model after all requests, and the reports of all rounds.
@@ -196,10 +197,11 @@ class RequestServer:
         """
         message: RoundRequest | None = request(self.then.kind, fusion, rounds=self.then.rounds)
         done: list[Round] = []
-        for number in range(FIRST_REQUEST, len(reports) + 1):
-            message = self._replay(number, message, done)
         while message is not None:
-            number = FIRST_REQUEST + message.number - 1
+            number = self.first + message.number - 1
+            if number <= len(reports):  # had ended
+                message = self._replay(number, message, done)
+                continue
             try:
                 reports.append(self._round(number, message, fusion, done))
             except RoundError as error:
@@ -207,9 +209,12 @@ class RequestServer:
                 (self.work / str(number) / "started").unlink(missing_ok=True)
                 self.say(f"round {number} failed; the model of round {number - 1} stays")
                 reports.append(error.report)
-                break
+                return (finish(fusion, done) if done else fusion), reports
             message = done[-1].next_request
-        return (finish(fusion, done) if done else fusion), reports
+        finished = finish(fusion, done)
+        if self.then.after is None or not reports[self.first + len(done) - 2].continues:
+            return finished, reports
+        return replace(self, then=self.then.after, first=self.first + len(done)).run(finished, reports)
 
     def _round(self, number: int, message: RoundRequest, fusion: Fusion, done: list[Round]) -> RoundReport:
         """Publish a request, wait for answers, and write what they come to."""
@@ -244,7 +249,7 @@ class RequestServer:
             blocked=inbox.blocked,
         )
         used = {record.site: record.sha256 for record in report.took_part}
-        late_used = {site: [FIRST_REQUEST + one.request.number - 1, by.digest] for site, (by, one) in late.items()}
+        late_used = {site: [self.first + one.request.number - 1, by.digest] for site, (by, one) in late.items()}
         record = json.dumps({"answers": used, "late": late_used})
         (folder / "answers.json").write_text(record)
         done.append(result)
@@ -255,9 +260,20 @@ class RequestServer:
             late=tuple(Record.of(one) for one in inbox.late_announcements()),
             fused={"sha256": file_digest(file), "bytes": file.stat().st_size},
             convergence=change_between(self.work / str(number - 1) / "fused.safetensors", file, result.objective),
-            continues=result.next_request is not None,
+            continues=result.next_request is not None or self._goes_on(finished),
         )
         return self.end(report, file)
+
+    def _goes_on(self, finished: Fusion) -> bool:
+        """Return whether requests of another kind follow, and say where there are none of this model."""
+        if self.then.after is None:
+            return False
+        try:
+            request(self.then.after.kind, finished, rounds=self.then.after.rounds)
+        except ConsilienceError as error:
+            self.say(f"no request {self.then.after.kind} follows: {error}")
+            return False
+        return True
 
     def _write_request(self, file: Path, message: RoundRequest) -> None:
         """Write a request into the work folder, or raise where a killed server had published another one."""
@@ -275,8 +291,8 @@ class RequestServer:
         """
         late: dict[str, tuple[Announcement, StandingAnswer]] = {}
         standing: Mapping[str, StandingAnswer] = done[-1].reduction.standing if done else {}
-        for earlier in reversed(range(FIRST_REQUEST, number)):
-            message = done[earlier - FIRST_REQUEST].request
+        for earlier in reversed(range(self.first, number)):
+            message = done[earlier - self.first].request
             open_sites = {
                 site
                 for site in sites - set(late)
@@ -294,17 +310,17 @@ class RequestServer:
                         late[site] = (one, StandingAnswer(message, answer))
         return late
 
-    def _replay(self, number: int, message: RoundRequest | None, done: list[Round]) -> RoundRequest | None:
+    def _replay(self, number: int, message: RoundRequest, done: list[Round]) -> RoundRequest | None:
         """Reduce the answers of a round that had ended once more; return the request that follows."""
         folder = self.work / str(number)
-        if message is None or (folder / REQUEST_FILE).read_bytes() != message.data:
+        if (folder / REQUEST_FILE).read_bytes() != message.data:
             text = f"has another request in round {number} than this version makes"
             raise InputError(self.work, text, code="E-ROUND")
         record = json.loads((folder / "answers.json").read_text())
         answers = {site: read_answer(folder / "files" / site / digest) for site, digest in record["answers"].items()}
         late = {
             site: StandingAnswer(
-                done[earlier - FIRST_REQUEST].request,
+                done[earlier - self.first].request,
                 read_answer(folder / "late" / str(earlier) / "files" / site / digest),
             )
             for site, (earlier, digest) in record["late"].items()

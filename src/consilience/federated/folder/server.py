@@ -105,7 +105,8 @@ def serve_folder(
     tolerance : float
         Rounds end early when the relative change of the fused parameters is below it. Default: 1e-3.
     then : str, optional
-        Requests that follow the round, as ``KIND`` or ``KIND:N``: ``"em:3"``. Each is published, and sites answer it
+        Requests that follow the round, as ``KIND`` or ``KIND:N``: ``"em:3"``, several in turn as ``"head,choose"``.
+        Each is published, and sites answer it
         from their own data (`answer_folder`) until the deadline, which begins anew with every request. Default: none.
     work : path, optional
         The server's own folder, which no site can reach. A server that was killed resumes from there. Default: a folder
@@ -156,6 +157,8 @@ def serve_folder(
         if rounds != 1:
             raise OptionError("then", "requests follow one round of models", "give one of rounds and then")
         requests.refuse_unfit(method, expect)
+        if requests.after is not None and masked is not None:
+            raise OptionError("then", "under masks requests are of one kind", "give one")
     if masked is None:
         refuse_options(plan)
     target, storage = Path(output), storage_of(place)

@@ -197,6 +197,8 @@ class RequestKind(ABC):
     """Whether a site needs a module beside its data."""
     module: ClassVar[str] = "the torch module of the fused network"
     """What that is, in words of messages."""
+    asks_held_out: ClassVar[bool] = False
+    """Whether it asks of rows that were held out of training, not of those that were trained on."""
     tells: ClassVar[tuple[tuple[str, str], ...]] = (
         ("sums", "over the rows near each component: how many, their mean and how they vary"),
         ("few rows", "in many columns span the space that they lie in, which the sums give"),

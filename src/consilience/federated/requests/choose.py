@@ -93,6 +93,7 @@ class ChoiceAtSites(RequestKind):
     supports: ClassVar[str] = "fused models whose rows have a score"
     models: ClassVar[str] = ""
     needs_module: ClassVar[bool] = True
+    asks_held_out: ClassVar[bool] = True
     module: ClassVar[str] = "the site's own trained model"
     tells: ClassVar[tuple[tuple[str, str], ...]] = (
         ("losses", "of its own model and of the fused ones over its held-out rows, and errors by class"),

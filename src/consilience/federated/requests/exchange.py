@@ -158,6 +158,11 @@ def answer(
     return Answer(kind.name, message.number, message.digest, n_observations, float(min_count), content)
 
 
+def rows_for(message: RoundRequest, data: Any, held_out: Any) -> Any:
+    """Return the rows that a site answers from: those held out of training where it has them and they are asked of."""
+    return held_out if held_out is not None and request_kind(message.kind).asks_held_out else data
+
+
 def answer_problems(message: RoundRequest, one: Answer) -> list[Problem]:
     """Return why an answer is rejected: it is one to another request, or its sums are those of no rows."""
     for subject, found, expected in (
@@ -223,6 +228,8 @@ def finish(fusion: Any, rounds: list[Round]) -> Any:
     history = np.array([rounds[0].reduction.objective_before, *(one.objective for one in rounds)])
     record = {"kind": kind.name, "rounds": [one.to_json() for one in rounds]}
     # How the components of the start were averaged says nothing of these.
+    if "then" in finished.details:  # requests of another kind came before
+        record["behind"] = finished.details["then"]
     result, details = (
         {**{name: value for name, value in told.items() if name not in ("average", "hierarchical")}, "then": record}
         for told in (finished.provenance["result"], finished.details)

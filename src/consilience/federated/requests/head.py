@@ -170,7 +170,13 @@ def with_network(fusion: Any, content: Content, verdict: Verdict, repaired: str)
     }
     before = fusion.verdict
     joined = replace(verdict, text=f"{before.text} Then {verdict.text}", candidates=before.candidates)
-    return replace(fusion, network=fusion.network.with_arrays(like), judgement=joined, repaired=repaired)
+    told: dict[str, Any] = {}
+    if (chosen := fusion.details.get("chosen")) is not None:  # which stays a candidate
+        told = {
+            "details": {**fusion.details, "chosen": f"{repaired}: {chosen}"},
+            "candidates": {**fusion.candidates, chosen: fusion.module_of(fusion.network)},
+        }
+    return replace(fusion, network=fusion.network.with_arrays(like), judgement=joined, repaired=repaired, **told)
 
 
 def _like(values: Array, original: Any) -> Any:

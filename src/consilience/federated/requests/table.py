@@ -47,7 +47,7 @@ def request_kind(name: str, option: str = "request") -> RequestKind:
 
 @dataclass(frozen=True)
 class Then:
-    """What follows the first message of a round: so many requests of one kind.
+    """What follows the first message of a round: so many requests of one kind, and what follows these.
 
     Parameters
     ----------
@@ -55,15 +55,20 @@ class Then:
         Name of the kind.
     rounds : int
         Number of requests. Default: 1.
+    after : Then, optional
+        What follows them, of the model that they come to. Default: none.
 
     Examples
     --------
     >>> Then.parse("em:3")
-    Then(kind='em', rounds=3)
+    Then(kind='em', rounds=3, after=None)
+    >>> str(Then.parse("head,choose"))
+    'head:1,choose:1'
     """
 
     kind: str
     rounds: int = 1
+    after: Then | None = None
 
     def __post_init__(self) -> None:
         request_kind(self.kind, "then")
@@ -72,17 +77,18 @@ class Then:
 
     @classmethod
     def parse(cls, text: str) -> Then:
-        """Return what a text such as ``em`` or ``em:3`` says.
+        """Return what a text such as ``em``, ``em:3`` or ``head,choose`` says.
 
         Raises
         ------
         OptionError
             For an unknown kind, and for a number that is not positive.
         """
-        kind, colon, rounds = text.strip().partition(":")
+        first, comma, rest = text.partition(",")
+        kind, colon, rounds = first.strip().partition(":")
         if colon and not rounds.isdecimal():
-            raise OptionError("then", f"expected KIND or KIND:N, such as em:3; found {text!r:.80}")
-        return cls(kind, int(rounds) if colon else 1)
+            raise OptionError("then", f"expected KIND or KIND:N, such as em:3; found {first!r:.80}")
+        return cls(kind, int(rounds) if colon else 1, cls.parse(rest) if comma else None)
 
     @classmethod
     def given(cls, then: str | Then | None) -> Then | None:
@@ -90,7 +96,12 @@ class Then:
         return cls.parse(then) if isinstance(then, str) else then
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.rounds}"
+        return ",".join([f"{self.kind}:{self.rounds}", *([] if self.after is None else [str(self.after)])])
+
+    @property
+    def n_requests(self) -> int:
+        """Number of all requests."""
+        return self.rounds + (0 if self.after is None else self.after.n_requests)
 
     def refuse_unfit(self, method: Any, expect: str | Path | None) -> None:
         """Raise before any site is asked where the models of the round are known, and have no such requests.
@@ -107,6 +118,8 @@ class Then:
         UnsupportedError
             Saying which models the requests are for.
         """
+        if self.after is not None:
+            self.after.refuse_unfit(method, expect)
         asked = request_kind(self.kind)
         name = getattr(method, "name", method)
         kinds = [kind for kind in KINDS if name is not None and kind.has_method(name)]
