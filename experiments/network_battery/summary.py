@@ -18,7 +18,7 @@ LEVELS = ("with", "counts", "none")
 """What sites say of themselves, as in ``default.py``."""
 MOST_ACCURATE_ENSEMBLE = ("stationary ensemble", "ensemble by n")
 """The ensemble that a cell is compared with: the first that applies to it."""
-TARGETS = {"never worse": 0.95, "near the best candidate": 0.9, "harmless": 0.8}
+TARGETS = {"never worse": 0.95, "near the best candidate": 0.9, "better": 0.8}
 """What is aimed at on the half that is reported, as shares of cells."""
 
 
@@ -100,7 +100,7 @@ def choice_summary(rows: list[dict[str, Any]], level: str) -> dict[str, Any]:
     if not done:
         return {}
     regrets = [best_candidate(row, level) - result["accuracy"] for row, result in done]  # type: ignore[operator]
-    told = [None if result["verdict"] is None else result["verdict"]["harmless"] for _, result in done]
+    told = [is_said_better(result) for _, result in done]
     harms = [is_harm(result) for _, result in done]
     with_moments = [says_class_moments(result) for _, result in done]
     correlations = [value for _, result in done if (value := rank_correlation(result)) is not None]
@@ -110,12 +110,17 @@ def choice_summary(rows: list[dict[str, Any]], level: str) -> dict[str, Any]:
         "regret": mean(regrets),
         "worst_regret": max(regrets),
         "near": mean(regret <= NEAR for regret in regrets),
-        "harmless": {str(said): said_of(said, told, harms) for said in (True, None, False)},
+        "better": {said: said_of(said == "yes", told, harms) for said in ("yes", "no")},
         "with_class_moments": sum(with_moments),
         "rank_correlation": mean(correlations) if correlations else None,
         "least_rank_correlation": min(correlations) if correlations else None,
         "with_rank_correlation": len(correlations),
     }
+
+
+def is_said_better(result: dict[str, Any]) -> bool:
+    """Return whether the verdict says that the network is better on synthetic inputs than every other site's own."""
+    return "it is better than every" in (result["verdict"] or {}).get("text", "")
 
 
 def says_class_moments(result: dict[str, Any]) -> bool:
@@ -124,8 +129,8 @@ def says_class_moments(result: dict[str, Any]) -> bool:
     return str(verdict.get("criterion") or "").startswith("error on inputs drawn")
 
 
-def said_of(said: bool | None, told: list[bool | None], harms: list[bool]) -> dict[str, int]:
-    """Return in how many cells a verdict said this of harm, and in how many of these there was harm."""
+def said_of(said: bool, told: list[bool], harms: list[bool]) -> dict[str, int]:
+    """Return in how many cells a verdict said this, and in how many of these there was harm."""
     chosen = [harm for one, harm in zip(told, harms, strict=True) if one is said]
     return {"cells": len(chosen), "harms": sum(chosen)}
 

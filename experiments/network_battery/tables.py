@@ -20,6 +20,7 @@ from network_battery.summary import (
     best_candidate,
     choice_summary,
     has_scores,
+    is_said_better,
     method_names,
     rank_correlation,
     reference_ensemble,
@@ -122,13 +123,16 @@ def choice_table(half: str) -> str:
 
 
 def verdicts_table(half: str) -> str:
-    """Return what verdicts say of harm at every level of description, and in how many cells there was harm."""
+    """Return what verdicts say of synthetic inputs at every level of description, and in how many cells was harm."""
     rows = _rows(half)
-    lines = ["| described | harmless | cells | worse than the best site |", "| --- | --- | ---: | ---: |"]
+    lines = [
+        "| described | better on synthetic inputs | cells | worse than the best site |",
+        "| --- | --- | ---: | ---: |",
+    ]
     for level, said in SAID.items():
         found = choice_summary(rows, level)
-        for harmless, number in found.get("harmless", {}).items():
-            lines.append(f"| {said} | {harmless} | {number['cells']} | {number['harms']} |")
+        for is_better, number in found.get("better", {}).items():
+            lines.append(f"| {said} | {is_better} | {number['cells']} | {number['harms']} |")
     return "\n".join(lines) + "\n"
 
 
@@ -138,12 +142,12 @@ def targets_table(half: str) -> str:
     reached = {
         "never worse": found["never_worse"],
         "near the best candidate": found["near"],
-        "harmless": found["harmless"]["True"]["cells"] / max(found["with_class_moments"], 1),
+        "better": found["better"]["yes"]["cells"] / max(found["with_class_moments"], 1),
     }
     said = {
         "never worse": "cells in which the default is not worse than the best site, at least",
         "near the best candidate": "cells in which it is within a point of the best candidate, at least",
-        "harmless": "cells with moments of classes in which the verdict says harmless, at least",
+        "better": "cells with moments of classes said to be better on synthetic inputs, at least",
     }
     lines = ["| what | target | found | |", "| --- | ---: | ---: | --- |"]
     for name, share in reached.items():
@@ -155,19 +159,20 @@ def targets_table(half: str) -> str:
 def candidates_table(half: str) -> str:
     """Return, of every cell, what was chosen, how far it is below the best candidate, and the rank correlation."""
     lines = [
-        "| cell | verdict | harmless | chosen, % | best candidate, % | which | rank correlation | candidates |",
+        "| cell | verdict | said better | chosen, % | best candidate, % | which | rank correlation | candidates |",
         "| --- | --- | --- | ---: | ---: | --- | ---: | ---: |",
     ]
     for row in _rows(half):
         result = row["methods"].get("default, with")
         if not has_scores(result):
             continue
-        verdict = result["verdict"] or {"code": "", "harmless": None}
+        verdict = result["verdict"] or {"code": ""}
         known = {name: one["accuracy"] for name, one in result["candidates"].items() if "accuracy" in one}
         best = max(known, key=known.__getitem__, default="")
         correlation = rank_correlation(result)
         lines.append(
-            f"| {row['name'].removeprefix(f'{half}-')} | {verdict['code']} | {verdict['harmless']} "
+            f"| {row['name'].removeprefix(f'{half}-')} | {verdict['code']} "
+            f"| {'yes' if is_said_better(result) else 'no'} "
             f"| {_percent(result)} | {f'{100 * known[best]:.1f}' if best else ''} | {best} "
             f"| {'' if correlation is None else f'{correlation:.2f}'} | {len(result['candidates'])} |"
         )

@@ -146,8 +146,8 @@ def test_harm_is_a_whole_interval_below_the_best_site(cell):
     assert same["accuracy"] == max(scores.site_accuracies(cell))
 
 
-def result(accuracy, low, high, harmless, candidates):
-    verdict = {"code": "chosen", "harmless": harmless}
+def result(accuracy, low, high, text, candidates):
+    verdict = {"code": "chosen", "text": text}
     interval = {"mean": (low + high) / 2, "low": low, "high": high}
     told = {name: {"score": score, "accuracy": true} for name, (score, true) in candidates.items()}
     return {"accuracy": accuracy, "over_best_site": interval, "seconds": 1.0, "verdict": verdict, "candidates": told}
@@ -156,9 +156,10 @@ def result(accuracy, low, high, harmless, candidates):
 def test_a_summary_tells_harm_regret_and_whether_the_criterion_ranks():
     good = {"a": (0.1, 0.9), "b": (0.2, 0.8), "c": (0.3, 0.7)}
     bad = {"a": (0.3, 0.9), "b": (0.2, 0.8), "c": (0.1, 0.7)}
+    said = "On synthetic inputs it is better than every site's own network."
     rows = [
-        {"sites": [0.8, 0.6], "methods": {"default, with": result(0.9, 0.05, 0.15, True, good)}},
-        {"sites": [0.8, 0.6], "methods": {"default, with": result(0.7, -0.15, -0.05, None, bad)}},
+        {"sites": [0.8, 0.6], "methods": {"default, with": result(0.9, 0.05, 0.15, said, good)}},
+        {"sites": [0.8, 0.6], "methods": {"default, with": result(0.7, -0.15, -0.05, "", bad)}},
         {"sites": [0.8, 0.6], "methods": {"default, with": {"gave_up": 900}}},
     ]
     sums, choice = summary.summary(rows, "default, with"), summary.choice_summary(rows, "with")
@@ -166,8 +167,7 @@ def test_a_summary_tells_harm_regret_and_whether_the_criterion_ranks():
     assert [summary.rank_correlation(row["methods"]["default, with"]) for row in rows[:2]] == pytest.approx([1, -1])
     assert choice["never_worse"] == choice["near"] == 0.5
     assert choice["worst_regret"] == pytest.approx(0.2)
-    assert choice["harmless"]["True"] == {"cells": 1, "harms": 0}
-    assert choice["harmless"]["None"] == {"cells": 1, "harms": 1}
+    assert choice["better"] == {"yes": {"cells": 1, "harms": 0}, "no": {"cells": 1, "harms": 1}}
 
 
 def test_a_run_remembers_what_it_has_scored(cell, monkeypatch, tmp_path):

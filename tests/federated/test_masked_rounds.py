@@ -17,7 +17,7 @@ from consilience.federated import Masked, RoundError, SumNoise
 from consilience.federated.folder.masked_site import FolderMailbox, file_folder, rows_folder
 from consilience.federated.folder.storage import LocalStorage
 from consilience.federated.masking.messages import STEPS
-from tests.federated import test_em
+from tests.federated import network_sites, test_em
 from tests.federated.masked_sites import write_keys
 
 SITES = ("bergen", "lund", "oslo", "turku")
@@ -416,6 +416,61 @@ def test_masked_em_over_a_folder_is_that_of_open_answers_whoever_is_killed(tmp_p
     assert {one.sums for one in results.values()} == {3}
     assert (tmp_path / "site-0.back").read_bytes() == (tmp_path / "em.safetensors").read_bytes()
     assert not list(tmp_path.glob("site-*.masked"))
+
+
+def choice_of_networks(folder):
+    """Return the file of a fused network, the own networks of sites, and rows that they held out."""
+    fused = network_sites.fused()
+    cs.save(fused, folder / "start.safetensors")
+    held = {site: network_sites.rows(10 + seed, 60 + seed) for seed, site in enumerate(network_sites.SITES)}
+    return fused, {site: network_sites.own(site) for site in held}, held
+
+
+def choice_of_classifiers(folder):
+    """Return the file of a fused classifier, the own ones of sites, and rows that they held out."""
+    parts = {site: cs.hold_out(*network_sites.rows(seed, 300)) for seed, site in enumerate("abc")}
+    own = {site: cs.describe(GaussianNB().fit(*part.train), part.train) for site, part in parts.items()}
+    fused = cs.fuse(own)
+    fused.save(folder / "start.safetensors")
+    return fused, own, {site: part.held_out for site, part in parts.items()}
+
+
+@pytest.mark.parametrize("make", [choice_of_networks, choice_of_classifiers])
+def test_under_masks_sites_compare_one_model_with_their_own(make, tmp_path):
+    fused, own, held = make(tmp_path)
+    keys, told, results = write_keys(tmp_path / "keys", held), {site: [] for site in held}, {}
+
+    def site(name):
+        results[name] = cs.federated.answer_masked(
+            tmp_path / "place",
+            name,
+            held[name],
+            module=own[name],
+            signing_key=tmp_path / "keys" / f"{name}.key",
+            signing_keys=keys,
+            work=tmp_path / f"{name}.masked",
+            timeout=TIMEOUT,
+            say=told[name].append,
+        )
+
+    threads = [threading.Thread(target=site, args=(name,)) for name in held]
+    for thread in threads:
+        thread.start()
+    options = {"expect": tmp_path / "start.safetensors", "then": "choose", "poll": 0.02, "masked": Masked(keys)}
+    result = cs.federated.serve_folder(tmp_path / "place", tmp_path / "out.safetensors", sites=list(held), **options)
+    for thread in threads:
+        thread.join()
+    open_answers = cs.federated.exchange("choose", fused, held, module=own)
+    losses = np.average(
+        [[one["own"], one["chosen"]] for one in open_answers.details["held_out"]["sites"]],
+        axis=0,
+        weights=[len(rows[1]) for rows in held.values()],
+    )
+    assert f"{losses[1]:.4g} loss (what each site has today {losses[0]:.4g})" in result.report.verdict
+    assert "At which sites the own model is better no sum tells" in result.report.verdict
+    assert any(line == f"verdict: {result.report.verdict}" for line in result.report.lines())
+    for name, lines in told.items():
+        assert any(line.startswith(f"sum 1: error on {len(held[name][1])} own rows: own model ") for line in lines)
 
 
 def test_noise_is_told_before_anything_is_sent(tmp_path):

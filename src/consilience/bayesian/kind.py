@@ -151,6 +151,7 @@ class BayesianNetworks(Kind):
         from consilience.bayesian.files import read_bayesian_network
         from consilience.networks.torch_modules import make_template
 
+        self.refuse_foreign(stated)
         bnn, template = read_bayesian_network(path), make_template(module)
         if template is not None:
             bnn = bnn.with_module(with_widths(bnn, template))

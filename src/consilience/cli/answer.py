@@ -98,19 +98,15 @@ def answer(
     """
     connection: dict[str, Any] = {"key": key, "root_certificates": root_certificates, "insecure": insecure}
     if masked:
-        if module is not None or own is not None:
-            raise click.UsageError("--masked is for requests whose answers are sums, which take no --module or --own.")
         options.pop("follow")
-        only_for("choose, which is not masked", held_out=options.pop("held_out"))
+        only_for("requests of several kinds, which are not masked", held_out=options.pop("held_out"))
         masks = MaskedOptions(signing_key, signing_keys, work, quiet=quiet, as_json=as_json, **options)
-        masks.answer(str(data), place, site, flower=flower, connection=connection)
+        masks.answer(str(data), place, site, flower=flower, connection=connection, module=_model_of(module, own))
         return
     only_for("--masked", signing_key=signing_key, signing_keys=signing_keys, work=work)
     if module is not None and density is not None:
         raise click.UsageError("--module is for requests about networks, --density for those about draws; give one.")
-    given = None if module is None else import_module(module, "--module")
-    if own is not None:
-        given = _own_model(own, given)
+    given = _model_of(module, own)
     if density is not None:
         given = import_object(density, f"--density {density}")
     arguments = {**options, "say": None if quiet or as_json else _print_answer, "module": given}
@@ -126,10 +122,13 @@ def answer(
     _print_answers(sent, options["follow"] and not quiet, options["receive"], as_json)
 
 
-def _own_model(path: Path, module: Any) -> Any:
-    """Return a site's own model in a file; of a network as a module of the architecture."""
+def _model_of(named: str | None, path: Path | None) -> Any:
+    """Return the module of a name, or a site's own model in a file, of a network as a module of the architecture."""
     from consilience.api.kinds import NETWORKS, kind_of_file, load_file  # here, since few answers need it
 
+    module = None if named is None else import_module(named, "--module")
+    if path is None:
+        return module
     if kind_of_file(path) is not NETWORKS:
         return load_file(path)
     if module is None:

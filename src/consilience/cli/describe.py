@@ -117,7 +117,6 @@ def describe(
     stated |= {} if answer is None else {"output": answer}
     keywords = stated | {name: value for name, value in options.items() if value is not None}
     kind = kind_of_file(network)
-    kind.refuse_foreign(keywords)
     described = kind.describe_file(network, template, data, is_rewritten=output is not None, **keywords)
     cs.save(described.description if output is None else described, wrote[0])
     notes = () if described.symmetry is None else described.symmetry.notes

@@ -84,14 +84,22 @@ class MaskedOptions:
             self._print_sent(send_masked_flower(file, flower, **known, **arguments))
 
     def answer(
-        self, data: Any, place: str | None, site: str | None, *, flower: str | None, connection: dict[str, Any]
+        self,
+        data: Any,
+        place: str | None,
+        site: str | None,
+        *,
+        flower: str | None,
+        connection: dict[str, Any],
+        module: Any = None,
     ) -> None:
-        """Answer all requests of a round, and print what came of it."""
+        """Answer all requests of a round, and print what came of it; `module` is for requests that need one."""
+        arguments = {**self._arguments(), "module": module}
         if flower is None:
-            self._print_answered(answer_masked(*place_and_site(place, site, connection), data, **self._arguments()))
+            self._print_answered(answer_masked(*place_and_site(place, site, connection), data, **arguments))
         else:
             known = flower_connection(place, site, connection)
-            self._print_answered(answer_masked_flower(flower, data, **known, **self._arguments()))
+            self._print_answered(answer_masked_flower(flower, data, **known, **arguments))
 
     def _arguments(self) -> dict[str, Any]:
         if self.signing_key is None:

@@ -163,6 +163,8 @@ class SiteChoice:
         Whether the median over sites counts. Default: False.
     left_out : mapping of str to str
         Sites whose answers do not count, with why. Default: none.
+    is_summed : bool
+        Whether the only answer is the sum of those of all sites, so that nothing is known of any one. Default: False.
     """
 
     names: Sequence[str]
@@ -173,6 +175,7 @@ class SiteChoice:
     is_share: bool = False
     is_robust: bool = False
     left_out: Mapping[str, str] = field(default_factory=dict)
+    is_summed: bool = False
 
     @property
     def is_shared(self) -> bool:
@@ -314,7 +317,7 @@ class SiteChoice:
         found = (
             f"{self.written(self.losses[self.chosen])} {self.criterion} ({of_own} "
             f"{self.written(self.losses[best_own])}), on about {shown_count(rows):,.0f} rows that "
-            f"{format_count(len(self.sums), 'site')} held out"
+            f"{'all sites' if self.is_summed else format_count(len(self.sums), 'site')} held out"
         )
         remedy = None
         if self.is_site[self.chosen - 1]:
@@ -346,12 +349,14 @@ class SiteChoice:
     def _sentences(self) -> list[str]:
         """Return what is known of single sites and classes, and whose answers do not count."""
         notes = []
-        if worse := [one for one in self.by_site if one.sign < 0]:
+        if self.is_summed:
+            notes.append("At which sites the own model is better no sum tells; every site knows it of itself.")
+        elif worse := [one for one in self.by_site if one.sign < 0]:
             listed = [f"{one.site} ({self.written(one.own)} against {self.written(one.chosen)})" for one in worse]
             notes.append(f"On its own rows the own model is better at {first_names(listed, MAX_NAMED)}.")
         if self.harmless is None:
             notes.append(self._open)
-        if self.worse_classes:
+        if self.worse_classes and not self.is_summed:
             listed = [
                 f"class {number} at {site} ({self.written(own)} against {self.written(chosen)})"
                 for site, number, own, chosen in self.worse_classes

@@ -22,7 +22,7 @@ from consilience.files.document import check_version, parse_document
 
 _FILE_KEYS = {"format", "format_version", "library_version", "status"}
 """Keys of the document that are no fields of the report."""
-_OPTIONAL = {"then", "request", "carried", "plan", "masked"}
+_OPTIONAL = {"then", "request", "carried", "plan", "masked", "verdict"}
 """Fields that the document has only where there is something in them."""
 _REMEDY = "`consilience serve` writes it"
 FORMAT, VERSION = "consilience-round", 1
@@ -84,6 +84,7 @@ class RoundReport:
     method: str | None = None
     seed: int = 0
     problems: tuple[str, ...] = ()  # why nothing was fused; empty where something was
+    verdict: str | None = None  # whether what was fused is better than what the sites have, in words
     fused: Mapping[str, Any] | None = None  # digest and length of the fused file
     # Change of the fused model, where there are several rounds; see `consilience.federated.convergence`.
     convergence: Mapping[str, Any] | None = field(default=None)
@@ -186,6 +187,7 @@ class RoundReport:
         took_part = "took part" if self.request is None else "answered"
         counts = f"{len(names)} of {len(self.expected)} sites {took_part}"
         lines = [f"round {self.number}{asked} closed ({self.closed}): {counts}", *_listed(took_part, names)]
+        lines += [] if self.verdict is None else [f"verdict: {printable(self.verdict)}"]
         lines += _listed("two sites", [TWO_SITES] * (len(names) == MIN_SITES - 1))
         if self.masked is not None:
             lines.append(f"masked: the server saw the sum alone, which {self.quorum} sites had to open")

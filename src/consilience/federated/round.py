@@ -129,6 +129,7 @@ def run_round(
         unknown=tuple(sorted(arrivals.strangers | set(unknown))),
         closed=closed,
         method=None if fusion is None else fusion.provenance["method"],
+        verdict=None if fusion is None else fusion.verdict.text,
         problems=tuple(problems),
     )
     if fusion is None:

@@ -156,6 +156,7 @@ def answer_masked_flower(
     signing_key: str | Path,
     signing_keys: str | Path | None = None,
     root_certificates: str | Path | None = None,
+    module: Any = None,
     min_count: float = MIN_COUNT,
     receive: str | Path | None = None,
     timeout: float = TIMEOUT,
@@ -167,7 +168,7 @@ def answer_masked_flower(
 
     Parameters
     ----------
-    data, min_count
+    data, module, min_count
         As for `answer_masked`.
     address, key, signing_key, signing_keys, root_certificates, receive, timeout, insecure, say
         As for `send_masked_flower`.
@@ -181,7 +182,7 @@ def answer_masked_flower(
     """
     connection = (address, key, root_certificates, insecure, timeout)
     folder = rows_folder(work, Path(signing_key).name)
-    return _run(connection, signing_key, signing_keys, MaskedSiteRows(data, min_count), folder, receive, say)
+    return _run(connection, signing_key, signing_keys, MaskedSiteRows(data, min_count, module), folder, receive, say)
 
 
 def _run(

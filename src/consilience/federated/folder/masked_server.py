@@ -53,7 +53,7 @@ from consilience.federated.plan import RoundPlan
 from consilience.federated.report import OPEN, Event, Record, RoundError, RoundReport
 from consilience.federated.requests.base import RoundRequest, write_message
 from consilience.federated.requests.exchange import Round, finish, request
-from consilience.federated.requests.table import Then
+from consilience.federated.requests.table import Then, request_kind
 from consilience.files.atomic import write_bytes
 from consilience.files.limits import exceeded_limits
 from consilience.files.safetensors_file import SafetensorsFile
@@ -213,7 +213,10 @@ class MaskedSums:
         else:
             done.append(result.model)
             is_last = done[-1].next_request is None
-            summand.save(SumResult(finish(start, done)), fused)
+            finished, reduction = finish(start, done), done[-1].reduction
+            summand.save(SumResult(finished), fused)
+            verdict = request_kind(self.then.kind).verdict(reduction.content)
+            report = replace(report, verdict=None if verdict is None else verdict.text)
         report = replace(
             report, fused={"sha256": file_digest(fused), "bytes": fused.stat().st_size}, continues=not is_last
         )

@@ -119,6 +119,7 @@ def answer_masked(
     *,
     signing_key: str | Path,
     signing_keys: str | Path | None = None,
+    module: Any = None,
     min_count: float = MIN_COUNT,
     receive: str | Path | None = None,
     timeout: float = TIMEOUT,
@@ -133,6 +134,8 @@ def answer_masked(
         As for `send_masked`.
     data : array_like, DataFrame, str or Path
         The rows of the site, as for `answer_folder`.
+    module : object, optional
+        The site's own model, for requests that need one.
     min_count : float
         A sum over fewer observations does not leave the site. Default: 5.
     work : path, optional
@@ -143,9 +146,8 @@ def answer_masked(
     InputError
         As `send_masked`, and for data that do not fit.
     """
-    part = _part(
-        place, site, signing_key, signing_keys, MaskedSiteRows(data, min_count), rows_folder(work, site), timeout, say
-    )
+    source = MaskedSiteRows(data, min_count, module)
+    part = _part(place, site, signing_key, signing_keys, source, rows_folder(work, site), timeout, say)
     return run_part(part, receive)
 
 

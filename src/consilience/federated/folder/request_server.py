@@ -259,6 +259,7 @@ class RequestServer:
             report,
             late=tuple(Record.of(one) for one in inbox.late_announcements()),
             fused={"sha256": file_digest(file), "bytes": file.stat().st_size},
+            verdict=finished.verdict.text,
             convergence=change_between(self.work / str(number - 1) / "fused.safetensors", file, result.objective),
             continues=result.next_request is not None or self._goes_on(finished),
         )

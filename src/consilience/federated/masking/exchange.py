@@ -218,6 +218,8 @@ class MaskedPart:
         words: list[Words] = []
         if not (folder / f"step-{MASK}").exists():  # before anything is sent: it may not fit
             words.append(summand.words(self.source, len(plan.sites), plan.fractional_bits))
+            for line in summand.told:
+                self.say(f"sum {number}: {line}")
         agreed: list[Message] = []
         sent = 0
         for step in STEPS:

@@ -31,6 +31,8 @@ class Summand(ABC):
 
     name: ClassVar[str]
     """Name in plans, such as ``statistics``."""
+    told: tuple[str, ...] = ()
+    """What a site is told of its own numbers, once it has them, a line each."""
 
     @property
     @abstractmethod

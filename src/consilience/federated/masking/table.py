@@ -24,13 +24,10 @@ from consilience.federated.masking.network_sum import EQUAL, NetworkSum, SumNois
 from consilience.federated.masking.plan import MaskedPlan
 from consilience.federated.masking.statistics_sum import StatisticsSum
 from consilience.federated.masking.summands import Summand, SumResult
-from consilience.federated.requests.base import REQUEST_FORMAT, Answer, Content, RoundRequest, read_request
+from consilience.federated.requests.base import ALL_SITES, REQUEST_FORMAT, Answer, Content, RoundRequest, read_request
 from consilience.federated.requests.exchange import answer, check_request, reduce
 from consilience.federated.requests.table import request_kind
 from consilience.files.safetensors_file import SafetensorsFile
-
-ALL_SITES = "all sites"
-"""What reductions call the one answer that the sum is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +36,7 @@ class MaskedSiteRows:
 
     data: Any  # its rows
     min_count: float  # a sum over fewer observations does not leave the site
+    module: Any = None  # as for ``federated.answer``
 
 
 class RequestSum(Summand):
@@ -69,7 +67,8 @@ class RequestSum(Summand):
 
     def words(self, source: Any, n_sites: int, fractional_bits: int) -> Words:
         """Return a site's sums in fixed point; see `Summand.words`."""
-        answered = answer(self.request, source.data, min_count=source.min_count)
+        answered = answer(self.request, source.data, min_count=source.min_count, module=source.module)
+        self.told = request_kind(self.request.kind).lines_at_site(answered)
         parts = [
             np.ldexp(answered.content.arrays[name].ravel(), -exponent) for name, (_, exponent) in self.sums.items()
         ]
@@ -87,7 +86,7 @@ class RequestSum(Summand):
         if n < 1:
             raise InputError("the sum of all sites", "has no rows", code="E-SHAPE")
         kind = request_kind(self.request.kind)
-        fields = {"withheld": withheld} if kind.counts_withheld else {}
+        fields = kind.fields_of_sum(self.request, withheld)
         whole = Answer(kind.name, self.request.number, self.request.digest, n, 0.0, Content(fields, arrays))
         return SumResult(reduce(self.request, {ALL_SITES: whole}), {"n_observations": n})
 

@@ -27,6 +27,7 @@ from consilience.checks import AnyArray, Array
 from consilience.core.features import Features
 from consilience.core.frozen import FrozenDict
 from consilience.core.fusion import Fusion
+from consilience.core.verdict import Verdict
 from consilience.errors import FileFormatError, Problem, UnsupportedError
 from consilience.federated.requests.message_checks import LARGEST, AnswerFields, array_problems, field_problems
 from consilience.files.atomic import write_bytes
@@ -38,6 +39,9 @@ from consilience.files.schemas import FeaturesHeader, FiniteJSON, StrictModel
 FORMAT_VERSION = 1
 """Version of both formats, stated by every file; another one is refused."""
 REQUEST_FORMAT, ANSWER_FORMAT = "consilience-request", "consilience-answer"
+
+ALL_SITES = "all sites"
+"""What reductions call the one answer that a masked sum is."""
 
 MAX_REQUEST_BYTES = 2**28
 """Bytes of a request that a site reads at most. Chosen by hand: some 1000 components in 150 columns."""
@@ -265,6 +269,18 @@ class RequestKind(ABC):
         else:
             problems = []
         return problems or self.shape_problems(request, answer) or self.sum_problems(request, answer)
+
+    def fields_of_sum(self, request: RoundRequest, withheld: int) -> dict[str, Any]:
+        """Return the JSON values of the sum of all sites' answers, of which so many parts were withheld."""
+        return {"withheld": withheld} if self.counts_withheld else {}
+
+    def lines_at_site(self, answer: Answer) -> tuple[str, ...]:
+        """Return what a site is told of its own answer, where nobody else sees it alone. Default: nothing."""
+        return ()
+
+    def verdict(self, content: Content) -> Verdict | None:
+        """Return the verdict of a reduced state, where the model that it is of has no place for one. Default: none."""
+        return None
 
     def shape_problems(self, request: RoundRequest, answer: Answer) -> list[Problem]:
         """Return what is wrong with the names, the shapes or the size of an answer's arrays."""

@@ -23,14 +23,18 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
+import consilience as cs
 from consilience.api.kinds import KINDS, NETWORKS, kind_of, load_file
 from consilience.checks import Array
+from consilience.core.fusion import Fusion
 from consilience.core.held_out import MIN_HELD_OUT, digest_of_rows
 from consilience.core.inputs import name_inputs
 from consilience.core.kind import Kind
 from consilience.core.site_losses import SITE, LossSums, SiteChoice, sums_of_losses
+from consilience.core.verdict import FUSED, Verdict
 from consilience.errors import InputError, Problem, UnsupportedError
 from consilience.federated.requests.base import (
+    ALL_SITES,
     MAX_REQUEST_BYTES,
     Answer,
     Content,
@@ -112,7 +116,7 @@ class ChoiceAtSites(RequestKind):
             n_classes, n_bytes = _n_classes(fusion, content), 0
         else:
             data = _file_of(fusion)
-            names, n_classes, n_bytes = ["fused"], 0, len(data)
+            names, n_classes, n_bytes = [FUSED], 0, len(data)
             content = {"file": _as_numbers(data)}
         fields = {"models": kind.name, "candidates": names, "n_classes": n_classes, "n_bytes": n_bytes}
         return Content(fields, content, _known_of(kind, fusion))
@@ -203,6 +207,25 @@ class ChoiceAtSites(RequestKind):
             return [Problem("answer", "its products of losses are those of no rows")]
         return []
 
+    def fields_of_sum(self, request: RoundRequest, withheld: int) -> dict[str, Any]:
+        """Return the JSON values of the sum of all answers; see `RequestKind.fields_of_sum`."""
+        return {"withheld": withheld, "criterion": "loss", "is_share": False, "rows": None}
+
+    def lines_at_site(self, answer: Answer) -> tuple[str, ...]:
+        """Return the mean losses on a site's own rows; see `RequestKind.lines_at_site`."""
+        fields, means = answer.content.fields, _sums_of(answer).means
+        listed = [f"{loss:.1%}" if fields["is_share"] else f"{loss:.4g}" for loss in means]
+        of_candidates = ", ".join(listed[1:])
+        return (
+            f"{fields['criterion']} on {answer.n_observations} own rows: own model {listed[0]}, "
+            f"{'candidates' if len(listed) > 2 else 'fused model'} {of_candidates}",
+        )
+
+    def verdict(self, content: Content) -> Verdict | None:
+        """Return what the sites' rows say; see `RequestKind.verdict`."""
+        choice: SiteChoice = content.private.choice
+        return choice.verdict()
+
     def reduce(
         self, request: RoundRequest, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
     ) -> Reduction:
@@ -236,12 +259,15 @@ class ChoiceAtSites(RequestKind):
             is_share=is_share,
             is_robust=known.is_robust,
             left_out=others,
+            is_summed=set(sums) == {ALL_SITES},
         )
         state = Content(request.content.fields, request.content.arrays, replace(known, choice=choice))
         return Reduction(state, -float(choice.losses[choice.chosen]), -float(choice.losses[1]), chosen, carried)
 
     def finish(self, fusion: Any, content: Content) -> Any:
         """Return the fusion with the chosen candidate; see `RequestKind.finish`."""
+        if not isinstance(fusion, Fusion):  # one model, among which there is nothing to choose
+            return fusion
         choice: SiteChoice = content.private.choice
         kind = kind_of(name_inputs([fusion]))
         return kind.with_candidate(fusion, choice.name).chosen_at(choice)
@@ -272,6 +298,8 @@ def _candidate_arrays(fusion: Any) -> dict[str, dict[str, Array]]:
     from consilience.networks.candidates_at_sites import candidate_names
     from consilience.networks.torch_modules import arrays_of_module
 
+    if not hasattr(fusion, "inputs"):  # one network, such as masked sums start from
+        return {FUSED: {PREFIX + key: as_double(values) for key, values in fusion.arrays.items()}}
     own = network_arrays(fusion, ChoiceAtSites.name)
     arrays = {}
     for name, is_fused in candidate_names(fusion):
@@ -285,6 +313,8 @@ def _candidate_arrays(fusion: Any) -> dict[str, dict[str, Array]]:
 
 def _shared_arrays(fusion: Any) -> dict[str, dict[str, Array]]:
     """Return the arrays of the own networks of sites by their names as candidates; none unless all sites said so."""
+    if not hasattr(fusion, "inputs"):
+        return {}
     if not all(local.description is not None and local.description.share_network for local in fusion.inputs):
         return {}
     return {
@@ -311,9 +341,10 @@ def _sendable(arrays: dict[str, dict[str, Array]]) -> dict[str, dict[str, Array]
 
 def _n_classes(fusion: Any, arrays: Mapping[str, Array]) -> int:
     """Return how many classes sites may tell of: those that they named, or the outputs of the last layer."""
-    if (named := fusion.details.get("classes")) is not None:
+    network = getattr(fusion, "network", fusion)
+    if (named := getattr(fusion, "details", {}).get("classes")) is not None:
         return len(named)
-    outputs = [path for path, is_output in weights_in_order(fusion.network) if is_output]
+    outputs = [path for path, is_output in weights_in_order(network) if is_output]
     if len(outputs) != 1:
         return 0
     n_outputs = int(arrays[f"0:{PREFIX}{array_names(outputs[0])[0]}"].shape[0])
@@ -333,7 +364,7 @@ def _file_of(fusion: Any) -> bytes:
         raise UnsupportedError(ChoiceAtSites.name, text, "fuse by a method that makes one")
     with tempfile.TemporaryDirectory(prefix="consilience-choose-") as folder:
         path = Path(folder) / "fused.safetensors"
-        fusion.save(path)
+        fusion.save(path) if isinstance(fusion, Fusion) else cs.save(fusion, path)
         return path.read_bytes()
 
 
