@@ -154,11 +154,10 @@ def rows_of(case: Case) -> Mapping[str, Callable[[], dict[str, Any]]]:
             "scores": dict(fusion.verdict.candidates),
             "loss": fusion.verdict.loss,
             "remedy": fusion.verdict.remedy,
-            "wider_widths": fusion.details.get("wider_widths"),
         }
 
     def without_joins() -> dict[str, Any]:
-        with patch.multiple(make_candidates, MIN_MODELS_OF_JOINS=case.count + 1, WIDER_FACTORS=()):
+        with patch.multiple(make_candidates, MIN_MODELS_OF_JOINS=case.count + 1):
             return fused(None, None)
 
     def ensemble() -> dict[str, Any]:

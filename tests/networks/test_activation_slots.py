@@ -9,11 +9,6 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import consilience as cs
-from consilience.networks.choice.candidate import Candidate, Effort
-from consilience.networks.choice.choose import CandidateScores
-from consilience.networks.choice.criterion import Disagreement, ErrorOnLabels
-from consilience.networks.choice.sites import Sites
-from consilience.networks.choice.verdict import Choice, verdict_of
 from consilience.networks.methods.by_activations import ActivationSlots, match_to_slots
 from consilience.networks.repair import refit
 from consilience.networks.repair.partners import layer_shares, unit_shares
@@ -155,77 +150,12 @@ def normed(seed, rows):
     return net.eval()
 
 
-@pytest.fixture(scope="module")
-def four():
-    return [normed(seed, slice(seed, 1200, 4)) for seed in range(4)]
-
-
-@pytest.fixture(scope="module")
-def of_four(four):
-    return cs.fuse(four, example=X[:2], inputs=X[1200:], steps=5)
-
-
-def test_four_networks_are_compared_with_wider_ones_that_are_not_returned(four, of_four):
-    wider = {"1.5 times as wide", "2 times as wide"}
-    assert wider <= set(of_four.verdict.candidates)
-    assert not wider & set(of_four.candidates)
-    assert dict(cs.symmetry(of_four.model, example=X[:2]).groups) == dict(cs.symmetry(four[0], example=X[:2]).groups)
-
-
-def test_three_networks_and_those_of_stated_widths_are_not(four):
-    options = {"example": X[:2], "inputs": X[1200:], "steps": 0}
-    of_three = cs.fuse(four[:3], **options)
+def test_networks_of_stated_widths_have_a_candidate_of_partial_slots():
+    four = [normed(seed, slice(seed, 1200, 4)) for seed in range(4)]
     widths = dict.fromkeys(cs.symmetry(four[0], example=X[:2]).groups, 12)
-    stated = cs.fuse(four, target_widths=widths, **options)
-    for fusion in (of_three, stated):
-        assert not any(name.endswith("as wide") for name in fusion.verdict.candidates)
+    stated = cs.fuse(four, target_widths=widths, example=X[:2], inputs=X[1200:], steps=0)
     assert {"refit", "refit_partial"} <= set(stated.candidates)
     assert stated.model[0].out_features == 12
-
-
-def test_the_verdict_names_the_narrowest_width_that_does_clearly_better(of_four):
-    rng = np.random.default_rng(0)
-    taken, site = (rng.random(2000) < share for share in (0.4, 0.5))
-    half, twice = (taken & (rng.random(2000) < share) for share in (0.7, 0.69))
-
-    def choice(*losses, chosen=1, margin=0.0, mean_gap=None):
-        base = of_four
-        candidates = [
-            Candidate("site:a", Effort.SITE, None, base, sites=(0,)),
-            Candidate("refit", Effort.REFITTED, None, base),
-            *(
-                Candidate(f"{n}", Effort.DISTILLED, None, base, is_eligible=False, widths={"0": n})
-                for n, _ in enumerate(losses, 12)
-            ),
-        ]
-        stacked = np.stack([site, taken, *losses]).astype(float)
-        is_site = [candidate.site is not None for candidate in candidates]
-        margins = [margin] * len(candidates)
-        scores = CandidateScores(stacked, stacked, is_site, margins, mean_gap=mean_gap or 0.0)
-        classes = np.zeros(2000, dtype=int)
-        return Choice(
-            tuple(candidates),
-            chosen,
-            Disagreement(np.eye(2)[classes]) if mean_gap is None else ErrorOnLabels(classes),
-            scores,
-        )
-
-    assert choice(half, twice).wider.widths == {"0": 12}  # of two that are as good
-    assert choice(taken, twice).wider.widths == {"0": 13}
-    assert choice(taken, taken).wider is None
-    assert choice().wider is None
-    # Over a site's own network the margin is needed that any candidate needs over it.
-    assert choice(half, twice, margin=0.45).wider.widths == {"0": 12}
-    assert choice(half, twice, chosen=0, margin=0.25).wider.widths == {"0": 12}
-    assert choice(half, twice, chosen=0, margin=0.6).wider is None
-    # What drawn inputs cannot tell: here 0.05 or 0.2 of a gain of 0.12.
-    assert choice(half, twice, mean_gap=0.05).wider.widths == {"0": 12}
-    assert choice(half, twice, mean_gap=0.2).wider is None
-    sites = Sites(("a",), np.ones(1), (None,), False)
-    with_wider, without = verdict_of(choice(half, twice), sites), verdict_of(choice(), sites)
-    assert "target_widths=fusion.details['wider_widths']" in with_wider.remedy
-    assert "A network 12 has" in with_wider.text
-    assert "wider" not in without.remedy
 
 
 def depthwise(seed):

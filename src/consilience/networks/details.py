@@ -65,7 +65,7 @@ class NetworkDetails(Details, total=False):
         Recurrent arrays that had no part in the matching.
     refit
         Which layers were fitted, or why none.
-    classes, one_output, wider_widths, estimated_classes, left_out
+    classes, one_output, estimated_classes, left_out
         Of the default: the classes; what a single output is; widths of a network that does better; classes of each
         site as they were estimated; candidates that were left out and why.
     distillation
@@ -90,7 +90,6 @@ class NetworkDetails(Details, total=False):
     refit: str
     classes: list[Any]
     one_output: Literal["logits", "probabilities"]
-    wider_widths: dict[str, int]
     estimated_classes: Mapping[str, Sequence[float]]
     left_out: list[str]
     distillation: Distillation

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -55,8 +54,6 @@ class Candidate:
     # Whether it may be returned: a site's own network may not where another width is asked for, and no network of
     # another width than is asked for.
     is_eligible: bool = True
-    # Units of its groups, where these are more than were asked for. Default: None, it has the widths asked for.
-    widths: Mapping[str, int] | None = None
 
     @property
     def site(self) -> int | None:

@@ -26,7 +26,7 @@ from consilience.networks.choice.criterion import (
     SquaredGap,
 )
 from consilience.networks.choice.excess_errors import ExcessErrors, excess_errors
-from consilience.networks.choice.inputs import ChoiceInputs
+from consilience.networks.choice.inputs import MAX_EXCESS_OF_STATISTICS, ChoiceInputs
 from consilience.networks.choice.rows import Rows, outputs_of
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.teacher import Teacher
@@ -35,10 +35,6 @@ from consilience.networks.choice.workshop import Workshop
 from consilience.networks.classes.logits import OneOutput, TwoClasses, as_probabilities
 from consilience.networks.classes.shares import MAX_SKEW_OF_ALIKE, class_skew
 from consilience.networks.output_layout import as_row_outputs
-
-MAX_GAP_UNSAID = 0.05
-"""Further errors on drawn inputs beyond which the verdict says so. Chosen by hand."""
-
 
 _ASKED = "asked"
 """What seconds are known by in which all sites' networks are asked on the inputs to compare on."""
@@ -293,7 +289,7 @@ class CandidateComparison:
             self.workshop.plain_modules[0],
             self.rng,
         )
-        if excesses.mean > MAX_GAP_UNSAID:
+        if excesses.mean > MAX_EXCESS_OF_STATISTICS:
             self.notes.append(
                 f"inputs drawn from descriptions are unlike real ones: on them the sites' networks err "
                 f"{excesses.mean:.1%} {'more' if excesses.is_harder else 'less'} often than on the sites' own"

@@ -56,9 +56,7 @@ MIN_DRAWN = 0.5
 ensemble, in which the others have their vote. Without a choice one site's network is returned unseen: of fifteen
 fusions of classes at sites of 12 to 72 rows that describe half to nine tenths, four were then worse than the best site,
 one with a choice. Other seeds are reported (experiments/network_battery/small_sites.py); less than half was not
-judged."""
-MIN_OWN = 0.5
-"""The same of every single site, for harm to be excluded. Chosen by hand."""
+judged. The same of every single site, for harm to be excluded."""
 IMAGE_SHARE = 0.5
 """Share of a bound on seconds that images take at most, so that time is left to train. Chosen by hand."""
 FIT_SETS = 2
@@ -435,7 +433,7 @@ def _have_classes_alike(described: Sequence[Description]) -> bool:
 
 def _labelled_notes(described: Sequence[Description], shares: Sequence[float]) -> list[str]:
     """Return which sites describe little of their observations by class."""
-    little = [one.name for one, share in zip(described, shares, strict=True) if share < MIN_OWN]
+    little = [one.name for one, share in zip(described, shares, strict=True) if share < MIN_DRAWN]
     return [f"{', '.join(little)}: less than half of the observations are described by class"] if little else []
 
 

@@ -1,10 +1,10 @@
-"""Candidates of the default fusion that are made of networks: averaged, refitted, distilled, wider; see ``default``."""
+"""Candidates of the default fusion that are made of networks: averaged, refitted, distilled; see ``default``."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -34,19 +34,10 @@ from consilience.networks.output_layout import inner_network
 from consilience.networks.repair.anchor import anchor
 from consilience.networks.repair_fusion import refit_fusion
 
-MAX_AVERAGES = 5
-"""The base, the plain average, the base with rows of its head by class, that by Fisher information, and sites beside
-each other."""
-MAX_REFITTED = 8
-"""The base refitted, and those of units matched by activations, with one width, by slots and joined, each also with its
-head fitted."""
+MAX_MADE = 16
+"""Candidates that are made beside the sites', at most: five averages, eight that are refitted, three distilled."""
 MIN_MODELS_OF_JOINS = 4
 """Networks from which on units are joined within models too: the fewest that were tried."""
-MIN_MODELS_OF_WIDER = 4
-"""Networks from which on wider ones are compared: of two the network of twice the width is their ensemble."""
-WIDER_FACTORS = (1.5, 2.0)
-"""How many times as many units wider networks have. Refitted on matched images, four ResNet-8 of 84.7 % in the mean had
-74 % at their width, 81 at one and a half and 84 at twice of it."""
 N_DISTILLED = 2
 """Fused candidates that are distilled further: the best on early inputs. Chosen by hand, as a bound on time."""
 FAR_START, LEARNING_RATE_NEAR = 1 / 3, 3e-4
@@ -75,10 +66,8 @@ class NetworkComparison(CandidateComparison):
 
     @property
     def max_made(self) -> int:
-        """Candidates that are made beside the sites', at most: averages, by factors, refitted, distilled, and wider."""
-        n_wider = len(WIDER_FACTORS) if self.compares_wider else 0
-        n_distilled = N_DISTILLED + 1
-        return MAX_AVERAGES + MAX_REFITTED + n_distilled + n_wider
+        """Candidates that are made beside the sites', at most."""
+        return MAX_MADE
 
     def _made(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
         """Yield what is made of the networks, given all candidates so far, which grow meanwhile."""
@@ -86,7 +75,6 @@ class NetworkComparison(CandidateComparison):
         yield from self.averages()
         yield from self.refitted(rng)
         yield from self._distilled(candidates, distill_rng)
-        yield from self._wider(rng)
 
     def averages(self) -> Iterator[Candidate]:
         """Yield the base, the base with the rows of its head by class, and that by Fisher information."""
@@ -329,52 +317,6 @@ class NetworkComparison(CandidateComparison):
         answers = self._outputs(start.module, early).argmax(axis=1)
         disagreement = float(np.mean(answers != early_targets.numpy().argmax(axis=1)))
         return LEARNING_RATE if disagreement > FAR_START else LEARNING_RATE_NEAR
-
-    def _wider(self, rng: np.random.Generator) -> Iterator[Candidate]:
-        """Yield refitted networks of more units, distilled where that is safe, which are compared only."""
-        if not self.compares_wider:
-            return
-        inputs = self.inputs.fit.inputs
-        is_by_activations = self.inputs.fit.labels is None and self._has_slots
-        for factor in WIDER_FACTORS:
-            name = f"{factor:g} times as wide"
-            widths = self.workshop.widened(factor)
-            # With twice the units a refit takes four times as long, and a distillation comes after it.
-            if not widths or self._is_too_late(name, "wider") or self._is_too_late(name, "refit"):
-                continue
-            with self._or_noted(name), self._timed("wider"):
-                wider = replace(self.workshop, arguments=replace(self.workshop.arguments, target_widths=widths))
-                some_inputs = inputs[:MATCHING_INPUTS] if is_by_activations else None
-                base = wider.averaged(_IN_SLOTS if is_by_activations else self.workshop.method, some_inputs)
-                partner_inputs = some_inputs if self._is_depthwise else None
-                fusion = refit_fusion(base, wider.order, None, inputs, rng, partner_inputs)
-                if fusion.repaired is None:
-                    continue
-                refitted = Candidate(name, Effort.REFITTED, fusion.model, base, fusion.repaired)
-                candidate = self.start([refitted, *filter(self._stands_for_sites, self._side_by_side(wider))])
-                # With frozen statistics it adds nothing at twice the width.
-                left = self._seconds_left
-                has_time = self.options.steps and (left is None or left > 0)
-                if has_time and (self.inputs.have_statistics or not has_batch_norm(fusion.model)):
-                    distilled, _ = self.distil(candidate, rng, steps=self.options.steps, max_seconds=left)
-                    candidate = candidate if distilled is None else distilled
-                yield replace(candidate, name=name, is_eligible=False, widths=widths)
-
-    @property
-    def compares_wider(self) -> bool:
-        """Whether wider networks are compared, so that the verdict can name a width that does better.
-
-        Of networks of one start all units have partners, and a caller who states widths has chosen.
-        """
-        workshop = self.workshop
-        return (
-            len(workshop.order) >= MIN_MODELS_OF_WIDER
-            and self.options.refit
-            and workshop.arguments.target is None
-            and workshop.arguments.target_widths is None
-            and workshop.has_equal_widths
-            and not workshop.is_common_start
-        )
 
 
 def _distilled_name(start: Candidate) -> str:

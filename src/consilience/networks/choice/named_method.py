@@ -15,6 +15,7 @@ from consilience.core.details import Status
 from consilience.core.progress import silent
 from consilience.errors import InputError, UnsupportedError
 from consilience.networks.choice.candidate import Candidate, Effort
+from consilience.networks.choice.excess_errors import N_OF_SITE
 from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.verdict import verdict_of
 from consilience.networks.choice.workshop import Workshop
@@ -23,10 +24,6 @@ from consilience.networks.fusion import NetworkFusion
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods.auto import Auto
 from consilience.networks.shared_symmetry import NetworksWithSymmetry
-
-N_INPUTS = 1000
-"""Twice as many inputs compare: an error of 20 % has a standard error of 0.9 points. Chosen by hand, for time: asking
-the sites' networks takes longer than an average does."""
 
 
 def with_verdict(
@@ -52,7 +49,7 @@ def with_verdict(
     workshop = Workshop(models, sites, arguments, None, Auto(), rng, silent)
     draw_rng, compare_rng = rng.spawn(2)
     try:
-        inputs = choice_inputs(workshop.ordered, workshop.modules, None, None, N_INPUTS, draw_rng, silent)
+        inputs = choice_inputs(workshop.ordered, workshop.modules, None, None, N_OF_SITE, draw_rng, silent)
         if inputs is None or inputs.held.labels is None:
             return fusion
         candidates = [

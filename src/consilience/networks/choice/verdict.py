@@ -6,22 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from consilience.core.site_losses import STANDARD_ERRORS_OF_CHOICE, STANDARD_ERRORS_OF_HARM
+from consilience.core.site_losses import MAX_NAMED
 from consilience.core.verdict import UNCOMPARED, Verdict
 from consilience.drawing.words import first_names, shorten
 from consilience.networks.choice.candidate import Candidate
 from consilience.networks.choice.choose import CandidateScores
 from consilience.networks.choice.criterion import Criterion
 from consilience.networks.choice.sites import Sites
-from consilience.networks.classes.shares import class_skew, classes_of_one_site, unseen_classes
+from consilience.networks.classes.shares import MAX_SKEW_OF_ALIKE, class_skew, classes_of_one_site, unseen_classes
 
 MAX_GAP = 0.25
 """Disagreement with the ensemble above which the verdict advises to keep the ensemble. The largest losses against the
 ensemble in 26 fusions, 4.4 to 8.7 points, had gaps of 0.22 to 0.30."""
-MAX_SKEW = 0.3
-"""Skew above which the verdict warns of it; identical sites have 0.02, the mildest of those that differed 0.38."""
-MAX_NAMED = 3
-"""Classes that a sentence names; further ones are counted. Chosen by hand."""
 
 DESCRIBE = "let every site describe its network (`consilience.save(net, path, data=loader)`), or keep fusion.ensemble"
 COMPARE = "compare it with the sites' own, which fusion.candidates holds, on rows that none was trained on"
@@ -68,30 +64,6 @@ class Choice:
         return float(self.scores.means[self.chosen]) - self.teacher_score
 
     @property
-    def wider(self) -> Candidate | None:
-        """The narrowest network of more units that is better than the one taken; None where there is none.
-
-        By two standard errors and what drawn inputs cannot tell, or the margin if it is a site's own network that was
-        taken. Of those that one standard error does not tell from the best of them the narrowest.
-        """
-        scores = self.scores
-        if scores is None:
-            return None
-        better = []
-        for number, candidate in enumerate(self.candidates):
-            if candidate.widths is not None:
-                excess, error = scores.excess(self.chosen, number)
-                margin = scores.margin(number, self.chosen) if self.taken.site is not None else 0.0
-                if excess > STANDARD_ERRORS_OF_HARM * error + max(margin, scores.mean_gap):
-                    better.append(number)
-        if not better:
-            return None
-        best = min(better, key=lambda number: scores.means[number])
-        excesses = {number: scores.excess(number, best) for number in better}
-        tied = [k for k, (excess, error) in excesses.items() if excess <= STANDARD_ERRORS_OF_CHOICE * error]
-        return self.candidates[tied[0]]  # they come from the narrowest to the widest
-
-    @property
     def by_name(self) -> dict[str, float]:
         """Mean loss of every candidate by its name."""
         if self.scores is None:
@@ -123,11 +95,6 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
         text += f" {_UNKNOWN}"
         if not is_labelled and remedy is None:
             remedy = COMPARE if sites.is_regression else DESCRIBE_MORE if sites.describe_inputs else DESCRIBE
-    if (wider := choice.wider) is not None:
-        its = percent.format(choice.by_name[wider.name])
-        text += f" A network {wider.name} has {its} {choice.criterion.name}."
-        advice = "for a wider network call fuse again with `target_widths=fusion.details['wider_widths']`"
-        remedy = advice if remedy is None else f"{remedy}; {advice}"
     return Verdict(
         code=code,
         text=" ".join([text, *notes]),
@@ -187,7 +154,7 @@ def _notes(choice: Choice, sites: Sites) -> list[str]:
             [classes[number] for number in numbers if classes[number] not in withheld]
             for numbers in (classes_of_one_site(counts), unseen_classes(counts))
         )
-        if (skew := class_skew(counts)) > MAX_SKEW:
+        if (skew := class_skew(counts)) > MAX_SKEW_OF_ALIKE:
             of_one = f"; {_named(alone)} {'is' if len(alone) == 1 else 'are'} held by one site only" if alone else ""
             notes.append(f"Sites share {1 - skew:.0%} of their class distribution{of_one}.")
         if unseen:

@@ -253,15 +253,6 @@ class Workshop:
         if not gap <= MAX_GAP_OF_MEAN * np.ptp(answers, axis=0).max():
             raise UnsupportedError("beside each other the networks do not answer their mean")
 
-    def widened(self, factor: float) -> dict[str, int]:
-        """Return the units of every group that may have another width, so many times those of the networks."""
-        networks, groups = self.models.networks, self.models.symmetry.all_groups
-        return {
-            group.name: math.ceil(factor * networks[0].units[group.name])
-            for group in groups
-            if group.resizable and group.parent is None
-        }
-
     def site_candidates(self) -> list[Candidate]:
         """Return the sites' own networks; where the caller asks for other widths they are compared only."""
         is_eligible = self.arguments.target is None and self.arguments.target_widths is None
@@ -359,8 +350,6 @@ class Workshop:
         if choice.one_output is not None:
             details["one_output"] = choice.one_output
         details["chosen"] = taken.name
-        if (wider := choice.wider) is not None and wider.widths is not None:
-            details["wider_widths"] = dict(wider.widths)
         if choice.estimated_classes is not None:
             details["estimated_classes"] = choice.estimated_classes
         if choice.notes:

@@ -45,8 +45,7 @@ MAX_ENTRIES = 2**17
 NUMBERS_OF_PARTS = (2, 4, 8, 16)
 """Parts of a class that are tried, where it has enough observations for so many."""
 MAX_GAP = 0.05
-"""Further errors on drawn inputs beyond which classes are split: `choice.compare.MAX_GAP_UNSAID`, where a verdict says
-that they are unlike real ones."""
+"""Further errors on drawn inputs beyond which classes are split. Chosen by hand."""
 GOAL = 0.02
 """Further errors at which no more parts are tried: two standard errors of `N_DRAWN` inputs."""
 N_DRAWN = 1000
