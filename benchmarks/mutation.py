@@ -144,9 +144,9 @@ ROOMS = {
     ),
     "bayesian": Room(
         (f"{SRC}/bayesian/methods/*.py",),
-        ("tests/bayesian/oracles/test_kl_steps.py", "tests/bayesian/oracles/test_networks.py",
-         "tests/bayesian/test_every_method.py", "tests/bayesian/test_fusion.py"),
-        ("tests/bayesian/test_posterior_paths.py", "tests/bayesian/test_refusals.py"),
+        ("tests/networks/gaussian/oracles/test_kl_steps.py", "tests/networks/gaussian/oracles/test_networks.py",
+         "tests/networks/gaussian/test_every_method.py", "tests/networks/gaussian/test_fusion.py"),
+        ("tests/networks/gaussian/test_posterior_paths.py", "tests/networks/gaussian/test_refusals.py"),
     ),
     "checkpoints": Room(
         (f"{SRC}/checkpoints/methods/*.py",),

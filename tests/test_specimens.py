@@ -12,14 +12,14 @@ import pytest
 
 import consilience
 from tests.api import kinds_zoo
-from tests.bayesian import methods_zoo as bayesian_methods
-from tests.bayesian import readers_zoo
 from tests.checkpoints import methods_zoo as checkpoint_methods
 from tests.draws import methods_zoo as draws_methods
 from tests.estimators import estimators_zoo
 from tests.families import zoo as families
 from tests.federated import request_kinds_zoo as request_kinds
 from tests.networks import methods_zoo as network_methods
+from tests.networks.gaussian import methods_zoo as bayesian_methods
+from tests.networks.gaussian import readers_zoo
 from tests.posteriors import adapters_zoo
 from tests.posteriors import methods_zoo as posterior_methods
 from tests.specimens import Specimens
@@ -28,11 +28,11 @@ TABLES = {
     "families.FAMILIES": (families.NAMES, families.ZOO),
     "posteriors.methods.METHODS": (posterior_methods.NAMES, posterior_methods.SPECIMENS),
     "networks.methods.NETWORK_METHODS": (network_methods.NAMES, network_methods.SPECIMENS),
-    "bayesian.methods.BAYESIAN_METHODS": (bayesian_methods.NAMES, bayesian_methods.SPECIMENS),
+    "networks.gaussian.methods.BAYESIAN_METHODS": (bayesian_methods.NAMES, bayesian_methods.SPECIMENS),
     "draws.methods.DRAWS_METHODS": (draws_methods.NAMES, draws_methods.SPECIMENS),
     "checkpoints.methods.TENSOR_METHODS": (checkpoint_methods.NAMES, checkpoint_methods.SPECIMENS),
     "posteriors.adapters.table.ADAPTERS": (adapters_zoo.KINDS, adapters_zoo.SPECIMENS),
-    "bayesian.readers.table.BAYESIAN_ADAPTERS": (readers_zoo.KINDS, readers_zoo.SPECIMENS),
+    "networks.gaussian.readers.table.BAYESIAN_ADAPTERS": (readers_zoo.KINDS, readers_zoo.SPECIMENS),
     "estimators.adapters.table.ESTIMATORS": (estimators_zoo.KINDS, estimators_zoo.SPECIMENS),
     "api.kinds.KINDS": (kinds_zoo.KIND_NAMES, kinds_zoo.OBJECTS),
     "api.kinds.FORMATS": (kinds_zoo.FORMAT_NAMES, kinds_zoo.FILES),

@@ -25,8 +25,8 @@ from kl_fusion.record import as_text, remembered, versions
 from training import say
 
 import consilience as cs
-from consilience.bayesian.gaussian_arrays import Metric, divergences
-from consilience.bayesian.predictive_barrier import GAUSSIAN_PATHS, POSTERIOR_PATHS
+from consilience.networks.gaussian.gaussian_arrays import Metric, divergences
+from consilience.networks.gaussian.predictive_barrier import GAUSSIAN_PATHS, POSTERIOR_PATHS
 
 RESULTS = Path(__file__).parent / "results"
 SOURCE = versions()["library_source"]

@@ -16,7 +16,7 @@ import numpy as np
 from alignment import NAIVE, RESULTS
 from matplotlib import pyplot as plt
 
-from consilience.bayesian.predictive_barrier import POSTERIOR_PATHS
+from consilience.networks.gaussian.predictive_barrier import POSTERIOR_PATHS
 
 HERE = Path(__file__).parent
 TITLES = {

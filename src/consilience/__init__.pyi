@@ -37,10 +37,6 @@ from .api.fuse import fuse as fuse
 from .api.scores import log_density as log_density
 from .api.scores import topic_coherence as topic_coherence
 from .api.written_like import written_like as written_like
-from .bayesian.api import predictive_barrier as predictive_barrier
-from .bayesian.network import BayesianNetwork as BayesianNetwork
-from .bayesian.predictive import predictive_scores as predictive_scores
-from .bayesian.readers.table import as_bayesian_network as as_bayesian_network
 from .checkpoints.merge import merge as merge
 from .core.evaluation import Evaluation as Evaluation
 from .core.features import Features as Features
@@ -66,6 +62,10 @@ from .networks.api import plane as plane
 from .networks.api import symmetry as symmetry
 from .networks.descriptions.description import Description as Description
 from .networks.fisher.api import fisher as fisher
+from .networks.gaussian.api import predictive_barrier as predictive_barrier
+from .networks.gaussian.network import BayesianNetwork as BayesianNetwork
+from .networks.gaussian.predictive import predictive_scores as predictive_scores
+from .networks.gaussian.readers.table import as_bayesian_network as as_bayesian_network
 from .networks.network import Network as Network
 from .networks.repair_fusion import repair as repair
 from .networks.symmetry.symmetry import Symmetry as Symmetry

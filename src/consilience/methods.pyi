@@ -1,8 +1,5 @@
 """The public methods of fusion, and where each is defined; `lazy_loader` reads this file when a name is first used."""
 
-from .bayesian.methods.auto import BayesianAuto as BayesianAuto
-from .bayesian.methods.kl import KLNetworkFusion as KLNetworkFusion
-from .bayesian.methods.posterior_alignment import PosteriorAlignment as PosteriorAlignment
 from .checkpoints.methods.slerp import SLERP as SLERP
 from .checkpoints.methods.task_vectors import DARE as DARE
 from .checkpoints.methods.task_vectors import TIES as TIES
@@ -14,6 +11,9 @@ from .draws.methods.gaussian import GaussianProduct as GaussianProduct
 from .draws.methods.hierarchical import HierarchicalDraws as HierarchicalDraws
 from .draws.methods.wasp import WASP as WASP
 from .estimators.methods import Sums as Sums
+from .networks.gaussian.methods.auto import BayesianAuto as BayesianAuto
+from .networks.gaussian.methods.kl import KLNetworkFusion as KLNetworkFusion
+from .networks.gaussian.methods.posterior_alignment import PosteriorAlignment as PosteriorAlignment
 from .networks.methods.auto import Auto as Auto
 from .networks.methods.baselines import NetworkAverage as NetworkAverage
 from .networks.methods.consensus import Consensus as Consensus

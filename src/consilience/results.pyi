@@ -1,7 +1,5 @@
 """What public functions return, and where each is defined; `lazy_loader` reads this file when a name is first used."""
 
-from .bayesian.fusion import BayesianFusion as BayesianFusion
-from .bayesian.predictive_scores import PredictiveScores as PredictiveScores
 from .checkpoints.merge import Merge as Merge
 from .core.details import Status as Status
 from .draws.details import DrawsDetails as DrawsDetails
@@ -13,6 +11,8 @@ from .matching import Matching as Matching
 from .networks.details import NetworkDetails as NetworkDetails
 from .networks.fisher.information import FisherInformation as FisherInformation
 from .networks.fusion import NetworkFusion as NetworkFusion
+from .networks.gaussian.fusion import BayesianFusion as BayesianFusion
+from .networks.gaussian.predictive_scores import PredictiveScores as PredictiveScores
 from .posteriors.details import PosteriorDetails as PosteriorDetails
 from .posteriors.fusion import PosteriorFusion as PosteriorFusion
 from .posteriors.sharded.shards import Shards as Shards

@@ -2,11 +2,11 @@ import inspect
 from dataclasses import fields
 
 import consilience as cs
-from consilience.bayesian.methods import BAYESIAN_METHODS
 from consilience.core.arguments import CALL_KEYWORDS, KIND_KEYWORDS, NETWORK_KEYWORDS, FuseKeywords, MethodOptions
 from consilience.draws.methods import DRAWS_METHODS
 from consilience.estimators.methods import ESTIMATOR_METHODS
 from consilience.networks.fuse_aligned import NetworkArguments
+from consilience.networks.gaussian.methods import BAYESIAN_METHODS
 from consilience.networks.methods import NETWORK_METHODS
 from consilience.posteriors.methods import METHODS
 

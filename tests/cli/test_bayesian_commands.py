@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import consilience as cs
-from consilience.bayesian.evaluate import SAMPLES
-from consilience.bayesian.methods import BAYESIAN_METHODS
+from consilience.networks.gaussian.evaluate import SAMPLES
+from consilience.networks.gaussian.methods import BAYESIAN_METHODS
 from tests.cli.some_nets import MODULE, SITES, TRACED
 from tests.end_to_end.pages import Page, readable, safe
 

@@ -9,8 +9,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import consilience as cs
-from consilience.bayesian.files import write_bayesian_network
-from consilience.bayesian.network import BayesianNetwork
+from consilience.networks.gaussian.files import write_bayesian_network
+from consilience.networks.gaussian.network import BayesianNetwork
 from tests.cli.running import rows_of
 from tests.cli.some_nets import SITES
 

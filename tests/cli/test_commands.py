@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import consilience as cs
-from consilience.bayesian.methods import BAYESIAN_METHODS
 from consilience.checkpoints.methods import TENSOR_METHODS
 from consilience.draws.methods import DRAWS_METHODS
 from consilience.estimators.adapters.table import ESTIMATORS
 from consilience.estimators.methods import ESTIMATOR_METHODS
+from consilience.networks.gaussian.methods import BAYESIAN_METHODS
 from consilience.networks.methods import NETWORK_METHODS
 from consilience.posteriors.methods import METHODS
 from tests.cli.bad_files import content, forged, site

@@ -19,8 +19,8 @@ from consilience.federated.plan import is_name
 from consilience.federated.round import _leave_out_unfusable, refuse_options
 from consilience.files.limits import Limits
 from consilience.networks.files import write_network
-from tests.bayesian.nets import network, random_layers
 from tests.federated.rounds import contribution, mixture, write_sites
+from tests.networks.gaussian.nets import network, random_layers
 
 SITES = ("a", "b", "c", "d")
 

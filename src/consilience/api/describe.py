@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from consilience.estimators.statistics import Statistics
     from consilience.posteriors.posterior import Posterior
 if TYPE_CHECKING:
-    from consilience.bayesian.network import BayesianNetwork
     from consilience.core.features import Features
     from consilience.draws.draws import Draws
     from consilience.estimators.statistics import Statistics
+    from consilience.networks.gaussian.network import BayesianNetwork
     from consilience.networks.network import Network
     from consilience.posteriors.posterior import Posterior
 

@@ -13,12 +13,12 @@ from consilience.core.kind import Saving
 if TYPE_CHECKING:
     from torch import nn
 
-    from consilience.bayesian.network import BayesianNetwork
     from consilience.core.features import Features
     from consilience.draws.draws import Draws
     from consilience.estimators.statistics import Statistics
     from consilience.networks.descriptions.description import Description
     from consilience.networks.fisher.information import FisherInformation
+    from consilience.networks.gaussian.network import BayesianNetwork
     from consilience.networks.network import Network
     from consilience.networks.symmetry.symmetry import Symmetry
     from consilience.posteriors.posterior import Posterior

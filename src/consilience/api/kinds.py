@@ -11,7 +11,6 @@ from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from consilience.bayesian.kind import BayesianNetworks
 from consilience.checks import Json
 from consilience.core.fusion import Fusion
 from consilience.core.inputs import defined_in
@@ -23,6 +22,7 @@ from consilience.files.document import DESCRIPTION, PARQUET, SHARD
 from consilience.files.remote import is_remote, list_files
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.tables import is_frame
+from consilience.networks.gaussian.kind import BayesianNetworks
 from consilience.networks.kind import Networks
 from consilience.posteriors.kind import Posteriors
 from consilience.posteriors.sharded.kind import ShardedPosteriors

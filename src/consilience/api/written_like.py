@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from consilience.bayesian.readers import table as bayesian
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.fused_laplace import FusedLaplace
 from consilience.estimators.fusion import EstimatorFusion
 from consilience.estimators.rebuild import rebuild
 from consilience.estimators.statistics import Statistics
+from consilience.networks.gaussian.readers import table as bayesian
 
 
 def written_like(fused: Any, like: Any) -> Any:

@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from consilience.bayesian.methods import BAYESIAN_METHODS
 from consilience.catalogue import suggestion
 from consilience.checkpoints.methods import TENSOR_METHODS
 from consilience.checkpoints.methods.base import TensorMethod
@@ -23,6 +22,7 @@ from consilience.draws.methods.base import DrawsMethod
 from consilience.estimators.adapters.base import EstimatorAdapter
 from consilience.estimators.adapters.table import ESTIMATORS
 from consilience.estimators.methods import ESTIMATOR_METHODS, Sums
+from consilience.networks.gaussian.methods import BAYESIAN_METHODS
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods import NETWORK_METHODS
 from consilience.posteriors.adapters.table import known_adapters

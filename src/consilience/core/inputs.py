@@ -185,8 +185,14 @@ def _library_classes(kind: type) -> frozenset[tuple[str, str]]:
     return frozenset((base.__module__.split(".")[0], base.__name__) for base in kind.__mro__)
 
 
+INNER_ROOM = "consilience.networks.gaussian"
+"""The room within another one."""
+
+
 def defined_in(model: object) -> frozenset[str]:
     """Return the packages that define the class of an object and its bases; of ours the room, "consilience.networks".
+
+    Of Bayesian networks that is a room within another, "consilience.networks.gaussian".
 
     Examples
     --------
@@ -200,7 +206,8 @@ def defined_in(model: object) -> frozenset[str]:
 @lru_cache(maxsize=256)
 def _defined_in(kind: type) -> frozenset[str]:
     parts = [base.__module__.split(".") for base in kind.__mro__]
-    return frozenset(".".join(one[:2]) if one[0] == "consilience" else one[0] for one in parts)
+    depths = (3 if one[:3] == INNER_ROOM.split(".") else 2 if one[0] == "consilience" else 1 for one in parts)
+    return frozenset(".".join(one[:depth]) for one, depth in zip(parts, depths, strict=True))
 
 
 _MODULE_REMEDY = "hand in the module, or `module.state_dict()`"

@@ -17,11 +17,11 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from consilience.api.kinds import BAYESIAN, DRAWS, ESTIMATORS, POSTERIORS, kind_of_file
-from consilience.bayesian.file_format import read_bayesian
 from consilience.checks import Array, Json
 from consilience.draws.files import read_draws
 from consilience.estimators.files import read_statistics
 from consilience.networks.files import read_weights
+from consilience.networks.gaussian.file_format import read_bayesian
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.posterior import Posterior
 

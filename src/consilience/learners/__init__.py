@@ -7,12 +7,12 @@ out of the logits.
 
 from __future__ import annotations
 
-from consilience.bayesian.learners.mean_field import FittedBNN, GaussianBNN, HorseshoeBNN
 from consilience.estimators.heads.alignment import AlignedHeads, align
 from consilience.estimators.heads.head import Head
 from consilience.estimators.heads.privacy import GaussianMechanism
 from consilience.estimators.heads.ridge_choice import ErrorCurve, choose_ridge
 from consilience.networks.classes.logit_adjustment import logit_adjusted_loss, remove_prior
+from consilience.networks.gaussian.learners.mean_field import FittedBNN, GaussianBNN, HorseshoeBNN
 from consilience.posteriors.hidden_markov.learner import StickyHDPHMM
 from consilience.posteriors.sparse_gp.learner import TitsiasGP
 from consilience.posteriors.topics.gaussian_topics import GaussianTopics

@@ -13,8 +13,8 @@ from safetensors.numpy import save as to_safetensors
 from torch import nn
 
 import consilience as cs
-from tests.bayesian.nets import Centred, Twice
 from tests.cli.bad_files import GOOD, raw
+from tests.networks.gaussian.nets import Centred, Twice
 from tests.refusals.tables.nets import (
     X,
     bayesian,
