@@ -1,4 +1,6 @@
-"""Choice at the sites on the battery: the default's candidates compared on rows that sites held out.
+"""Choice at the sites on the battery: the default's candidates compared on rows that sites held out, by two forms.
+
+Then with the exact head of all sites' training rows (``head``) before it.
 
 ``python experiments/network_battery/at_sites.py --half report`` runs what is missing, each cell into a file of its own
 in ``CONSILIENCE_CACHE``; ``--write`` writes all that is there to ``at_sites.json``. Networks are those of ``run.py``.
@@ -32,7 +34,7 @@ import consilience as cs
 from consilience.api.at_sites import choose_at_sites
 from consilience.api.kinds import NETWORKS
 from consilience.core.held_out import MAX_HELD_OUT, MIN_HELD_OUT, SHARE
-from consilience.errors import UnsupportedError
+from consilience.errors import ConsilienceError
 
 HERE = Path(__file__).parent
 
@@ -72,14 +74,22 @@ def run(cell: training.Cell, rng: np.random.Generator) -> dict[str, Any]:
         "default": {"accuracy": accuracy(fusion.model), "chosen": fusion.details["chosen"]},
     }
     record["default"]["better on synthetic inputs"] = "it is better than every" in fusion.verdict.text
+
+    def with_head() -> Any:
+        trained = dict(zip(held, cell.data.sites, strict=True))
+        return cs.federated.exchange("head", fusion, trained, module=dict(zip(held, cell.models, strict=True)))
+
     for name, choose in (
         ("shared", lambda: choose_at_sites(NETWORKS, fusion, held)),
         ("not shared", lambda: cs.federated.exchange("choose", fusion, held)),
+        ("head", with_head),
+        ("head, shared", lambda: choose_at_sites(NETWORKS, with_head(), held)),
+        ("head, not shared", lambda: cs.federated.exchange("choose", with_head(), held)),
     ):
         start = time.process_time()
         try:
             chosen = choose()
-        except UnsupportedError as error:
+        except ConsilienceError as error:
             record[name] = {"refused": str(error)}
             continue
         record[name] = {
@@ -109,7 +119,7 @@ def main() -> None:
         for number, setting in enumerate(cells.plan(options.half)):
             path = folder / f"{setting.name}.json"
             if (
-                path.exists()
+                (path.exists() and "head" in json.loads(path.read_text()))
                 or setting.architecture == "BNN"
                 or not (training.folder_of(setting) / "outputs.npz").exists()
             ):
@@ -122,7 +132,7 @@ def main() -> None:
             best = max(record["sites"])
             shown = {
                 name: round(100 * (record[name].get("accuracy", best) - best), 2)
-                for name in ("default", "shared", "not shared")
+                for name in ("default", "shared", "not shared", "head", "head, shared", "head, not shared")
             }
             sys.stdout.write(
                 f"{setting.name} {shown} {record['shared'].get('harmless')} {record['not shared'].get('harmless')}\n"
