@@ -24,8 +24,12 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from networks import CACHE, HALVES, Pair, Setting, score, settings, trained
 
 import consilience as cs
+from consilience.api.at_sites import choose_at_sites
+from consilience.api.kinds import NETWORKS
 
 HERE = Path(__file__).parent
+N_HELD = 400
+"""Test inputs that each site holds out for a choice at the sites; the rest scores."""
 N_GIVEN = 1000
 """Unlabelled inputs that the caller gives in the rows "with inputs"."""
 NAMED = {
@@ -97,11 +101,35 @@ def run(setting: Setting) -> dict[str, Any]:
     return record
 
 
+def choice_at_sites(setting: Setting) -> dict[str, Any]:
+    """Return the scores of the described fusion and of the choice on rows that the sites held out."""
+    pair = trained(setting)
+    sites = dict(zip("ab", described(pair, pair.networks), strict=True))
+    texts = isinstance(pair.test, Tensor)
+    held = {
+        site: pair.test[rows] if texts else (pair.test[0][rows], pair.test[1][rows])
+        for site, rows in (("a", slice(0, N_HELD)), ("b", slice(N_HELD, 2 * N_HELD)))
+    }
+    rest = pair.test[2 * N_HELD :] if texts else tuple(part[2 * N_HELD :] for part in pair.test)
+    fusion = cs.fuse(sites)
+    shared = choose_at_sites(NETWORKS, fusion, held)
+    apart = cs.federated.exchange("choose", fusion, held)
+    record: dict[str, Any] = {"sites": [score(net, rest) for net in pair.networks]}
+    for name, one in (("described", fusion), ("shared", shared), ("not shared", apart)):
+        record[name] = {
+            "score": score(one.model, rest),
+            "chosen": one.details["chosen"],
+            "harmless": one.verdict.harmless,
+        }
+    return record
+
+
 def main() -> None:
     """Run what is missing, or write what is there."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--half", choices=HALVES, required=True)
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("K", "N"), help="every N-th from K on")
+    parser.add_argument("--held-out", action="store_true", help="run the choice at the sites alone")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -109,6 +137,9 @@ def main() -> None:
     paths = {setting: CACHE / "results" / f"{setting.name}.json" for setting in settings(arguments.half)}
     if arguments.write:
         rows = [json.loads(path.read_text()) for path in paths.values() if path.exists()]
+        for row, path in zip(rows, filter(Path.exists, paths.values()), strict=True):
+            if (judged := path.with_suffix(".held.json")).exists():
+                row["held out"] = json.loads(judged.read_text())
         packages = ("consilience", "numpy", "torch", "transformers")
         versions = {
             "python": platform.python_version(),
@@ -119,8 +150,15 @@ def main() -> None:
         return
     first, every = arguments.part
     for setting in list(paths)[first::every]:
-        path = paths[setting]
+        path = paths[setting].with_suffix(".held.json") if arguments.held_out else paths[setting]
         if path.exists():
+            continue
+        if arguments.held_out:
+            record = choice_at_sites(setting)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(record))
+            sys.stdout.write(f"{setting.name} {record}\n")
+            sys.stdout.flush()
             continue
         record = run(setting)
         path.parent.mkdir(parents=True, exist_ok=True)

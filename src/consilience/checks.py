@@ -101,6 +101,11 @@ def is_number(value: object) -> bool:
         return False
 
 
+def is_finite(value: object) -> bool:
+    """Return whether `value` is a finite number."""
+    return is_number(value) or (not isinstance(value, bool) and isinstance(value, Real) and is_number(-value))
+
+
 # Decimal and binary prefixes of the IEC.
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 

@@ -19,6 +19,26 @@ SPECIMENS = Specimens(
         },
         "task_arithmetic": {"task_arithmetic": ({"scaling": 0.7}, {"base": True})},
         "slerp": {"slerp": ({"t": 0.3}, {})},
+        "breadcrumbs": {"breadcrumbs": ({"density": 0.5, "gamma": 0.1}, {"base": True})},
+        "della": {
+            "della": ({"density": 0.5}, {"base": True}),
+            "della, linear": ({"combine": "linear"}, {"base": True}),
+        },
+        "sce": {"sce": ({}, {"base": True}), "sce, selected": ({"select": 0.3}, {"base": True})},
+        "model_stock": {
+            "model_stock": ({}, {"base": True}),
+            "model_stock, rows": ({"axis": "rows"}, {"base": True}),
+        },
+        "karcher": {"karcher": ({}, {"weights": [2, 1]})},
+        "multislerp": {"multislerp": ({}, {}), "multislerp, base": ({}, {"base": True})},
+        "nuslerp": {
+            "nuslerp": ({}, {"weights": [2, 1]}),
+            "nuslerp, columns": ({"axis": "columns"}, {"base": True}),
+        },
+        "ram": {"ram": ({}, {"base": True}), "ram, boost": ({"boost": 0.1}, {"base": True})},
+        "nearswap": {"nearswap": ({"t": 0.01}, {"base": True, "models": 1})},
+        "arcee_fusion": {"arcee_fusion": ({}, {"base": True, "models": 1})},
+        "passthrough": {"passthrough": ({"scale": 0.5}, {"models": 1})},
     },
 )
 """By the method's name, its options and what it is given, by what tests call them; a new method is a new entry here."""

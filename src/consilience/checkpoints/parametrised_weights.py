@@ -73,7 +73,7 @@ class WeightMerger:
         readers = TensorReaders(
             tuple(_reader(values, model.name) for values, model in zip(weights, models, strict=True))
         )
-        if method is not None and method.needs_base and base is not None:
+        if method is not None and (method.needs_base or method.takes_base) and base is not None:
             readers = replace(readers, base=_reader(combined(base, weight, self.read), base.name))
         task = TensorTask(weight.name, weights[0].shape, _DOUBLE, weights[0].nbytes, part.treatment)
         merged = self.stream.merged_bytes(task, readers).view(np.float64).reshape(task.shape)

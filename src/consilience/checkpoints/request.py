@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,11 @@ from consilience.checkpoints.inputs import MergeInputs, parts_in
 from consilience.checkpoints.methods import make_tensor_method
 from consilience.checkpoints.methods.average import TensorFisher
 from consilience.checkpoints.methods.base import TensorMethod
-from consilience.checkpoints.methods.slerp import SLERP
 from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.parametrised_weights import merged_parts
 from consilience.checkpoints.plan import MergePlan, TensorTask, Treatment, assign_shards, plan_tasks
 from consilience.checkpoints.recipe import TensorRule
-from consilience.checks import Json, as_weights
+from consilience.checks import Json
 from consilience.drawing.words import first_names
 from consilience.errors import InputError, OptionError, Problem
 from consilience.networks.entry_names import common_names, is_bookkeeping, is_counter, is_extra_state
@@ -167,13 +167,14 @@ def _unmet_needs(request: MergeRequest, inputs: MergeInputs, treatments: Mapping
     """Return which methods lack a base or Fisher diagonals, and which of these no method needs."""
     methods = _methods_of(treatments)
     based = [name for name, method in methods.items() if method.needs_base]
+    takes_base = based or [name for name, method in methods.items() if method.takes_base]
     informed = [name for name, method in methods.items() if method.needs_information]
     named = f"(method {request.method.name!r})"
     problems = []
     if based and inputs.base is None:
         text = f"method {based[0]!r} needs `base=`, the checkpoint that all models were trained from"
         problems.append(Problem("", text))
-    if inputs.base is not None and not based:
+    if inputs.base is not None and not takes_base:
         problems.append(Problem("base", f"no method here looks at one {named}", "leave it out"))
     if informed and not inputs.fishers:
         text = "method 'fisher' needs `fishers=`, a file of Fisher diagonals for each model"
@@ -181,9 +182,9 @@ def _unmet_needs(request: MergeRequest, inputs: MergeInputs, treatments: Mapping
     problems += _unusable_information(inputs, treatments)
     if inputs.fishers and not informed:
         problems.append(Problem("fishers", f"no method here looks at them {named}", "leave them out"))
-    if request.symmetry is not None and based:
+    if request.symmetry is not None and takes_base:
         text = (
-            f"method {based[0]!r} takes units as they are numbered, since models with a common initialisation have"
+            f"method {takes_base[0]!r} takes units as they are numbered, since models with a common initialisation have"
             " one numbering"
         )
         problems.append(Problem("symmetry", text, "leave it out"))
@@ -292,6 +293,9 @@ def _memory_bound(request: MergeRequest, inputs: MergeInputs) -> int:
     nbytes = buffer_bytes(itemsize * n_readers, n_readers, threads)
     if request.method.surveys > 1:
         nbytes += _HISTOGRAM_BYTES * len(inputs.models)
+    if request.method.whole_rows:  # in float64, in every thread: the inputs, and twice as much to compute in
+        rows = max(_row_bytes(stored.shape) for _, stored in inputs.models[0].tensors.values())
+        nbytes += 3 * n_readers * threads * rows
     if request.symmetry is None:
         return nbytes
     largest = max(stored.size for _, stored in inputs.models[0].tensors.values())
@@ -301,6 +305,11 @@ def _memory_bound(request: MergeRequest, inputs: MergeInputs) -> int:
     matching = 6 * 4 * largest + 4 * 8 * units**2
     moving = largest * itemsize * (n_readers + 2)
     return nbytes + max(matching, moving)
+
+
+def _row_bytes(shape: Sequence[int]) -> int:
+    """Return the bytes in float64 of a row of a tensor, or of all of a vector."""
+    return 8 * prod(shape[1:] if len(shape) > 1 else shape)
 
 
 def _bytes_of_weights(inputs: MergeInputs, weights: Sequence[WeightParts]) -> int:
@@ -384,23 +393,25 @@ def _rule_treatment(
         rule_method = make_tensor_method(rule.method, rule.options)
     elif rule.options:
         rule_method = make_tensor_method(method.name, {**options, **rule.options})
-    # SLERP takes no weights; those of the other tensors are not meant for it.
-    inherited = None if rule.weights is None and isinstance(rule_method, SLERP) else weights
+    # Some take no weights; those of the other tensors are not meant for them.
+    inherited = weights if rule_method.takes_weights else None
     return _treatment(rule_method, inherited if rule.weights is None else rule.weights, count, f"{where}: weights")
 
 
 def _treatment(method: TensorMethod, weights: Any, count: int, where: str) -> Treatment:
     if method.count is not None and method.count != count:
-        raise OptionError(f"method {method.name!r} takes {method.count} models, found {count}")
-    if method.count is not None and weights is not None:
-        raise OptionError(where, f"method {method.name!r} takes none; its option t says where between the models")
+        beside = " beside the base" if method.needs_base else ""
+        models = f"{method.count} model{'s' * (method.count != 1)}"
+        raise OptionError(f"method {method.name!r} takes {models}{beside}, found {count}")
+    if count < method.least:
+        raise OptionError(f"method {method.name!r} takes {method.least} models or more, found {count}")
     target = getattr(method, "favor_target", None)
     if target is not None and target >= count:
         raise OptionError("favor_target", f"there are {count} models, numbered from 0; found {target}")
     density = getattr(method, "density", None)
     if isinstance(density, Sequence) and len(density) != count:
         raise OptionError("density", f"expected a number, or {count}, one for each model, found {list(density)}")
-    return Treatment(method, tuple(as_weights(weights, count, where, signed=method.signed).tolist()))
+    return Treatment(method, method.weights_of(weights, count, where))
 
 
 def with_common_names(

@@ -241,7 +241,7 @@ class _Execution:
         )
         base = None
         information: tuple[TensorReader, ...] = ()
-        if method is not None and method.needs_base and inputs.base is not None:
+        if method is not None and (method.needs_base or method.takes_base) and inputs.base is not None:
             base = self.reader_of(inputs.base, task.name, None)
         if method is not None and method.needs_information and task.name in inputs.fishers[0].tensors:
             information = tuple(

@@ -35,7 +35,15 @@ from consilience.checkpoints.buffers import (
     piece_length,
 )
 from consilience.checkpoints.carried_tensors import convert, is_constant, refuse_other_constant
-from consilience.checkpoints.methods.base import BLOCK_ENTRIES, Facts, Floats, TensorBlock, TensorMethod, TensorSetting
+from consilience.checkpoints.methods.base import (
+    BLOCK_ENTRIES,
+    Facts,
+    Floats,
+    TensorBlock,
+    TensorMethod,
+    TensorSetting,
+    block_length,
+)
 from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.plan import OutputShard, TensorTask
 from consilience.checkpoints.tensor_reader import ByteArray, RunningDigest
@@ -65,6 +73,11 @@ class _TensorMerge:
     method: TensorMethod
     setting: TensorSetting
     facts: Facts
+
+    @property
+    def block_length(self) -> int:
+        """Entries of a block: a fixed number, or as many whole rows as it holds, one at least."""
+        return block_length(self.method, self.setting.row_length)
 
 
 class Stream:
@@ -140,9 +153,11 @@ class Stream:
         while len(self._pending) > max_pending:
             self._pending.popleft().result()
 
-    def _pieces(self, readers: TensorReaders, size: int) -> Iterator[tuple[int, int]]:
-        """Yield the first entry of every piece of a tensor, and its number of entries."""
-        piece = piece_length(sum(FLOAT_TYPES[reader.dtype].itemsize for reader in readers.all), self._piece)
+    def _pieces(self, merge: _TensorMerge) -> Iterator[tuple[int, int]]:
+        """Yield the first entry of every piece of a tensor, and its number of entries: whole blocks."""
+        entry_bytes = sum(FLOAT_TYPES[reader.dtype].itemsize for reader in merge.readers.all)
+        block, size = merge.block_length, merge.task.size
+        piece = max(1, piece_length(entry_bytes, self._piece) // block) * block
         for start in range(0, size, piece):
             yield start, min(piece, size - start)
 
@@ -199,13 +214,14 @@ class Stream:
         """Merge one tensor, after as many surveys as its method asks for, and write it from byte `position` on."""
         method = task.treatment.method
         assert method is not None  # noqa: S101  (the caller looked)
-        setting = TensorSetting(task.name, task.size, task.treatment.weights, self._seed)
+        has_base = readers.base is not None
+        setting = TensorSetting(task.name, task.size, task.treatment.weights, self._seed, task.shape, has_base)
         merge = _TensorMerge(task, readers, method, setting, facts)
         # Facts first, in passes over the whole tensor; every pass reads it again.
         for number in range(method.surveys):
             merge = replace(merge, facts=self._survey_tensor(number, merge))
         itemsize = FLOAT_TYPES[task.dtype].itemsize
-        for start, count in self._pieces(readers, task.size):
+        for start, count in self._pieces(merge):
             with self._piece_buffers() as (buffers, users):
                 stored = self._read_piece(readers, buffers, start, count, users)
                 buffers.written = grown(buffers.written, count * itemsize)
@@ -236,7 +252,7 @@ class Stream:
             for statistic in statistics:
                 total = statistic if total is None else total + statistic
 
-        for start, count in self._pieces(merge.readers, merge.task.size):
+        for start, count in self._pieces(merge):
             with self._piece_buffers() as (buffers, users):
                 stored = self._read_piece(merge.readers, buffers, start, count, users)
                 survey = self._computing.submit(self._survey_piece, number, merge, stored, start)
@@ -256,10 +272,11 @@ class Stream:
         dtype = np.dtype(np.float64 if needs_float64(merge.task, readers) else np.float32)
         float_types = [FLOAT_TYPES[reader.dtype] for reader in readers.all]
         count = len(stored[0]) // float_types[0].itemsize
-        scratch = self._scratch_blocks(len(float_types), dtype)
+        block_length = merge.block_length
+        scratch = self._scratch_blocks(len(float_types), dtype, block_length)
         n_models = len(readers.models)
-        for first in range(0, count, BLOCK_ENTRIES):
-            length = min(BLOCK_ENTRIES, count - first)
+        for first in range(0, count, block_length):
+            length = min(block_length, count - first)
             decoded = []
             for array, float_type, data in zip(scratch, float_types, stored, strict=True):
                 values = array[:length]
@@ -273,19 +290,22 @@ class Stream:
             yield (
                 first,
                 TensorBlock(
-                    (start + first) // BLOCK_ENTRIES,
+                    (start + first) // block_length,
                     decoded[:n_models],
                     decoded[n_models] if has_base else None,
                     decoded[n_models + has_base :],
+                    start + first,
                 ),
             )
 
-    def _scratch_blocks(self, count: int, dtype: np.dtype[Any]) -> list[Floats]:
+    def _scratch_blocks(self, count: int, dtype: np.dtype[Any], length: int) -> list[Floats]:
         """Return this thread's own arrays, of a block each."""
         by_dtype: dict[str, list[Floats]] = self._thread_local.__dict__.setdefault("scratch", {})
         scratch = by_dtype.setdefault(dtype.str, [])
+        if scratch and len(scratch[0]) < length:
+            scratch.clear()
         while len(scratch) < count:
-            scratch.append(np.empty(BLOCK_ENTRIES, dtype=dtype))
+            scratch.append(np.empty(max(length, BLOCK_ENTRIES), dtype=dtype))
         return scratch[:count]
 
     def _survey_piece(self, number: int, merge: _TensorMerge, stored: list[ByteArray], start: int) -> list[Any]:

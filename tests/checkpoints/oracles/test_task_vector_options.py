@@ -86,10 +86,9 @@ def test_dropping_at_each_models_own_rate(tmp_path, places):
 @pytest.mark.parametrize(
     ("method", "options", "message"),
     [
-        ("ties", {"weights": [1, -1, 1]}, "not negative"),
-        ("task_arithmetic", {"weights": [1, -1, 1], "normalize": True}, "not negative"),
+        ("task_arithmetic", {"weights": [1, -2, 1], "normalize": True}, "sum to 0"),
         ("task_arithmetic", {"weights": [0, 0, 0]}, "finite and not all zero"),
-        ("dare", {"weights": [1, -1, 1]}, "not negative"),
+        ("dare", {"weights": [1, -2, 1]}, "sum to 0"),
         ("ties", {"density": [0.1, 0.2]}, "expected a number, or 3, one for each model"),
         ("ties", {"density": [0.1, 0.2, 0.0]}, "above 0 and at most 1"),
         ("dare", {"density": []}, "above 0 and at most 1"),

@@ -57,7 +57,6 @@ from consilience.checkpoints.plan import MergePlan, OutputShard, TensorTask, Tre
 from consilience.checkpoints.request import SINGLE_FILE_SUFFIX, MergeRequest
 from consilience.checkpoints.run import FinishedMerge
 from consilience.checkpoints.tensor_reader import InputFiles, read_tensor
-from consilience.checks import as_weights
 from consilience.core.progress import Progress
 from consilience.drawing.words import first_names
 from consilience.errors import InputError, OptionError, Problem
@@ -102,8 +101,7 @@ def prepare_adapters(request: MergeRequest, output: Path) -> PreparedAdapters:
     options that are not for adapters.
     """
     _refuse_options(request, output)
-    signed = request.method.signed
-    weights = as_weights(request.weights, len(request.models), "weights", signed=signed).tolist()
+    weights = request.method.weights_of(request.weights, len(request.models), "weights")
     adapters = _read_all(request)
     _refuse_misfits(request, adapters)
     shares = _shares(request, weights)

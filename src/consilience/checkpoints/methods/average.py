@@ -29,7 +29,7 @@ class TensorAverage(TensorMethod):
     Parameters
     ----------
     normalize : bool
-        Whether weights are divided by their sum; else the sum is taken, and weights may be negative. Default: True.
+        Whether weights, which may be negative, are divided by their sum. Default: True.
 
     References
     ----------
@@ -47,8 +47,8 @@ class TensorAverage(TensorMethod):
 
     @property
     def signed(self) -> bool:
-        """A sum may subtract."""
-        return not self.normalize
+        """A model may be taken away."""
+        return True
 
     def merge(self, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Floats:
         """Return the mean, or the sum (n,)."""
@@ -118,7 +118,7 @@ class TensorFisher(TensorMethod):
 
 def _mean(block: TensorBlock, setting: TensorSetting) -> Floats:
     """Return the weighted mean; of equal models it is the model, to the last bit once it is rounded to their type."""
-    if block.models[0].dtype == np.float64 and sum(weight > 0 for weight in setting.weights) > 1:
+    if block.models[0].dtype == np.float64 and sum(weight != 0 for weight in setting.weights) > 1:
         return _mean_of_differences(block, setting)
     return linear(block.models, setting.normalised_weights)
 

@@ -8,7 +8,8 @@ numbers about the whole tensor, its *facts*: a threshold, an angle. A method is 
     merge(block)             the merged entries of a block, from the facts
 
 The first two run once for each of ``surveys`` passes over the tensor. All passes see a tensor in blocks of the same
-`BLOCK_ENTRIES` entries, so that neither the size of what is read at once nor the number of threads changes a bit.
+`BLOCK_ENTRIES` entries, or of whole rows, so that neither the size of what is read at once nor the number of threads
+changes a bit.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.checks import as_weights
 from consilience.core.methods import Options
+from consilience.errors import OptionError
 
 BLOCK_ENTRIES = 2**17
 """Entries of a block: 512 kB in 32 bits, so that a core's second-level cache holds the block of a few models
 (docs/adr/0015). Another value would draw other random numbers in DARE and add up in another order."""
 
 Floats = NDArray[np.floating[Any]]
-Facts = Mapping[str, float]
+Facts = Mapping[str, Any]
 """What is known of a whole tensor, by name."""
 
 
@@ -40,6 +43,13 @@ class TensorSetting:
     size: int  # number of its entries
     weights: tuple[float, ...]  # (J,), weight of each of the J models as the user gave it; not all zero
     seed: int = 0  # seed of random choices
+    shape: tuple[int, ...] = ()  # its shape
+    has_base: bool = False  # whether blocks have values of a common start
+
+    @property
+    def row_length(self) -> int:
+        """Entries of a row: what belongs to one output, of a vector all of it."""
+        return self.size // self.shape[0] if len(self.shape) > 1 and self.shape[0] else max(1, self.size)
 
     @property
     def normalised_weights(self) -> tuple[float, ...]:
@@ -58,6 +68,7 @@ class TensorBlock:
     base: Floats | None = None  # (n,), values of the common start. Default: None, for methods without one.
     # J of (n,): Fisher diagonals of the models. Default: empty, for methods and tensors without.
     information: Sequence[Floats] = ()
+    start: int = 0  # number of its first entry in the tensor
 
 
 @dataclass(frozen=True)
@@ -67,12 +78,16 @@ class TensorMethod(Options, ABC):
     The class attributes ``summary``, ``needs``, ``gives`` and ``paper`` describe it for users as those of
     `NetworkMethod` do. Further class attributes:
 
-    needs_base : bool
-        Whether models are seen as changes of a common start.
+    needs_base, takes_base : bool
+        Whether models are seen as changes of a common start: always, or where there is one.
     needs_information : bool
         Whether the method needs Fisher diagonals.
-    count : int, optional
-        The only number of models that the method takes. None for any.
+    count, least : int, optional
+        The only number of models that the method takes, None for any; the least number.
+    takes_weights : bool
+        Whether models have weights.
+    whole_rows : bool
+        Whether blocks are whole rows of a matrix, in place of a fixed number of entries.
     double : bool
         Whether 32 bits are too few to compute in, even for tensors of 16 bits.
     shows : bool
@@ -85,8 +100,12 @@ class TensorMethod(Options, ABC):
     gives: ClassVar[str] = "one checkpoint"
     paper: ClassVar[str]
     needs_base: ClassVar[bool] = False
+    takes_base: ClassVar[bool] = False
     needs_information: ClassVar[bool] = False
     count: ClassVar[int | None] = None
+    least: ClassVar[int] = 1
+    takes_weights: ClassVar[bool] = True
+    whole_rows: ClassVar[bool] = False
     double: ClassVar[bool] = True
     shows: ClassVar[bool] = False
 
@@ -94,6 +113,24 @@ class TensorMethod(Options, ABC):
     def signed(self) -> bool:
         """Whether weights may be negative."""
         return False
+
+    @property
+    def divides_by_sum(self) -> bool:
+        """Whether weights are divided by their sum, which then is not 0."""
+        return bool(getattr(self, "normalize", False)) and getattr(self, "combine", "linear") == "linear"
+
+    def weights_of(self, weights: Any, count: int, where: str) -> tuple[float, ...]:
+        """Return the weights of the models as numbers, 1 each where none are given.
+
+        Raises OptionError for weights that this method does not take.
+        """
+        if not self.takes_weights and weights is not None:
+            hint = "; its option t says where between the models" if self.name == "slerp" else ""
+            raise OptionError(where, f"method {self.name!r} takes none{hint}")
+        vector = as_weights(weights, count, where, signed=self.signed)
+        if self.divides_by_sum and not float(vector.sum()):
+            raise OptionError(where, "sum to 0, and are divided by their sum", "give others, or `normalize=False`")
+        return tuple(vector.tolist())
 
     @property
     def surveys(self) -> int:
@@ -114,6 +151,11 @@ class TensorMethod(Options, ABC):
     @abstractmethod
     def merge(self, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Floats:
         """Return the merged entries (n,)."""
+
+
+def block_length(method: TensorMethod, row_length: int) -> int:
+    """Return the entries of a block: a fixed number, or as many whole rows as it holds, one at least."""
+    return row_length * max(1, BLOCK_ENTRIES // row_length) if method.whole_rows else BLOCK_ENTRIES
 
 
 def linear(models: Sequence[Floats], coefficients: Sequence[float]) -> Floats:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checkpoints.methods.base import Facts, Floats, TensorBlock, TensorMethod, TensorSetting, linear
-from consilience.checks import is_number
+from consilience.checks import is_finite
 from consilience.core.methods import Requirement
 
 MAX_ARC_COSINE = 0.9995
@@ -33,7 +33,7 @@ class SLERP(TensorMethod):
     Parameters
     ----------
     t : float
-        Position between the first model (0) and the second (1). Default: 0.5.
+        Position between the first model (0) and the second (1), or beyond them. Default: 0.5.
 
     References
     ----------
@@ -45,6 +45,7 @@ class SLERP(TensorMethod):
     needs: ClassVar[str] = "two checkpoints of one common start, or a symmetry to align them by"
     paper: ClassVar[str] = "shoemake1985"
     count: ClassVar[int | None] = 2
+    takes_weights: ClassVar[bool] = False
     double: ClassVar[bool] = False
     shows: ClassVar[bool] = True
 
@@ -53,7 +54,7 @@ class SLERP(TensorMethod):
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
         yield from super().requirements()
-        yield ("t", is_number(self.t) and self.t <= 1, "a number from 0 to 1")
+        yield ("t", is_finite(self.t), "a number")
 
     @property
     def surveys(self) -> int:
