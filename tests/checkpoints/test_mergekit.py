@@ -1,5 +1,7 @@
 """Recipes of mergekit are read as they are: the merge is that of its formulas, tensor by tensor."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -36,9 +38,12 @@ def run(places):
     def merge(text, dtype=None):
         (places / "recipe.yaml").write_text(text)
         recipe = read_merge_recipe(places / "recipe.yaml")
-        assert {*recipe.model_fields_set} <= {"models", "method", "options", "weights", "base", "dtype", "tensors"}
+        assert {*recipe.model_fields_set} <= {
+            "models", "method", "options", "weights", "base", "dtype", "tensors", "slices"
+        }  # fmt: skip
         cs.merge(recipe.models, "out", recipe.method, base=recipe.base, weights=recipe.weights,
-                 dtype=dtype or recipe.dtype, patterns=recipe.tensors, **recipe.options)  # fmt: skip
+                 dtype=dtype or recipe.dtype, patterns=recipe.tensors, slices=recipe.slices,
+                 overwrite=True, **recipe.options)  # fmt: skip
         return {name: values.double().numpy() for name, values in read("out").items()}, "\n".join(recipe.notes)
 
     return merge
@@ -183,7 +188,7 @@ base_model: base
 parameters: {{density: 1.0}}
 """)
     assert_merged(found, {name: BASE[name] + 0.4 * (ONE[name] - BASE[name]) for name in SHAPES})
-    assert "divided by the density" in said
+    assert "divided by their probability" in said
 
 
 def test_slices_have_gradients_of_their_own(run):
@@ -196,8 +201,108 @@ slices:
 merge_method: slerp
 base_model: one
 """)
-    place = {0: 0.2, 1: 0.6, 2: 0.9, None: 0.2}  # a slice of one layer takes the last entry, what is outside the first
-    assert_merged(found, {name: slerp(ONE[name], TWO[name], place[layer_of(name)]) for name in SHAPES})
+    place = {0: 0.2, 1: 0.6, 2: 0.9}  # a slice of one layer takes the last entry, what is outside the first
+    outside = {"model.embed_tokens.weight": 0.2, "model.norm.weight": 0.0, "lm_head.weight": 0.0}  # of the last slice
+    at = {name: outside.get(name, place.get(layer_of(name))) for name in SHAPES}
+    assert_merged(found, {name: slerp(ONE[name], TWO[name], at[name]) for name in SHAPES})
+
+
+def stacked(*layers):
+    """Return what layers (state, number) make one behind another, the embedding of the first, the rest of the last."""
+    first, last = layers[0][0], layers[-1][0]
+    made = {"model.embed_tokens.weight": first["model.embed_tokens.weight"]}
+    for number, (of, own) in enumerate(layers):
+        for name in SHAPES:
+            if layer_of(name) == own:
+                made[name.replace(f".{own}.", f".{number}.")] = of[name]
+    return made | {name: last[name] for name in ("model.norm.weight", "lm_head.weight")}
+
+
+def test_layers_are_stacked_left_out_and_repeated(run, places):
+    (places / "one" / "config.json").write_text('{"num_hidden_layers": 3, "layer_types": ["a", "b", "c"]}')
+    (places / "two" / "config.json").write_text('{"num_hidden_layers": 3, "layer_types": ["d", "e", "f"]}')
+    found, _ = run("""
+slices:
+  - sources: [{model: one, layer_range: [0, 2]}]
+  - sources: [{model: two, layer_range: [1, 3]}]
+  - sources: [{model: two, layer_range: [2, 3], parameters: {scale: 2.0}}]
+merge_method: passthrough
+""")
+    expected = stacked((ONE, 0), (ONE, 1), (TWO, 1), (TWO, 2), (TWO, 2))
+    last = ("model.layers.4.", "model.norm", "lm_head")
+    assert_merged(found, {name: (2.0 if name.startswith(last) else 1.0) * one for name, one in expected.items()})
+    config = json.loads((places / "out" / "config.json").read_text())
+    assert config == {"num_hidden_layers": 5, "layer_types": ["a", "b", "e", "f", "f"]}
+
+
+def test_different_layers_of_models_are_averaged(run):
+    found, _ = run("""
+slices:
+  - sources: [{model: one, layer_range: [0, 2]}, {model: two, layer_range: [1, 3]}]
+merge_method: linear
+parameters: {weight: 1}
+""")
+    a, b = stacked((ONE, 0), (ONE, 1)), stacked((TWO, 1), (TWO, 2))
+    assert_merged(found, {name: (a[name] + b[name]) / 2 for name in a})
+
+
+def test_a_model_that_is_named_twice_counts_twice(run):
+    found, _ = run("""
+models:
+  - {model: one, parameters: {weight: 1}}
+  - {model: two, parameters: {weight: 1}}
+  - {model: one, parameters: {weight: 2}}
+merge_method: linear
+""")
+    assert_merged(found, {name: (3 * ONE[name] + TWO[name]) / 4 for name in SHAPES})
+
+
+@pytest.mark.parametrize(
+    ("text", "method", "options", "base"),
+    [
+        ("merge_method: della_linear\nbase_model: base\n"
+         "parameters: {weight: 1, density: 0.6, epsilon: 0.1, lambda: -1}",
+         "della", {"combine": "linear", "normalize": False, "density": 0.6, "epsilon": 0.1, "scaling": -1.0}, True),
+        ("merge_method: breadcrumbs_ties\nbase_model: base\nparameters: {weight: 1, density: 0.9, gamma: 0.05}",
+         "breadcrumbs", {"combine": "ties", "density": 0.9, "gamma": 0.05}, True),
+        ("merge_method: breadcrumbs\nbase_model: base\nparameters: {weight: 1}", "breadcrumbs",
+         {"density": 1.0, "gamma": 0.0}, True),
+        ("merge_method: nuslerp\nparameters: {weight: 1, nuslerp_flatten: false, nuslerp_row_wise: true}", "nuslerp",
+         {"axis": "columns"}, False),
+        ("merge_method: nuslerp\nbase_model: base\nparameters: {weight: 1, nuslerp_flatten: false}", "nuslerp",
+         {"axis": "rows"}, True),
+        ("merge_method: multislerp\nbase_model: base\nparameters: {weight: 1}", "multislerp",
+         {"normalize": True}, True),
+        ("merge_method: model_stock\nbase_model: base\nparameters: {filter_wise: true}", "model_stock",
+         {"axis": "rows"}, True),
+        ("merge_method: sce\nbase_model: base\nparameters: {select_topk: 0.3}", "sce", {"select": 0.3}, True),
+        ("merge_method: ramplus_tl\nbase_model: base", "ram", {"boost": 0.1, "limit": 0.2, "epsilon": 1e-5}, True),
+        ("merge_method: karcher\nparameters: {max_iter: 5}", "karcher", {"max_iterations": 5}, False),
+        ("merge_method: dare_ties\nbase_model: base\nparameters: {weight: -0.5, density: 0.5, rescale: false}", "dare",
+         {"combine": "ties", "rescale": False}, True),
+    ],
+)  # fmt: skip
+def test_every_method_is_read_as_ours(run, places, text, method, options, base):
+    run(f"models: [{{model: one}}, {{model: two}}]\n{text}")
+    recipe = read_merge_recipe(places / "recipe.yaml")
+    assert recipe.method == method
+    assert options.items() <= recipe.options.items()
+    assert (recipe.base is not None) == base
+
+
+def test_one_model_beside_its_base(run):
+    for text in (
+        "merge_method: nearswap\nbase_model: base\nparameters: {t: 0.01}",
+        "merge_method: arcee_fusion\nbase_model: base",
+    ):
+        found, _ = run(f"models: [{{model: one}}]\n{text}")
+        assert found.keys() == SHAPES.keys()
+
+
+def test_a_base_is_one_of_the_models_of_a_karcher_mean(run, places):
+    run("models: [{model: one}, {model: two}]\nmerge_method: karcher\nbase_model: base")
+    models = read_merge_recipe(places / "recipe.yaml").models
+    assert [model.rpartition("/")[2] for model in models] == ["base", "one", "two"]
 
 
 def test_weights_that_are_all_zero_leave_the_base(run):
@@ -232,8 +337,6 @@ HEAD = "models: [{model: one, parameters: {weight: 1}}, {model: two, parameters:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (HEAD + "merge_method: della\nbase_model: base",
-         "method 'della' of mergekit is not in this library; there are linear, slerp, ties"),
         (HEAD + "merge_method: mean", "method 'mean' does not exist; there are linear"),
         (HEAD, "has mergekit's form and no merge_method"),
         (HEAD + "merge_method: ties", "method ties needs a base_model"),
@@ -242,7 +345,6 @@ HEAD = "models: [{model: one, parameters: {weight: 1}}, {model: two, parameters:
         (HEAD + "merge_method: linear\nchat_template: chatml", "sets chat_template"),
         (HEAD + "merge_method: linear\nparameters: {wieght: 1}",
          r"'linear' has no parameter wieght, did you mean weight\?; it has weight"),
-        (HEAD + "merge_method: dare_ties\nbase_model: base\nparameters: {rescale: false}", "sets rescale to false"),
         (HEAD + "merge_method: linear\nslices: []", "needs models or slices, one of them"),
         ("models: [{model: one}]\nmerge_method: linear", "nothing says the weight of .* of one"),
         ("models: [{model: one, parameters: {weight: much}}]\nmerge_method: linear", "weight must be a number"),
@@ -252,11 +354,11 @@ HEAD = "models: [{model: one, parameters: {weight: 1}}, {model: two, parameters:
         ("models: [{name: one}]\nmerge_method: linear", "a model must be named as model: PATH"),
         ("models: []\nmerge_method: linear", "models must be a list"),
         ("base_model: one\ngate_mode: hidden\nexperts: []", "has gate_mode, a key of mergekit-moe"),
-        ("merge_method: linear\nparameters: {weight: 1}\nslices: [{sources: [{model: one, layer_range: [0, 2]}]}]",
-         r"its slices have layers \[0, 2\] of 3"),
+        ("merge_method: linear\nparameters: {weight: 1}\nslices: [{sources: [{model: one, layer_range: [0, 4]}]}]",
+         "takes layers 0 to 4 of one, which has 3"),
         ("merge_method: linear\nparameters: {weight: 1}\nslices: [{sources: [{model: one, layer_range: [0, 2]}, "
-         "{model: two, layer_range: [1, 3]}]}]", r"the sources of a slice have layers \[0, 2\] and others"),
-        ("merge_method: passthrough\nslices: [{sources: [{model: one}]}]", "method 'passthrough' of mergekit"),
+         "{model: two, layer_range: [1, 2]}]}]", "unequal numbers of layers"),
+        ("merge_method: passthrough\nslices: [{sources: [{model: one}]}]", "a source needs layer_range"),
     ],
 )  # fmt: skip
 def test_what_has_no_counterpart_is_named(places, text, message):

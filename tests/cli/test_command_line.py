@@ -178,7 +178,7 @@ def test_json_of_merges_methods_and_completion(folder, command):
     assert done["wrote"] == ["out"]
     assert len(done["files"][0]["sha256"]) == 64
     (method,) = printed(command, "methods", "slerp")["methods"]
-    meaning = "Position between the first model (0) and the second (1). Default: 0.5."
+    meaning = "Position between the first model (0) and the second (1), or beyond them. Default: 0.5."
     assert method["options"] == [{"name": "t", "default": 0.5, "type": "float", "meaning": meaning}]
     assert printed(command, "methods")["estimators"]
     (estimator,) = printed(command, "methods", "GaussianNB")["estimators"]

@@ -134,3 +134,26 @@ def test_units_are_matched_by_a_file_that_says_which_move(folder, command):
     merged = read("out.safetensors")
     assert all(torch.equal(merged[name], values) for name, values in net.state_dict().items())
     assert json.loads((folder / "out.merge.json").read_text())["details"]["aligned"]["units_moved"] == [0, 8]
+
+
+RECIPE = """
+models: [{model: a, parameters: {weight: 0.5}}, {model: b, parameters: {weight: 0.5}}]
+merge_method: dare_ties
+base_model: base
+parameters: {density: 1.0}
+"""
+
+
+def test_what_a_user_of_mergekit_types_works(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    start = tensors(0)
+    for seed, name in enumerate(("base", "a", "b")):
+        write(tmp_path / name, start if name == "base" else tensors(seed, torch.bfloat16, start))
+    (tmp_path / "recipe.yml").write_text(RECIPE)
+    assert command("merge", "recipe.yml", "-o", "one").code == 0
+    options = ("--base", "base", "--set", "density=1.0", "--dtype", "bf16")
+    assert command("merge", "a", "b", "-o", "two", "--method", "dare_ties", *options, "--weights", "0.5,0.5").code == 0
+    assert same_bits(read(tmp_path / "one"), read(tmp_path / "two"))
+    misread = command("merge", "a", "b", "-o", "three", "--weights", "0.5", "0.5")
+    assert misread.code == 2
+    assert "write weights with commas: --weights 0.5,0.5" in misread.err

@@ -12,6 +12,8 @@ import numpy as np
 from consilience.catalogue import suggestion
 from consilience.checkpoints.adapters.merge import PreparedAdapters, are_adapters, prepare_adapters, run_adapters
 from consilience.checkpoints.card import in_short
+from consilience.checkpoints.layers import as_slices
+from consilience.checkpoints.mergekit import alias
 from consilience.checkpoints.methods import make_tensor_method
 from consilience.checkpoints.numbers import SAFETENSORS_NAMES
 from consilience.checkpoints.output import refuse_full_disk, refuse_output
@@ -32,6 +34,10 @@ from consilience.networks.symmetry.symmetry import Symmetry
 SHARD_BYTES = 5 * 10**9
 """Bytes of tensors in a file of the output: the default of save_pretrained in transformers 4. It is also what an
 interrupted merge can lose, since files are finished one after another."""
+
+
+SHORT_TYPES = {"bf16": "bfloat16", "fp16": "float16", "f16": "float16", "fp32": "float32", "f32": "float32"}
+"""Types by the short names that are usual."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -98,6 +104,7 @@ def merge(
     module: Any = None,
     example: Any = None,
     patterns: Sequence[Mapping[str, Any] | TensorRule] | None = None,
+    slices: Sequence[Sequence[Sequence[int]]] | None = None,
     allow_differences: bool = False,
     rng: int | np.random.Generator = 0,
     resume: bool = True,
@@ -124,10 +131,10 @@ def merge(
     output : path
         A folder; or a single file, if its name ends in ``.safetensors``.
     method : str or method
-        ``"average"``, ``"fisher"``, ``"ties"``, ``"dare"``, ``"task_arithmetic"``, ``"slerp"``, or one of their
-        classes. Default: ``"average"``.
+        A name that ``consilience methods`` lists, such as ``"average"`` or ``"ties"``, one of mergekit, such as
+        ``"dare_ties"``, or one of their classes. Default: ``"average"``.
     base : path, optional
-        The checkpoint that all were trained from, for ``ties``, ``dare`` and ``task_arithmetic``.
+        The checkpoint that all were trained from, for methods that see models as its changes.
     weights : sequence of J floats, optional
         Weight of each model. Default: equal weights.
     dtype : str, optional
@@ -145,6 +152,9 @@ def merge(
     patterns : sequence of mappings, optional
         What is different for some tensors: mappings with ``pattern`` (as in ``fnmatch``; the first match counts) and
         ``weights``, ``method``, ``options``, or ``method: copy`` with ``from``, the number of a model.
+    slices : sequence of sequences of (model, first, stop), optional
+        Layers to take, one slice behind another: of every slice for each merged model the number of a checkpoint and a
+        range of its layers. Layers may be stacked, left out and repeated; configurations follow. Default: all layers.
     allow_differences : bool
         Whether configurations and tokenizers that differ in what no shape shows (positions, norms, activations, heads,
         tokens) are noted instead of refused. Default: False.
@@ -190,6 +200,8 @@ def merge(
     paths = _paths(models, "models")
     if not paths:
         raise InputError("models", "there are none", "give at least one checkpoint", "E-NEEDED")
+    if isinstance(method, str) and (known := alias(method)) is not None:
+        method, options = known[0], {**known[1], **options}
     tensor_method = make_tensor_method(method, options)
     stored_type = _stored_type(dtype)
     seed, generator = seeded(rng)
@@ -203,6 +215,7 @@ def merge(
         fishers=_paths(fishers or (), "fishers"),
         weights=weights,
         rules=as_rules(patterns),
+        slices=as_slices(slices, len(paths)),
         dtype=stored_type,
         shard_bytes=as_bytes(shard_bytes),
         symmetry=_symmetry(symmetry, module, example),
@@ -240,6 +253,7 @@ def _stored_type(dtype: str | None) -> str | None:
     """Return a type in the words of safetensors; None, for the first model's types, stays so."""
     if dtype is None:
         return None
+    dtype = SHORT_TYPES.get(dtype, dtype)
     if dtype not in SAFETENSORS_NAMES:
         text = f"expected one of {', '.join(SAFETENSORS_NAMES)}, found {dtype!r}{suggestion(dtype, SAFETENSORS_NAMES)}"
         raise OptionError("dtype", text)

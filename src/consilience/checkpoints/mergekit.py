@@ -1,4 +1,4 @@
-"""Recipes of mergekit, read as they are: linear, slerp, ties, dare_linear, dare_ties and task_arithmetic.
+"""Recipes of mergekit, read as they are: every method of version 0.1.5 by its name there.
 
 A parameter is looked up at a model (or a source of a slice), then at its slice, then at the top. Its value is
 
@@ -8,43 +8,106 @@ A parameter is looked up at a model (or a source of a slice), then at its slice,
 - a list of filters: the first whose ``filter`` is "*", missing, or a part of the tensor's name; where none matches, the
   next level is looked at.
 
-That is what mergekit 0.1.5 does. What differs is arithmetic: mergekit rounds after every operation, takes int(p n)
-entries where this library takes round(p n), and rescales DARE to the L1 norm of a tensor where this library divides by
-p, as the paper does (docs/guides/checkpoints.md). Weights are computed for every tensor by name, so headers are read
-here.
+Tensors before the layers are of the first slice, those after them of the last. That is what mergekit does. What differs
+is arithmetic: mergekit rounds after every operation, takes int(p n) entries where this library takes round(p n), and
+rescales DARE and DELLA to the L1 norm of a tensor where this library divides by an entry's own probability, as the
+papers do (docs/guides/checkpoints.md). Weights are computed for every tensor by name, so headers are read here.
 """
 
 from __future__ import annotations
 
 import glob
 import os
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from consilience.catalogue import suggestion
 from consilience.checkpoints.folder import Checkpoint, open_checkpoint
+from consilience.checkpoints.layers import LAYER, LayerRange, is_before_layers, number_of_layers, stacked
 from consilience.checks import Json
 from consilience.errors import FileFormatError
 
-METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "linear": ("average", {"normalize": True}),
-    "slerp": ("slerp", {}),
-    "ties": ("ties", {"normalize": True}),
-    "dare_linear": ("dare", {"combine": "linear", "normalize": False}),
-    "dare_ties": ("dare", {"combine": "ties", "normalize": False}),
-    "task_arithmetic": ("task_arithmetic", {"normalize": False}),
-}
-"""Our method, and mergekit's defaults for its options, by mergekit's name."""
+BaseRole = Literal["none", "needed", "optional", "end", "model"]
+"""What ``base_model`` is to a method: nothing, the common start, one where it is given, the first of two models, or one
+model among the others."""
 
-MISSING_METHODS = (
-    "arcee_fusion", "breadcrumbs", "breadcrumbs_ties", "della", "della_linear", "karcher", "model_stock", "multislerp",
-    "nearswap", "nuslerp", "passthrough", "ram", "ramplus_tl", "sce",
-)  # fmt: skip
-"""Methods of mergekit that this library does not have."""
+
+@dataclass(frozen=True)
+class KnownMethod:
+    """A method of mergekit, in words of this library."""
+
+    name: str  # our method
+    options: Mapping[str, Json] = field(default_factory=dict)  # our options that its name says
+    # By mergekit's parameter our option and mergekit's default; None where it must be given.
+    parameters: Mapping[str, tuple[str, Json]] = field(default_factory=dict)
+    base: BaseRole = "needed"
+    is_weighted: bool = True  # whether models have a weight, which must be given
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """Names of mergekit's parameters."""
+        return (*(("weight",) if self.is_weighted else ()), *self.parameters)
+
+
+def alias(method: str) -> tuple[str, dict[str, Json]] | None:
+    """Return our method and the options that a name of mergekit says; None for any other name.
+
+    Examples
+    --------
+    >>> alias("dare_ties")
+    ('dare', {'combine': 'ties', 'normalize': False})
+    """
+    known = METHODS.get(method)
+    if known is None or known.name == method:
+        return None
+    defaults = {option: value for option, value in known.parameters.values() if option in ("normalize", "boost")}
+    return known.name, {**known.options, **defaults}
+
+
+def _task(normalize: bool, **more: tuple[str, Json]) -> dict[str, tuple[str, Json]]:
+    """Return the parameters of a method for changes of a base."""
+    return {"normalize": ("normalize", normalize), "lambda": ("scaling", 1.0), **more}
+
+
+_DENSITY, _RESCALE = ("density", 1.0), ("rescale", True)
+_CRUMBS, _DELLA = {"density": _DENSITY, "gamma": ("gamma", 0.01)}, {"density": _DENSITY, "epsilon": ("epsilon", 0.15)}
+_NUSLERP = {"nuslerp_flatten": ("axis", True), "nuslerp_row_wise": ("axis", False)}
+_MULTISLERP = {"normalize_weights": ("normalize", True), "eps": ("", 1e-8)}
+_KARCHER = {"max_iter": ("max_iterations", 10), "tol": ("tolerance", 1e-5)}
+METHODS: Mapping[str, KnownMethod] = {
+    "linear": KnownMethod("average", {}, {"normalize": ("normalize", True)}, "none"),
+    "slerp": KnownMethod("slerp", {}, {"t": ("t", None)}, "end", False),
+    "nuslerp": KnownMethod(
+        "nuslerp", {}, {"nuslerp_flatten": ("axis", True), "nuslerp_row_wise": ("axis", False)}, "optional"
+    ),
+    "multislerp": KnownMethod(
+        "multislerp", {}, {"normalize_weights": ("normalize", True), "eps": ("", 1e-8)}, "optional"
+    ),
+    "karcher": KnownMethod(
+        "karcher", {}, {"max_iter": ("max_iterations", 10), "tol": ("tolerance", 1e-5)}, "model", False
+    ),
+    "task_arithmetic": KnownMethod("task_arithmetic", {}, _task(False)),
+    "ties": KnownMethod("ties", {}, _task(True, density=_DENSITY)),
+    "dare_linear": KnownMethod("dare", {"combine": "linear"}, _task(False, density=_DENSITY, rescale=_RESCALE)),
+    "dare_ties": KnownMethod("dare", {"combine": "ties"}, _task(False, density=_DENSITY, rescale=_RESCALE)),
+    "breadcrumbs": KnownMethod("breadcrumbs", {"combine": "linear"}, _task(False, **_CRUMBS)),
+    "breadcrumbs_ties": KnownMethod("breadcrumbs", {"combine": "ties"}, _task(False, **_CRUMBS)),
+    "della": KnownMethod("della", {"combine": "ties"}, _task(True, rescale=_RESCALE, **_DELLA)),
+    "della_linear": KnownMethod("della", {"combine": "linear"}, _task(False, rescale=_RESCALE, **_DELLA)),
+    "model_stock": KnownMethod("model_stock", {}, {"filter_wise": ("axis", False)}, is_weighted=False),
+    "sce": KnownMethod("sce", {}, {"select_topk": ("select", 1.0)}, is_weighted=False),
+    "ram": KnownMethod("ram", {}, {"epsilon": ("epsilon", 1e-5)}, is_weighted=False),
+    "ramplus_tl": KnownMethod(
+        "ram", {}, {"epsilon": ("epsilon", 1e-5), "r": ("boost", 0.1), "alpha": ("limit", 0.2)}, is_weighted=False
+    ),
+    "nearswap": KnownMethod("nearswap", {}, {"t": ("t", None)}, is_weighted=False),
+    "arcee_fusion": KnownMethod("arcee_fusion", {}, {}, is_weighted=False),
+    "passthrough": KnownMethod("passthrough", {}, {"scale": ("scale", 1.0)}, "none", False),
+}
+"""Every method of mergekit, by its name there."""
 
 _KEYS = (
     "merge_method", "models", "slices", "base_model", "parameters", "dtype", "out_dtype", "tokenizer_source",
@@ -52,22 +115,8 @@ _KEYS = (
 )  # fmt: skip
 """Keys of a recipe that are understood."""
 
-_PARAMETERS: Mapping[str, tuple[str, ...]] = {
-    "linear": ("weight", "normalize"),
-    "slerp": ("t",),
-    "ties": ("weight", "density", "normalize", "lambda"),
-    "dare_linear": ("weight", "density", "normalize", "lambda", "rescale"),
-    "dare_ties": ("weight", "density", "normalize", "lambda", "rescale"),
-    "task_arithmetic": ("weight", "normalize", "lambda"),
-}
-"""Parameters of every method."""
-_EVERY_PARAMETER = frozenset(name for names in _PARAMETERS.values() for name in names) | {
-    "epsilon", "gamma", "filter_wise", "max_iter", "tol", "select_topk", "nuslerp_flatten", "nuslerp_row_wise", "scale",
-}  # fmt: skip
-"""Parameters of any method of mergekit."""
-
-_LAYER = re.compile(r"(?P<stem>(?:^|.*?\.)(?:layers|h|blocks|block|layer)\.)(?P<number>\d+)\.")
-"""A tensor of a numbered layer; the stem is what stands before its number."""
+_EVERY_PARAMETER = frozenset(name for method in METHODS.values() for name in method.takes)
+"""Parameters of any method."""
 
 _REMEDY = "write it as a recipe of this library (docs/guides/checkpoints.md), or leave it out"
 
@@ -83,10 +132,11 @@ def is_mergekit(document: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Source:
-    """A model of a slice, with its own parameters."""
+    """A model of a slice, with its own parameters, and its layers; None for all."""
 
     model: str
     parameters: Mapping[str, Json]
+    layers: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -106,20 +156,29 @@ def from_mergekit(path: Path, document: Mapping[str, Any]) -> tuple[dict[str, An
     """
     _refuse_unknown(path, document)
     method = str(document["merge_method"])
-    name, defaults = METHODS[method]
+    known = METHODS[method]
     slices = _slices(path, document)
     base = _model_name(path, document["base_model"]) if document.get("base_model") is not None else None
-    models = _models_to_merge(path, method, slices, base)
+    slices = _with_base(path, method, slices, base)
+    models = list(dict.fromkeys(source.model for part in slices for source in part.sources))
     places = {model: _place(path, model) for model in [*models, *([base] if base is not None else [])]}
-    first = open_checkpoint(Path(places[models[0]]))
-    n_layers = _layer_count(first)
-    _refuse_stacking(path, slices, n_layers)
-    levels = _Levels(path, method, slices, document.get("parameters") or {}, n_layers)
-    default, tensors = _settings(levels, first, models, method, name, defaults)
-    fields: dict[str, Json] = {"models": [places[model] for model in models], "method": name, "tensors": tensors}
-    fields |= default
-    if name in ("ties", "dare", "task_arithmetic"):
-        assert base is not None  # noqa: S101  (refused above)
+    opened = {model: open_checkpoint(Path(places[model])) for model in models}
+    counts = {model: number_of_layers(checkpoint) for model, checkpoint in opened.items()}
+    fields: dict[str, Json] = {"models": [places[source.model] for source in slices[0].sources], "method": known.name}
+    first = opened[slices[0].sources[0].model]
+    if any(part.layers is not None for part in slices):
+        ranges = _ranges(path, slices, models, counts)
+        whole = len({source.model for part in slices for source in part.sources}) == len(slices[0].sources)
+        covered = [(part[place].first, part[place].stop) for place in range(len(ranges[0])) for part in ranges]
+        is_stacked = not whole or not _covers(covered, len(ranges[0]), max(counts.values()))
+        if is_stacked:
+            fields["models"] = [places[model] for model in models]
+            fields["slices"] = [[[one.model, one.first, one.stop] for one in part] for part in ranges]
+            first = stacked([(opened[models[part[0].model]], part[0]) for part in ranges])
+    levels = _Levels(path, method, slices, document.get("parameters") or {}, number_of_layers(first))
+    default, tensors = _settings(levels, first, len(slices[0].sources), known)
+    fields |= {"tensors": tensors, **default}
+    if base is not None and known.base in ("needed", "optional"):
         fields["base"] = places[base]
     dtype = document.get("out_dtype") or document.get("dtype")
     if dtype is not None:
@@ -127,20 +186,63 @@ def from_mergekit(path: Path, document: Mapping[str, Any]) -> tuple[dict[str, An
     return fields, _notes(document, method)
 
 
-def _models_to_merge(path: Path, method: str, slices: Sequence[_Slice], base: str | None) -> list[str]:
-    """Return the models of all slices, without a base whose change is nothing."""
-    models = list(dict.fromkeys(source.model for part in slices for source in part.sources))
-    if any({source.model for source in part.sources} != set(models) for part in slices):
-        raise FileFormatError(path, "slices have different models, which this library does not stack", _REMEDY)
-    if method == "slerp":
-        models = _slerp_models(path, models, base)
-    elif method != "linear":
-        if base is None:
-            raise FileFormatError(path, f"method {method} needs a base_model", "name what all were trained from")
-        models = [model for model in models if model != base]
-    if not models:
-        raise FileFormatError(path, "names no models to merge", "list them under models")
-    return models
+def _with_base(path: Path, method: str, slices: Sequence[_Slice], base: str | None) -> tuple[_Slice, ...]:
+    """Return slices of the models to merge: with a base that is one of them, without one that they are changes of."""
+    role = METHODS[method].base
+    if base is None and role in ("needed", "end"):
+        text = "the end at t = 0" if role == "end" else "what all were trained from"
+        raise FileFormatError(path, f"method {method} needs a base_model, {text}", "name it")
+    made = []
+    for part in slices:
+        sources = part.sources
+        if role in ("needed", "optional"):
+            sources = tuple(source for source in sources if source.model != base)
+        elif base is not None and role in ("end", "model"):
+            own = [source for source in sources if source.model == base]
+            layers = part.layers if own or part.layers is None else sources[0].layers
+            others = tuple(source for source in sources if source.model != base)
+            sources = (own[0] if own else _Source(base, {}, layers), *others)
+        if not sources:
+            raise FileFormatError(path, "names no models to merge", "list them under models")
+        if role == "end" and len(sources) != 2:
+            raise FileFormatError(path, f"method {method} takes two models, found {len(sources)}", "leave others out")
+        made.append(_Slice(part.layers, sources, part.parameters))
+    if len({len(part.sources) for part in made}) > 1:
+        raise FileFormatError(path, "slices have different numbers of models", "give each as many")
+    return tuple(made)
+
+
+def _ranges(
+    path: Path, slices: Sequence[_Slice], models: Sequence[str], counts: Mapping[str, int]
+) -> list[list[LayerRange]]:
+    """Return the layers of every source of every slice."""
+    ranges = []
+    for part in slices:
+        made = []
+        for source in part.sources:
+            first, stop = source.layers or (0, counts[source.model])
+            if not 0 <= first < stop <= counts[source.model]:
+                text = f"a slice takes layers {first} to {stop} of {source.model}, which has {counts[source.model]}"
+                raise FileFormatError(path, text, "correct its layer_range")
+            made.append(LayerRange(models.index(source.model), first, stop))
+        if len({len(one) for one in made}) > 1:
+            raise FileFormatError(path, "the sources of a slice have unequal numbers of layers", "give each as many")
+        ranges.append(made)
+    return ranges
+
+
+def _covers(ranges: Sequence[tuple[int, int]], n_places: int, count: int) -> bool:
+    """Return whether slices are all layers in order, in every place."""
+    n_slices = len(ranges) // n_places
+    for place in range(n_places):
+        expected = 0
+        for first, stop in ranges[place * n_slices : (place + 1) * n_slices]:
+            if first != expected:
+                return False
+            expected = stop
+        if expected != count:
+            return False
+    return True
 
 
 def _refuse_unknown(path: Path, document: Mapping[str, Json]) -> None:
@@ -152,8 +254,7 @@ def _refuse_unknown(path: Path, document: Mapping[str, Json]) -> None:
     if method is None:
         raise FileFormatError(path, "has mergekit's form and no merge_method", f"give one of {there_are}")
     if method not in METHODS:
-        known = " of mergekit is not in this library" if method in MISSING_METHODS else " does not exist"
-        text = f"method {method!r}{known}; there are {there_are}"
+        text = f"method {method!r} does not exist{suggestion(str(method), METHODS)}; there are {there_are}"
         raise FileFormatError(path, text, "choose one of these", "E-METHOD")
     if unknown := [str(key) for key in document if key not in _KEYS]:
         hints = [key if key == "modules" else f"{key}{suggestion(key, _KEYS)}" for key in unknown]
@@ -171,12 +272,10 @@ def _refuse_parameters(path: Path, method: str, parameters: Any) -> None:
     if not isinstance(parameters, Mapping):
         raise FileFormatError(path, f"parameters must be a mapping, found {parameters!r:.40}", "name each")
     if unknown := [str(key) for key in parameters if key not in (*_EVERY_PARAMETER, "int8_mask")]:
-        takes = ", ".join(_PARAMETERS[method])
-        hints = [f"{key}{suggestion(key, _PARAMETERS[method])}" for key in unknown]
+        takes = ", ".join(METHODS[method].takes)
+        hints = [f"{key}{suggestion(key, METHODS[method].takes)}" for key in unknown]
         text = f"method {method!r} has no parameter {', '.join(hints)}; it has {takes}"
         raise FileFormatError(path, text, "leave it out", "E-RECIPE")
-    if parameters.get("rescale", True) is not True:
-        raise FileFormatError(path, "sets rescale to false, which this library does not have", "leave it out")
 
 
 def _all_parameters(document: Mapping[str, Any]) -> list[Any]:
@@ -200,14 +299,12 @@ def _slices(path: Path, document: Mapping[str, Json]) -> tuple[_Slice, ...]:
         if not isinstance(part, Mapping) or not isinstance(part.get("sources"), list):
             raise FileFormatError(path, "a slice needs sources", "list the models of every slice")
         ranges = [_layer_range(entry) for entry in part["sources"]]
-        first = ranges[0] if ranges else None
-        if first is None or None in ranges:
+        if not ranges or None in ranges:
             raise FileFormatError(path, "a source needs layer_range: [first, last + 1]", "give both numbers")
-        if any(one != first for one in ranges):
-            text = f"the sources of a slice have layers {list(first)} and others, which this library does not stack"
-            raise FileFormatError(path, text, _REMEDY)
-        sources = tuple(_source(path, entry) for entry in part["sources"])
-        slices.append(_Slice(first, sources, part.get("parameters") or {}))
+        sources = tuple(
+            replace(_source(path, entry), layers=layers) for entry, layers in zip(part["sources"], ranges, strict=True)
+        )
+        slices.append(_Slice(ranges[0], sources, part.get("parameters") or {}))
     return tuple(slices)
 
 
@@ -253,21 +350,22 @@ def _model_name(path: Path, model: Any) -> str:
     return model
 
 
-def _slerp_models(path: Path, models: list[str], base: str | None) -> list[str]:
-    """Return the two ends of an arc, the base at t = 0."""
-    if base is None:
-        raise FileFormatError(path, "method slerp needs a base_model, the end at t = 0", "name one of the two models")
-    ends = [base, *(model for model in models if model != base)]
-    if len(ends) != 2:
-        raise FileFormatError(path, f"method slerp takes two models, found {len(ends)}", "leave the others out")
-    return ends
-
-
 def _place(recipe: Path, model: str) -> str:
     """Return where a model lies: beside the recipe, here, or in the hub's cache."""
-    for place in (recipe.parent / model, Path(model)):
-        if place.exists():
-            return str(place)
+    beside = recipe.parent / model
+    if beside.exists():
+        return str(beside)
+    place = where_model_lies(model)
+    if Path(place).exists():
+        return place
+    text = f"{model} is no folder next to it or here, nor in the hub's cache"
+    raise FileFormatError(recipe, text, f"fetch it: hf download {model.partition('@')[0]}")
+
+
+def where_model_lies(model: str) -> str:
+    """Return the path of a model that is one, or of its snapshot in the hub's cache; else the text as it is."""
+    if Path(model).exists():
+        return model
     name, _, revision = model.partition("@")
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"models--{name.replace('/', '--')}"
@@ -275,30 +373,7 @@ def _place(recipe: Path, model: str) -> str:
     commit = reference.read_text().strip() if reference.is_file() else revision
     if commit and (snapshot := cache / "snapshots" / commit).is_dir() and snapshot.parent == cache / "snapshots":
         return str(snapshot)
-    text = f"{model} is no folder next to it or here, nor in the hub's cache"
-    raise FileFormatError(recipe, text, f"fetch it: hf download {name}")
-
-
-def _layer_count(checkpoint: Checkpoint) -> int:
-    """Return the number of layers of a model, from the names of its tensors; 0 for one without."""
-    numbers = [int(match["number"]) for name in checkpoint.tensors if (match := _LAYER.match(name))]
-    return max(numbers, default=-1) + 1
-
-
-def _refuse_stacking(path: Path, slices: Sequence[_Slice], n_layers: int) -> None:
-    """Raise for slices that leave layers out, repeat them, or put them in another order."""
-    ranges = [part.layers for part in slices if part.layers is not None]
-    if not ranges:
-        return
-    expected = 0
-    for first, stop in ranges:
-        if first != expected or stop <= first:
-            break
-        expected = stop
-    if expected != n_layers or len(ranges) != len(slices):
-        text = f"its slices have layers {', '.join(map(str, map(list, ranges)))} of {n_layers}"
-        text = f"{text}: layers are not stacked or left out here"
-        raise FileFormatError(path, text, "let slices cover them in order")
+    return model
 
 
 class _Levels:
@@ -309,34 +384,36 @@ class _Levels:
     ) -> None:
         self._path, self._method, self._slices, self._top, self._n_layers = path, method, slices, top, n_layers
 
-    def value(self, parameter: str, tensor: str, model: str | None, default: Any = None) -> Any:
-        """Return the value of a parameter for a tensor of a model, or of all; the default where nobody gives one.
+    def value(self, parameter: str, tensor: str, place: int | None, default: Any = None) -> Any:
+        """Return the value of a parameter for a tensor of a source, or of all; the default where nobody gives one.
 
         Raises FileFormatError without a value and a default, and for values that are none.
         """
-        match = _LAYER.match(tensor)
-        layer = int(match["number"]) if match else None
-        part, position = self._position(layer)
-        sources = [source.parameters for source in part.sources if source.model == model]
+        part, position = self._position(tensor)
+        sources = [] if place is None else [part.sources[place].parameters]
         for level in (*sources, part.parameters, self._top):
             if parameter in level:
                 value = self._resolved(level[parameter], parameter, tensor, position)
                 if value is not None:
                     return value
         if default is None:
-            of = "" if model is None else f" of {model}"
+            of = "" if place is None else f" of {part.sources[place].model}"
             raise FileFormatError(self._path, f"nothing says the {parameter} of {tensor}{of}", f"give {parameter}")
         return default
 
-    def _position(self, layer: int | None) -> tuple[_Slice, float]:
-        """Return the slice of a layer, and the layer's place in it from 0 to 1; outside of layers the first slice's."""
-        if layer is None:
-            return self._slices[0], 0.0
+    def _position(self, tensor: str) -> tuple[_Slice, float]:
+        """Return the slice of a tensor and its place in it from 0 to 1: before the layers the first, after the last."""
+        match = LAYER.match(tensor)
+        if match is None:
+            return self._slices[0 if is_before_layers(tensor) else -1], 0.0
+        layer = int(match["number"])
+        start = 0
         for part in self._slices:
-            first, stop = part.layers or (0, self._n_layers)
-            if first <= layer < stop:
-                return part, (layer - first) / (stop - first - 1) if stop - first > 1 else 1.0
-        return self._slices[0], 0.0
+            length = self._n_layers if part.layers is None else part.layers[1] - part.layers[0]
+            if start <= layer < start + length:
+                return part, (layer - start) / (length - 1) if length > 1 else 1.0
+            start += length
+        return self._slices[-1], 0.0
 
     def _resolved(self, value: Any, parameter: str, tensor: str, position: float) -> Any:
         """Return a number or truth value; None where only filters are given and none matches."""
@@ -366,14 +443,14 @@ _Setting = tuple[tuple[float, ...] | None, tuple[tuple[str, Any], ...]]
 
 
 def _settings(
-    levels: _Levels, first: Checkpoint, models: Sequence[str], method: str, name: str, defaults: Mapping[str, Json]
+    levels: _Levels, first: Checkpoint, count: int, known: KnownMethod
 ) -> tuple[dict[str, Json], list[dict[str, Json]]]:
     """Return weights and options of most tensors, and rules for the others, by layer where a layer has one setting."""
-    by_tensor = {tensor: _setting(levels, tensor, models, method, defaults) for tensor in first.tensors}
+    by_tensor = {tensor: _setting(levels, tensor, count, known) for tensor in first.tensors}
     common, _ = Counter(by_tensor.values()).most_common(1)[0]
     by_layer: dict[str, list[str]] = {}
     for tensor in by_tensor:
-        if match := _LAYER.match(tensor):
+        if match := LAYER.match(tensor):
             by_layer.setdefault(f"{match['stem']}{match['number']}.", []).append(tensor)
     rules, ruled = [], set()
     for layer, tensors in by_layer.items():
@@ -387,7 +464,9 @@ def _settings(
         for tensor, setting in by_tensor.items()
         if tensor not in ruled and setting != common
     ]
-    return _fields(common), [{"pattern": pattern, "method": name, **_fields(setting)} for pattern, setting in rules]
+    return _fields(common), [
+        {"pattern": pattern, "method": known.name, **_fields(setting)} for pattern, setting in rules
+    ]
 
 
 def _fields(setting: _Setting) -> dict[str, Json]:
@@ -396,44 +475,60 @@ def _fields(setting: _Setting) -> dict[str, Json]:
     return {"options": chosen} | ({} if weights is None else {"weights": list(weights)})
 
 
-def _setting(
-    levels: _Levels, tensor: str, models: Sequence[str], method: str, defaults: Mapping[str, Json]
-) -> _Setting:
+def _setting(levels: _Levels, tensor: str, count: int, known: KnownMethod) -> _Setting:
     """Return weights and options of one tensor."""
-    if method == "slerp":
-        return None, (("t", float(levels.value("t", tensor, None))),)
-    options = dict(defaults)
-    weights = [float(levels.value("weight", tensor, model)) for model in models]
-    options["normalize"] = bool(levels.value("normalize", tensor, None, defaults["normalize"]))
-    if method != "linear":
-        options["scaling"] = float(levels.value("lambda", tensor, None, 1.0))
-    if "density" in _PARAMETERS[method]:
-        densities = [float(levels.value("density", tensor, model, 1.0)) for model in models]
-        # A model of which nothing is kept changes nothing.
-        weights = [weight if density else 0.0 for weight, density in zip(weights, densities, strict=True)]
-        densities = [density or 1.0 for density in densities]
-        options["density"] = densities[0] if len(set(densities)) == 1 else tuple(densities)
-    if method != "linear" and not any(weights):  # nothing is added to the base
-        weights, options["scaling"] = [1.0] * len(models), 0.0
-    return tuple(weights), tuple(sorted(options.items()))
+    options: dict[str, Any] = dict(known.options)
+    weights = [float(levels.value("weight", tensor, place)) for place in range(count)] if known.is_weighted else None
+    for parameter, (option, default) in known.parameters.items():
+        if parameter == "density" and known.name in ("ties", "dare"):
+            densities = [float(levels.value("density", tensor, place, default)) for place in range(count)]
+            assert weights is not None  # noqa: S101  (both are weighted)
+            # A model of which nothing is kept changes nothing.
+            weights = [weight if density else 0.0 for weight, density in zip(weights, densities, strict=True)]
+            densities = [density or 1.0 for density in densities]
+            options["density"] = densities[0] if len(set(densities)) == 1 else tuple(densities)
+        elif option and option != "axis":
+            # What belongs to one model here may stand at it there.
+            place = 0 if count == 1 else None
+            value = levels.value(parameter, tensor, place, default)
+            options[option] = bool(value) if isinstance(default, bool) else value
+    options |= _converted(levels, tensor, known, options)
+    if weights is not None and "scaling" in options and not any(weights):  # nothing is added to the base
+        weights, options["scaling"] = [1.0] * count, 0.0
+    return None if weights is None else tuple(weights), tuple(sorted(options.items()))
+
+
+def _converted(levels: _Levels, tensor: str, known: KnownMethod, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that say the same in other words."""
+    if known.name == "nuslerp":
+        if levels.value("nuslerp_flatten", tensor, None, True):
+            return {"axis": None}
+        return {"axis": "columns" if levels.value("nuslerp_row_wise", tensor, None, False) else "rows"}
+    if known.name == "model_stock":
+        return {"axis": "rows" if levels.value("filter_wise", tensor, None, False) else None}
+    if known.name == "breadcrumbs":  # of more than all, less is dropped at the top
+        return {"gamma": min(float(options["gamma"]), 1.0 - float(options["density"]))}
+    return {}
 
 
 def _notes(document: Mapping[str, Json], method: str) -> list[str]:
     """Return what of a recipe has no counterpart, a line each."""
     notes = []
     given = {str(key) for parameters in _all_parameters(document) for key in parameters}
-    if unused := sorted(given - {*_PARAMETERS[method], "int8_mask"}):
+    if unused := sorted(given - {*METHODS[method].takes, "int8_mask"}):
         notes.append(f"{', '.join(unused)}: not looked at by {method}")
     if any("int8_mask" in parameters for parameters in _all_parameters(document)):
         notes.append("int8_mask changes memory only, and is ignored")
     if tokens := [key for key in ("tokenizer_source", "tokenizer") if document.get(key) is not None]:
         notes.append(f"{tokens[0]}: tokenizers must be one and the same here; the first model's is copied")
-    if method == "linear" and document.get("base_model") is not None:
-        notes.append("base_model is not looked at by linear")
-    if method.startswith("dare"):
+    if METHODS[method].base == "none" and document.get("base_model") is not None:
+        notes.append(f"base_model is not looked at by {method}")
+    if "rescale" in METHODS[method].parameters:
         notes.append(
-            "kept entries are divided by the density, as in the paper; mergekit rescales each tensor's L1 norm"
+            "kept entries are divided by their probability, as in the paper; mergekit rescales each tensor's L1 norm"
         )
+    if method == "multislerp":
+        notes.append("multislerp is the mean of directions, which mergekit's is too: its step in the tangent is zero")
     if document.get("dtype") is not None:
         notes.append("dtype is the type of the output; sums are rounded to it once")
     return notes

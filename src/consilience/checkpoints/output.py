@@ -191,13 +191,17 @@ _MAX_LISTED = 8
 
 
 def copy_companions(prepared: PreparedMerge, partial: PartialOutput) -> list[str]:
-    """Copy configuration and tokenizer of the first model and write the index; return notes on files not copied."""
+    """Copy configuration and tokenizer of the first model that has them and write the index; return notes on it."""
     request, plan = prepared.request, prepared.plan
-    first = prepared.inputs.models[0]
+    models = prepared.inputs.models
+    first = next((model for model in models if model.config), models[0])
     dtype = None if request.dtype is None else FLOAT_TYPES[request.dtype].name
     config = without_quantisation(first.config)
-    is_changed = dtype is not None or config != first.config
-    notes = copy_companions_of(first, partial, {*QUANTISATION_FILES, *({"config.json"} if is_changed else ())})
+    is_changed = dtype is not None or config != first.config or bool(request.slices)
+    notes = (
+        [] if first is models[0] else [f"{short_name(models[0])} has no configuration; {short_name(first)}'s is taken"]
+    )
+    notes += copy_companions_of(first, partial, {*QUANTISATION_FILES, *({"config.json"} if is_changed else ())})
     if is_changed and first.folder is not None and (first.folder / "config.json").is_file():
         write_bytes(partial.folder / "config.json", config_text(config, dtype))
     if len(plan.shards) > 1:

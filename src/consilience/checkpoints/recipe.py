@@ -39,6 +39,7 @@ class MergeRecipe(BaseModel):
     symmetry: str | None = None
     seed: int = Field(default=0, ge=0)
     tensors: list[TensorRule] = Field(default_factory=list)
+    slices: list[list[list[int]]] = Field(default_factory=list)
     _notes: list[str] = PrivateAttr(default_factory=list)
 
     @property

@@ -16,6 +16,7 @@ from consilience.checkpoints.configurations import compare_checkpoints, compare_
 from consilience.checkpoints.fisher_files import open_fisher
 from consilience.checkpoints.folder import Checkpoint, open_checkpoint
 from consilience.checkpoints.inputs import MergeInputs, parts_in
+from consilience.checkpoints.layers import Slices, stacked
 from consilience.checkpoints.methods import make_tensor_method
 from consilience.checkpoints.methods.average import TensorFisher
 from consilience.checkpoints.methods.base import TensorMethod
@@ -55,6 +56,8 @@ class MergeRequest:
     fishers: tuple[Path, ...] = ()  # (J,), files of Fisher diagonals
     weights: Any = None  # (J,), weights as the user gave them. Default: equal weights.
     rules: tuple[TensorRule, ...] = ()  # what is different for some tensors
+    # Ranges of layers of the models, one slice behind another, which then are merged. Default: the models whole.
+    slices: Slices = ()
     dtype: str | None = None  # type of the output, in the words of safetensors. Default: the first model's types.
     # Bytes of the tensors in a file of the output, at most.
     shard_bytes: int = 5 * 10**9  # as SHARD_BYTES of `merge`
@@ -77,6 +80,7 @@ class MergeRequest:
             "shard_size": self.shard_bytes,
             "symmetry": None if self.symmetry is None else self.symmetry.digest,
             "seed": self.seed,
+            "slices": [[[one.model, one.first, one.stop] for one in part] for part in self.slices],
             "tensors": rules,
         }
         return {key: value for key, value in document.items() if value not in (None, [], {})}
@@ -124,11 +128,15 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
         for path, model in zip(request.fishers, models, strict=False)
         if model is not None
     ]
+    if request.slices and (request.fishers or request.symmetry is not None):
+        problems.append(Problem("slices", "are for methods without Fisher diagonals and symmetries", "leave one out"))
     if len(request.fishers) not in (0, len(request.models)):
         text = f"there are {len(request.fishers)} for {len(request.models)} models"
         problems.append(Problem("fishers", text, "give one for each", "E-SHAPE"))
     if problems:
         raise InputError(problems)
+    if request.slices:
+        models, base = _sliced(request, models, base)
     inputs = MergeInputs(
         tuple(models), base, tuple(fisher for fisher, _ in fishers), tuple(digest for _, digest in fishers)
     )
@@ -148,6 +156,21 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
         units_of(request.symmetry, inputs)  # raises where shapes do not fit the symmetry
     plan = _make_plan(request, inputs, treatments, output)
     return PreparedMerge(request, inputs, replace(plan, notes=(*name_notes, *plan.notes, *configuration_notes)))
+
+
+def _sliced(
+    request: MergeRequest, models: Sequence[Checkpoint], base: Checkpoint | None
+) -> tuple[list[Checkpoint], Checkpoint | None]:
+    """Return what slices make of the models, and of the base, which has the same layers in all of a slice."""
+    merged = [
+        stacked([(models[part[place].model], part[place]) for part in request.slices])
+        for place in range(len(request.slices[0]))
+    ]
+    if base is None:
+        return merged, None
+    if any(len({(one.first, one.stop) for one in part}) > 1 for part in request.slices):
+        raise InputError("slices", "take different layers of the models, and the base has no such pair", code="E-SHAPE")
+    return merged, stacked([(base, part[0]) for part in request.slices])
 
 
 def compare_inputs(inputs: MergeInputs, allow_differences: bool) -> tuple[list[Problem], list[str]]:

@@ -11,6 +11,7 @@ import click
 import consilience as cs
 from consilience.checkpoints.card import in_short
 from consilience.checkpoints.merge import SHARD_BYTES, Merge
+from consilience.checkpoints.mergekit import where_model_lies
 from consilience.checkpoints.recipe import MergeRecipe, read_merge_recipe
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import echo_prose
@@ -22,10 +23,10 @@ from consilience.errors import OptionError
 @click.command()
 @click.argument("models", nargs=-1, type=click.Path(path_type=str))
 @click.option("-o", "--output", type=click.Path(path_type=str), help="Folder, or file named .safetensors, to write.")
-@click.option("--method", help="average, fisher, ties, dare, task_arithmetic or slerp.  [default: average]")
+@click.option("--method", help="One of `consilience methods`, or of mergekit, such as ties.  [default: average]")
 @click.option("--base", type=click.Path(path_type=str), help="What all were trained from, for ties, dare and the like.")
 @click.option("--set", "settings", multiple=True, metavar="OPTION=VALUE", help="An option of the method.")
-@click.option("--weights", help="How much each model counts, separated by commas.  [default: all the same]")
+@click.option("--weights", help="How much each model counts, such as 0.7,0.3.  [default: all the same]")
 @click.option("--dtype", help="Of the output, such as bfloat16.  [default: as in the first model]")
 @click.option("--shard-size", help="Largest file, such as 5GB.  [default: 5GB]")
 @click.option("--fisher", "fishers", multiple=True, type=click.Path(path_type=str), help="Once for each model.")
@@ -47,21 +48,32 @@ def merge(
 ) -> None:  # fmt: skip
     """Merge MODELS (folders with safetensors, index files, or single files) into one, in little memory.
 
+    MODELS may be one recipe instead, a YAML file of this library or of mergekit. Names of methods of mergekit, such as
+    dare_ties, are known; a name on the hub is looked up in the hub's cache.
+
     Tensors are streamed, so that checkpoints may be larger than memory. An interrupted merge goes on when the same
     command is given again.
     """
+    if len(models) == 1 and recipe is None and Path(models[0]).suffix in RECIPES:
+        recipe = Path(models[0])
+        models = []
+    if numbers := [model for model in models if _is_number(model) and not Path(model).exists()]:
+        raise click.UsageError(f"{numbers[0]} is no checkpoint; write weights with commas: --weights 0.5,0.5")
     plan = _complete_recipe(MergeRecipe() if recipe is None else read_merge_recipe(recipe), models, settings)
     if not plan.models:
         raise click.UsageError("Missing argument 'MODELS...': no checkpoints to merge.")
     if plan.output is None:
         raise click.UsageError("Missing option '-o' / '--output'.")
+    base = None if plan.base is None else where_model_lies(plan.base)
     options = dict(plan.options)
     refuse_reserved(options, _MERGE_KEYWORDS)
     merged = cs.merge(
-        plan.models, plan.output, plan.method, base=plan.base, weights=plan.weights, dtype=plan.dtype,
+        [where_model_lies(model) for model in plan.models], plan.output, plan.method, base=base, weights=plan.weights,
+        dtype=plan.dtype,
         shard_bytes=SHARD_BYTES if plan.shard_size is None else plan.shard_size, fishers=plan.fishers,
-        symmetry=plan.symmetry, patterns=plan.tensors, allow_differences=allow_differences, rng=plan.seed,
-        resume=not restart, overwrite=overwrite, dry_run=dry_run, threads=threads, progress=not (quiet or as_json),
+        symmetry=plan.symmetry, patterns=plan.tensors, slices=plan.slices, allow_differences=allow_differences,
+        rng=plan.seed, resume=not restart, overwrite=overwrite, dry_run=dry_run, threads=threads,
+        progress=not (quiet or as_json),
         **options,
     )  # fmt: skip
     notes = (*plan.notes, *merged.notes)
@@ -81,9 +93,20 @@ def merge(
             echo_prose(f"note: {printable(note)}")
 
 
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+RECIPES = (".yml", ".yaml")
+"""What names of recipes end in."""
+
 _MERGE_KEYWORDS = {
     "models", "output", "method", "base", "weights", "dtype", "shard_bytes", "fishers", "symmetry", "module", "example",
-    "patterns", "allow_differences", "rng", "resume", "overwrite", "dry_run", "threads", "progress",
+    "patterns", "slices", "allow_differences", "rng", "resume", "overwrite", "dry_run", "threads", "progress",
 }  # fmt: skip
 """Keywords of ``cs.merge`` that are no options of a method: --set, which passes options on, may not say them."""
 
@@ -104,7 +127,7 @@ def _complete_recipe(recipe: MergeRecipe, models: Sequence[str], settings: dict[
         update["options"] = {key: value for key, value in update["options"].items() if key not in recipe.options}
     if weights is not None:
         try:
-            update["weights"] = [float(part) for part in weights.split(",")]
+            update["weights"] = [float(part) for part in weights.replace(",", " ").split()]
         except ValueError as error:
             raise OptionError(f"--weights {weights}: expected numbers separated by commas") from error
     update |= {name: value for name, value in settings.items() if value is not None}

@@ -223,7 +223,7 @@ MERGED = {
         "ties without a base": {"method": "ties"}, "a base for none": {"base": "a"},
         "fisher without fishers": {"method": "fisher"},
         "fishers for none": {"fishers": ["a", "b"]}, "too few fishers": {"method": "fisher", "fishers": ["a"]},
-        "slerp with weights": {"method": "slerp", "weights": [1, 2]}, "slerp beyond": {"method": "slerp", "t": 1.5},
+        "slerp with weights": {"method": "slerp", "weights": [1, 2]},
         "a density of zero": {"method": "ties", "density": 0.0}, "another combine": {"method": "dare",
         "combine": "sum"},
         "a method that does not exist": {"method": "median"}, "an option that does not exist": {"density": 1},
@@ -274,9 +274,8 @@ MERGED = {
     "merge, information with factors": lambda at: with_fishers(kind="factors"),
     "merge, information in another order": lambda at: with_fishers(change=lambda paths: paths[::-1]),
     "merge, information not there": lambda at: with_fishers(change=lambda paths: [paths[0], "nowhere"]),
-    **option_cases({"fisher": "floor favor_target normalize", "ties": "scaling density",
-    "dare": "scaling density combine",
-                    "slerp": "t"}, "checkpoints", lambda **asked: merged(**asked)),
+    **option_cases({"fisher": "floor favor_target normalize", "ties": "density", "dare": "density combine"},
+                   "checkpoints", lambda **asked: merged(**asked)),
 }  # fmt: skip
 
 # -- Shards.

@@ -256,7 +256,7 @@ OTHERS = {
         "--weights a,b",
         "--base a", "--dtype int8", "--shard-size big", "--symmetry nowhere.json", "--fisher a",
         "--recipe nowhere.yaml", "--recipe recipe.yaml", "--recipe patterns.yaml", "--method slerp --weights 1,2",
-        "--module nowhere:make --example 1,6", "c", "--method slerp --set t=2",
+        "--module nowhere:make --example 1,6", "c",
     )) | by_words(("merge",), ("a b -o a", "a b -o no/out", "a -o", "a b -o recipe.yaml")), of_checkpoints),
     **each("command on shards, ", by_words((), (
         "fuse sites -o sites/f.safetensors", "fuse sites -o c --engine dask", "fuse sites -o c --module a:b",

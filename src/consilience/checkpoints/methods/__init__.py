@@ -16,7 +16,7 @@ TENSOR_METHODS: tuple[type[TensorMethod], ...] = (
 """Every method for checkpoints that stream, the plain one first; a new one is one file and one line here."""
 
 MERGE_KEYWORDS = ("base", "weights", "dtype", "shard_bytes", "fishers", "symmetry", "module", "example", "patterns",
-                  "rng", "method", "overwrite", "dry_run", "threads", "progress")  # fmt: skip
+                  "slices", "rng", "method", "overwrite", "dry_run", "threads", "progress")  # fmt: skip
 """Keywords of ``merge`` that are no options of a method, for suggestions."""
 
 make_tensor_method = MethodTable(TENSOR_METHODS, TensorMethod, "checkpoints", keywords=MERGE_KEYWORDS).make

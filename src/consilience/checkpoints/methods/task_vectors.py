@@ -163,6 +163,8 @@ class DARE(TaskVectorMethod):
         "linear": the weighted mean. "ties": signs are elected, as in TIES. Default: "linear".
     normalize : bool
         Whether the weighted sum is divided by the sum of the weights. Default: True.
+    rescale : bool
+        Whether kept entries are divided by p, as in the paper. Default: True.
 
     References
     ----------
@@ -177,6 +179,7 @@ class DARE(TaskVectorMethod):
     density: float | Sequence[float] = 0.5
     combine: Literal["linear", "ties"] = "linear"
     normalize: bool = True
+    rescale: bool = True
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
@@ -192,8 +195,8 @@ class DARE(TaskVectorMethod):
         for model, density in enumerate(density_of_each(self.density, len(deltas))):
             if density < 1.0:
                 deltas[model] *= dropout_mask(setting, model, block.number, len(deltas[model]), density)
-                # By p, as in the paper; mergekit rescales the whole tensor to its L1 norm before the drop instead.
-                deltas[model] /= density
+                if self.rescale:  # by p; mergekit rescales the whole tensor to its L1 norm before the drop instead
+                    deltas[model] /= density
         if self.combine == "ties":
             return self.put_back(block, disjoint_mean(deltas, setting.weights, self.normalize))
         return self.put_back(block, weighted_sum(deltas, coefficients(setting, self.normalize)))
