@@ -25,6 +25,7 @@ from consilience.checkpoints.card import config_text, short_name
 from consilience.checkpoints.folder import INDEX, Checkpoint, companion_files
 from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.request import SINGLE_FILE_SUFFIX, PreparedMerge
+from consilience.checks import Array
 from consilience.core.provenance import file_digest
 from consilience.errors import FileFormatError, InputError, OptionError
 from consilience.files.atomic import write_bytes
@@ -45,6 +46,8 @@ class FinishedFile(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     nbytes: Annotated[int, Field(ge=0)]
+    changes: dict[str, list[list[float]]] = Field(default_factory=dict)
+    """By tensor, what ``checkpoints.changes`` sums."""
 
 
 class _Journal(BaseModel):
@@ -65,10 +68,11 @@ class PartialOutput:
         self.folder, self._identity = folder, identity
         self.finished = finished
 
-    def finish(self, name: str, sha256: str) -> None:
-        """Record a file as complete; its bytes must be on the disk by now."""
+    def finish(self, name: str, sha256: str, changes: Mapping[str, Array]) -> None:
+        """Record a file as complete, with what its tensors changed; its bytes must be on the disk by now."""
         nbytes = (self.folder / name).stat().st_size
-        self.finished[name] = FinishedFile(sha256=sha256, nbytes=nbytes)
+        sums = {tensor: gram.tolist() for tensor, gram in changes.items()}
+        self.finished[name] = FinishedFile(sha256=sha256, nbytes=nbytes, changes=sums)
         journal = _Journal(identity=self._identity, files=self.finished)
         write_bytes(self.folder / JOURNAL, journal.model_dump_json().encode())
 

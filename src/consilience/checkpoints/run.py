@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.checkpoints import changes
 from consilience.checkpoints.buffers import PIECE_ENTRIES, TensorReaders
-from consilience.checkpoints.card import merge_provenance, model_card
+from consilience.checkpoints.card import merge_provenance, model_card, short_name
 from consilience.checkpoints.carried_tensors import with_carried_tensors
 from consilience.checkpoints.fisher_files import diagonal_norms, refuse_mismatched_fishers
 from consilience.checkpoints.folder import Checkpoint
@@ -126,6 +127,9 @@ def run(
         files = {shard.name: partial_output.finished[shard.name].sha256 for shard in plan.shards}
         notes = [*plan.notes, *notes]
         details: dict[str, Json] = {}
+        if found := _changes(prepared, partial_output):
+            details["changes"] = found
+            notes += changes.sentences(found)
         if alignment is not None:
             details["aligned"] = {"units_moved": list(alignment.moved)}
         if not is_single:
@@ -136,6 +140,18 @@ def run(
             write_bytes(partial_output.folder / "README.md", model_card(record).encode())
         publish(partial_output, output, is_single)
     return FinishedMerge(files, record, tuple(notes), resumed)
+
+
+def _changes(prepared: PreparedMerge, partial_output: PartialOutput) -> dict[str, Json]:
+    """Return how far the merge and its models are from the base; empty without one."""
+    finished = [partial_output.finished[shard.name] for shard in prepared.plan.shards]
+    grams = {name: np.array(gram) for one in finished for name, gram in one.changes.items()}
+    return changes.summary(grams, _unequal([short_name(model) for model in prepared.inputs.models]))
+
+
+def _unequal(names: list[str]) -> list[str]:
+    """Return names, those that stand before with their number."""
+    return [name if name not in names[:number] else f"{name} ({number})" for number, name in enumerate(names)]
 
 
 def _identity_document(prepared: PreparedMerge) -> dict[str, Json]:
@@ -281,7 +297,7 @@ class _Execution:
                     self.input_position,
                     self.on_written,
                 )
-                partial_output.finish(shard.name, digest)
+                partial_output.finish(shard.name, digest, stream.take_changes())
         finally:
             stream.close()
         return list(merger.notes.values())

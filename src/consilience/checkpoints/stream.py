@@ -35,6 +35,7 @@ from consilience.checkpoints.buffers import (
     piece_length,
 )
 from consilience.checkpoints.carried_tensors import convert, is_constant, refuse_other_constant
+from consilience.checkpoints.changes import changes_of, gram_of, is_looked_at, stands_for
 from consilience.checkpoints.methods.base import (
     BLOCK_ENTRIES,
     Facts,
@@ -47,6 +48,7 @@ from consilience.checkpoints.methods.base import (
 from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.plan import OutputShard, TensorTask
 from consilience.checkpoints.tensor_reader import ByteArray, RunningDigest
+from consilience.checks import Array
 from consilience.errors import InputError, Problem
 
 _FLUSH_BYTES = 256 * 2**20
@@ -98,6 +100,15 @@ class Stream:
         self._thread_local = threading.local()
         self._pending: deque[Future[Any]] = deque()
         self._constants: deque[TensorTask] = deque()  # tensors with a piece that was carried over for its infinities
+        self._grams: dict[tuple[str, int], Array] = {}  # by tensor and block, what `changes` adds up
+
+    def take_changes(self) -> dict[str, Array]:
+        """Return the sums of `changes` by tensor since they were taken last, blocks added in their order."""
+        sums: dict[str, Array] = {}
+        for (name, _), gram in sorted(self._grams.items()):
+            sums[name] = sums[name] + gram if name in sums else gram
+        self._grams.clear()
+        return sums
 
     def close(self) -> None:
         """End all threads; what has not begun is dropped."""
@@ -327,8 +338,13 @@ class Stream:
             self._constants.append(task)
             return
         with np.errstate(all="ignore"):
+            n_blocks = -(-task.size // merge.block_length)
             for first, block in self._blocks(merge, stored, start):
+                counts = is_looked_at(block, n_blocks)
+                before = changes_of(block) if counts else []
                 values = merge.method.merge(block, merge.setting, merge.facts)
+                if counts:
+                    self._grams[task.name, block.number] = stands_for(n_blocks) * gram_of(before, values)
                 largest = max(float(values.max()), -float(values.min()))
                 if not isfinite(largest):
                     raise InputError(self._non_finite_problems(task, readers, stored))

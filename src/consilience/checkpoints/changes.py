@@ -1,0 +1,108 @@
+"""How far a merge is from its base, beside how far its models are: sums over the entries of every tensor.
+
+With delta_k = theta_k - base and change = theta - base, one Gram matrix of (delta_1, ..., delta_J, change, base) gives
+all norms and cosines. It is added up in the pass that merges, of large tensors over some blocks alone.
+
+What it is worth: of fine-tunes of one start whose changes are about orthogonal, merges that went up to 0.79 times as
+far as the largest change were better than the start, those from 0.83 on worse (docs/evidence/checkpoints.md). That is
+an alarm and no measure: nothing but data says how well a merge answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from consilience.checkpoints.methods.base import Floats, TensorBlock
+from consilience.checks import Array, Json
+
+SAMPLED = 8
+"""Of a tensor of more blocks, one in so many is looked at, the first of them always."""
+MAX_RATIO = 0.8
+"""Change over the largest change of a model from which merges were worse than their start: between 0.79 and 0.83 of two
+seeds of three ViTs."""
+MAX_OF_BASE = 0.5
+"""Change of a model over its base from which, with `MIN_COSINE`, the base is none: fine-tunes had 0.1, models of other
+starts 1.4."""
+MIN_COSINE = 0.9
+"""Cosine between changes from which, with `MAX_OF_BASE`, the base is none: 0.995 where it was another model's, 0.006 of
+fine-tunes."""
+
+
+def is_looked_at(block: TensorBlock, n_blocks: int) -> bool:
+    """Return whether a block of so many counts in the sums."""
+    return block.base is not None and (n_blocks <= SAMPLED or block.number % SAMPLED == 0)
+
+
+def stands_for(n_blocks: int) -> float:
+    """Return how many blocks each that counts stands for."""
+    return 1.0 if n_blocks <= SAMPLED else n_blocks / -(-n_blocks // SAMPLED)
+
+
+def changes_of(block: TensorBlock) -> list[Floats]:
+    """Return the changes of the models (J arrays of n), and the base last, before a method overwrites them."""
+    assert block.base is not None  # noqa: S101  (`is_looked_at` has asked)
+    return [*(model - block.base for model in block.models), block.base]
+
+
+def gram_of(changes: Sequence[Floats], merged: Floats) -> Array:
+    """Return the Gram matrix (J + 2, J + 2) of the models' changes, of the merge's, and of the base."""
+    *deltas, base = changes
+    rows = np.stack([*deltas, merged - base, base]).astype(np.float64, copy=False)
+    gram: Array = rows @ rows.T
+    return gram
+
+
+def summary(grams: Mapping[str, Array], names: Sequence[str]) -> dict[str, Json]:
+    """Return norms, cosines and ratios over all tensors, as JSON values rounded to four digits.
+
+    `grams` are by tensor, `names` those of the models. Empty where nothing was summed.
+    """
+    if not grams:
+        return {}
+    total = np.sum([grams[name] for name in sorted(grams)], axis=0)
+    norms = np.sqrt(np.diagonal(total))
+    n = len(names)
+    largest, base = float(norms[:n].max()), float(norms[n + 1])
+    cosines = [
+        float(total[i, j] / (norms[i] * norms[j])) for i in range(n) for j in range(i) if norms[i] > 0 and norms[j] > 0
+    ]
+    ratios = {name: _ratio(gram, n) for name, gram in grams.items()}
+    furthest = sorted((name for name, one in ratios.items() if one is not None), key=lambda name: (-ratios[name], name))  # type: ignore[operator]
+    return {
+        "models": {name: _rounded(norm) for name, norm in zip(names, norms[:n], strict=False)},
+        "merge": _rounded(norms[n]),
+        "base": _rounded(base),
+        "ratio": _rounded(norms[n] / largest) if largest > 0 else None,
+        "of_base": _rounded(largest / base) if base > 0 else None,
+        "cosine": _rounded(float(np.mean(cosines))) if cosines else None,
+        "furthest": {name: _rounded(ratios[name] or 0.0) for name in furthest[:3]},
+    }
+
+
+def _ratio(gram: Array, n: int) -> float | None:
+    """Return the change of the merge over the largest of the models, of one tensor."""
+    largest = float(np.sqrt(np.diagonal(gram)[:n].max()))
+    return float(np.sqrt(gram[n, n])) / largest if largest > 0 else None
+
+
+def _rounded(value: float) -> float:
+    return float(f"{float(value):.4g}")
+
+
+def sentences(found: Mapping[str, Json]) -> list[str]:
+    """Return what a user should know, a sentence each."""
+    ratio, of_base, cosine = (found.get(name) for name in ("ratio", "of_base", "cosine"))
+    told = []
+    if isinstance(ratio, float):
+        told.append(f"the merge is {ratio:.2f} times as far from the base as the model that is furthest")
+        if ratio > MAX_RATIO:
+            told[-1] += ": fine-tunes merged so far were worse than their start; try a smaller scaling"
+    is_far = isinstance(of_base, float) and of_base > MAX_OF_BASE
+    if is_far and isinstance(cosine, float) and cosine > MIN_COSINE:
+        told.append(
+            f"the models are {of_base:.2f} times as far from the base as it is large, and the cosine of their changes "
+            f"is {cosine:.3f}: it is hardly what they were trained from"
+        )
+    return told
