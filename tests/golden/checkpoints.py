@@ -8,6 +8,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import consilience as cs
+from consilience.checkpoints.methods import TENSOR_METHODS
 from tests.golden.canonical import tensors_of
 from tests.golden.table import case, cases
 
@@ -59,6 +60,17 @@ METHODS = {
     "dare, ties": {"method": "dare", "density": 0.3, "combine": "ties", "weights": [3.0, 1.0, 2.0]},
     "task_arithmetic": {"method": "task_arithmetic"},
     "task_arithmetic, weights": {"method": "task_arithmetic", "weights": [0.5, 0.3, 0.2], "scaling": 0.8},
+    "breadcrumbs": {"method": "breadcrumbs", "gamma": 0.1},
+    "della": {"method": "della"},
+    "sce": {"method": "sce", "select": 0.5},
+    "model_stock": {"method": "model_stock", "axis": "rows"},
+    "ram": {"method": "ram", "boost": 0.1},
+    "karcher": {"method": "karcher", "weights": [3.0, 1.0, 2.0]},
+    "multislerp": {"method": "multislerp"},
+    "nuslerp": {"method": "nuslerp", "axis": "columns", "weights": [2.0, 1.0]},
+    "nearswap": {"method": "nearswap", "t": 0.01},
+    "arcee_fusion": {"method": "arcee_fusion"},
+    "passthrough": {"method": "passthrough", "scale": 0.5},
     "float16": {"dtype": "float16"},
     "float8": {"dtype": "float8_e4m3fn"},
     "float64": {"dtype": "float64"},
@@ -79,9 +91,9 @@ def _merged(folder, chosen):
     start = state(0, TYPES[dtype])
     base = folder_of(folder / "base", start)
     models = [folder_of(folder / f"m{n}", state(n, TYPES[dtype], start), files=1 + (n == 2)) for n in (1, 2, 3)]
-    with_base = options.get("method", "average") in ("ties", "dare", "task_arithmetic")
-    told = {"base": base} if with_base else {}
-    return {"merge": cs.merge(models, folder / "merged", **told, **options)}
+    kind = next(one for one in TENSOR_METHODS if one.name == options.get("method", "average"))
+    told = {"base": base} if kind.needs_base else {}
+    return {"merge": cs.merge(models[: kind.count], folder / "merged", **told, **options)}
 
 
 SLERP = {"half": {}, "a third": {"t": 0.3}, "patterns": {"patterns": [{"pattern": "*.mlp.*", "options": {"t": 0.1}}]}}

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from consilience.checkpoints.changes import sentences
 from consilience.checkpoints.folder import Checkpoint
 from consilience.checkpoints.inputs import MergeInputs
 from consilience.checks import Json
@@ -20,6 +21,9 @@ from consilience.core.provenance import library_versions
 from consilience.drawing.words import format_count, printable
 
 FORMAT = "consilience-merge"
+
+MAX_RULES = 8
+"""Rules for tensors that a card shows. Chosen by hand, for its length."""
 
 NOT_COMPARED = (
     "Weights alone do not say how well it answers, so it is not known to be better than each of them; next, compare "
@@ -64,6 +68,7 @@ def merge_provenance(
             {
                 "role": role,
                 "name": short_name(checkpoint),
+                "hub": hub_name(checkpoint),
                 "files": [
                     {"name": file.path.name, "bytes": file.nbytes, "sha256": digests[file.path.resolve()]}
                     for file in checkpoint.files
@@ -84,21 +89,47 @@ def short_name(checkpoint: Checkpoint) -> str:
     return path.resolve().name
 
 
+def hub_name(checkpoint: Checkpoint) -> str | None:
+    """Return the name on the hub of a checkpoint that lies in the hub's cache; None for any other."""
+    path = Path(checkpoint.name) if checkpoint.folder is None else checkpoint.folder
+    parts = next((part for part in path.resolve().parts if part.startswith("models--")), "").split("--")
+    return "/".join(parts[1:]) if len(parts) == 3 else None
+
+
+def _in_numbers(changes: Mapping[str, Any]) -> str:
+    """Return how far a merge is from its base, as a sentence."""
+    told = sentences(changes)
+    return f"By the weights, {'; '.join(told)}." if told else ""
+
+
+def _shortened(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recipe without most of its rules for tensors, which gradients over layers make many."""
+    rules = list(recipe.get("tensors") or ())
+    if len(rules) <= MAX_RULES:
+        return dict(recipe)
+    more = f"{len(rules) - MAX_RULES} more rules are in merge.json"
+    return {**recipe, "tensors": [*rules[:MAX_RULES], more]}
+
+
 def model_card(record: Mapping[str, Any]) -> str:
     """Return the model card of a merged checkpoint: Markdown, with the header that the hub reads.
 
     `record` is what `merge_provenance` returns.
     """
     names = [entry["name"] for entry in record["inputs"] if entry["role"] == "model"]
+    every = list(
+        dict.fromkeys(entry["hub"] or entry["name"] for entry in record["inputs"] if entry["role"] != "fisher")
+    )
+    changes = record["details"].get("changes")
+    header = {"base_model": every, "library_name": "transformers", "tags": ["merge", "consilience"]}
     lines = [
         "---",
-        "tags:",
-        "- merge",
-        "- consilience",
+        *yaml.safe_dump(header, sort_keys=True, allow_unicode=False, width=100).splitlines(),
         "---",
         "",
         "# A merge of " + _enumerate_names([_code(name) for name in names]),
         "",
+        *([] if changes is None else [_in_numbers(changes), ""]),
         in_short(len(names)),
         "",
         f"Made by [consilience](https://pypi.org/project/consilience/) {record['versions']['consilience']} with method "
@@ -107,7 +138,7 @@ def model_card(record: Mapping[str, Any]) -> str:
         "## Recipe",
         "",
         "```yaml",
-        *_escape_fences(yaml.safe_dump(dict(record["recipe"]), sort_keys=False, allow_unicode=False, width=100)),
+        *_escape_fences(yaml.safe_dump(_shortened(record["recipe"]), sort_keys=False, allow_unicode=False, width=100)),
         "```",
         "",
         "## Inputs",

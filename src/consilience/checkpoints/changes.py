@@ -1,4 +1,4 @@
-"""How far a merge is from its base, beside how far its models are: sums over the entries of every tensor.
+"""How far a merge is from its base, and how far its models are: sums over the entries of every tensor.
 
 With delta_k = theta_k - base and change = theta - base, one Gram matrix of (delta_1, ..., delta_J, change, base) gives
 all norms and cosines. It is added up in the pass that merges, of large tensors over some blocks alone.

@@ -423,9 +423,9 @@ def _rule_treatment(
 
 def _treatment(method: TensorMethod, weights: Any, count: int, where: str) -> Treatment:
     if method.count is not None and method.count != count:
-        beside = " beside the base" if method.needs_base else ""
+        with_base = " and a base" if method.needs_base else ""
         models = f"{method.count} model{'s' * (method.count != 1)}"
-        raise OptionError(f"method {method.name!r} takes {models}{beside}, found {count}")
+        raise OptionError(f"method {method.name!r} takes {models}{with_base}, found {count}")
     if count < method.least:
         raise OptionError(f"method {method.name!r} takes {method.least} models or more, found {count}")
     target = getattr(method, "favor_target", None)

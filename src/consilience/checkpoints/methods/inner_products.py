@@ -314,6 +314,11 @@ class NuSLERP(InnerProductMethod):
         """The arc goes on beyond its ends."""
         return True
 
+    @property
+    def divides_by_sum(self) -> bool:
+        """Of weights that sum to 0 the middle is taken."""
+        return False
+
     def coefficients(self, gram: Array, setting: TensorSetting) -> Array:
         """Return the coefficients of z; see `InnerProductMethod.coefficients`."""
         weights = np.array(setting.weights)
@@ -354,6 +359,7 @@ class ModelStock(InnerProductMethod):
     paper: ClassVar[str] = "jang2024"
     needs_base: ClassVar[bool] = True
     least: ClassVar[int] = 2
+    takes_weights: ClassVar[bool] = False
 
     axis: Axis | None = None
 
@@ -364,7 +370,6 @@ class ModelStock(InnerProductMethod):
 
     def coefficients(self, gram: Array, setting: TensorSetting) -> Array:
         """Return the coefficients of z; see `InnerProductMethod.coefficients`."""
-        weights = np.array(setting.weights)
         j = len(gram)
         norms = np.sqrt(np.diagonal(gram))
         products = np.outer(norms, norms)
@@ -372,4 +377,4 @@ class ModelStock(InnerProductMethod):
         c = float(cosines[np.triu_indices(j, 1)].mean())
         bottom = 1.0 + (j - 1) * c
         t = min(1.0, max(0.0, j * c / bottom)) if bottom > 0 else 0.0
-        return t * weights / weights.sum()
+        return np.full(j, t / j)
