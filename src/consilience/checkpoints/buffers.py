@@ -53,6 +53,11 @@ def needs_float64(task: TensorTask, readers: TensorReaders) -> bool:
     return method is None or method.double or any(float_type.itemsize > 2 for float_type in types)
 
 
+def fits_single(readers: TensorReaders) -> bool:
+    """Return whether all that is read has at most 32 bits."""
+    return all(FLOAT_TYPES[reader.dtype].itemsize <= 4 for reader in readers.all)
+
+
 @dataclass(eq=False)
 class PieceBuffers:
     """Buffers of one piece of a tensor: its bytes in every reader, and the bytes that are written."""

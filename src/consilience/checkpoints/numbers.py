@@ -8,6 +8,7 @@ merge refuses.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -64,9 +65,27 @@ class FloatType:
         if self.saturates:
             np.clip(values, -self.largest, self.largest, out=values)
         if self.name in _ROUNDED_FROM_FLOAT32 and values.dtype == np.float64:
-            values = _round_to_odd(values)
+            values = _off_ties(values) if self.name == "bfloat16" else _round_to_odd(values)
         with np.errstate(over="ignore"):  # an overflow gives infinity, which the caller looks for
             np.copyto(out.view(self.dtype), values, casting="unsafe")
+
+
+def _off_ties(values: Floats) -> NDArray[np.float32]:
+    """Return float64 values (n,) in float32, none on a tie of bfloat16 that is not one.
+
+    Rounding twice goes wrong where the first rounding ends half way between two numbers of bfloat16, whose lower bits
+    are then 0x8000. Such values, few of them, are moved by the last bit towards what they were.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = values.astype(np.float32)
+    patterns = rounded.view(np.uint32)
+    lower = patterns.view(np.uint16)[_LOWER_HALF::2]
+    ties = np.flatnonzero(lower == 0x8000)
+    if len(ties):
+        exact, found = np.abs(values[ties]), np.abs(rounded[ties])
+        patterns[ties] += (exact > found).astype(np.uint32)
+        patterns[ties] -= (exact < found).astype(np.uint32)
+    return rounded
 
 
 def _round_to_odd(values: Floats) -> NDArray[np.float32]:
@@ -94,6 +113,9 @@ FLOAT_TYPES: Mapping[str, FloatType] = {
     "F8_E5M2": FloatType("float8_e5m2"),
 }
 """The types that can be merged, by their names in safetensors."""
+
+_LOWER_HALF = 0 if sys.byteorder == "little" else 1
+"""Which of the two halves of a number in 32 bits is the lower one."""
 
 _ROUNDED_FROM_FLOAT32 = {"bfloat16", "float8_e4m3fn", "float8_e5m2"}
 """Types to which ml_dtypes casts float64 by way of float32: two roundings, whose result may not be the nearest."""

@@ -29,6 +29,7 @@ from consilience.checkpoints.buffers import (
     TensorReaders,
     all_finite,
     all_stored_finite,
+    fits_single,
     grown,
     needs_float64,
     non_finite_problem,
@@ -276,11 +277,13 @@ class Stream:
         return merge.facts if total is None else merge.method.conclude(number, total, merge.setting, merge.facts)
 
     def _blocks(
-        self, merge: _TensorMerge, stored: Sequence[ByteArray], start: int
+        self, merge: _TensorMerge, stored: Sequence[ByteArray], start: int, *, is_survey: bool = False
     ) -> Iterator[tuple[int, TensorBlock]]:
         """Yield the blocks of a piece, decoded, each with its first entry in the piece."""
         readers = merge.readers
-        dtype = np.dtype(np.float64 if needs_float64(merge.task, readers) else np.float32)
+        # Differences of numbers of 32 bits are rounded to 32 bits once, whether they are taken there or in 64.
+        is_single = is_survey and merge.method.surveys_in_single and fits_single(readers)
+        dtype = np.dtype(np.float64 if needs_float64(merge.task, readers) and not is_single else np.float32)
         float_types = [FLOAT_TYPES[reader.dtype] for reader in readers.all]
         count = len(stored[0]) // float_types[0].itemsize
         block_length = merge.block_length
@@ -326,7 +329,7 @@ class Stream:
         with np.errstate(all="ignore"):
             return [
                 merge.method.survey(number, block, merge.setting, merge.facts)
-                for _, block in self._blocks(merge, stored, start)
+                for _, block in self._blocks(merge, stored, start, is_survey=True)
             ]
 
     def _merge_piece(self, merge: _TensorMerge, stored: list[ByteArray], start: int, written: ByteArray) -> None:

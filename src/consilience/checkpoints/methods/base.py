@@ -90,6 +90,8 @@ class TensorMethod(Options, ABC):
         Whether blocks are whole rows of a matrix, in place of a fixed number of entries.
     double : bool
         Whether 32 bits are too few to compute in, even for tensors of 16 bits.
+    surveys_in_single : bool
+        Whether facts are order statistics of single differences, which are the same in 32 bits.
     shows : bool
         Whether a NaN or an infinity in any model of positive weight is always one in the result, so that checking the
         result is enough.
@@ -107,6 +109,7 @@ class TensorMethod(Options, ABC):
     takes_weights: ClassVar[bool] = True
     whole_rows: ClassVar[bool] = False
     double: ClassVar[bool] = True
+    surveys_in_single: ClassVar[bool] = False
     shows: ClassVar[bool] = False
 
     @property

@@ -27,7 +27,7 @@ Query = tuple[int, int]
 
 def magnitudes(values: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
     """Return magnitudes in 32 bits (n,)."""
-    return np.abs(values).astype(np.float32)
+    return np.abs(values).astype(np.float32, copy=False)
 
 
 def count_patterns(number: int, series: Sequence[NDArray[np.float32]], facts: Mapping[str, Any]) -> NDArray[np.int64]:

@@ -80,6 +80,7 @@ class Breadcrumbs(MaskedChanges):
     name: ClassVar[str] = "breadcrumbs"
     summary: ClassVar[str] = "drop the largest and the smallest changes of a common start, add up the rest"
     paper: ClassVar[str] = "davari2024"
+    surveys_in_single: ClassVar[bool] = True
 
     density: float = 0.9
     gamma: float = 0.01

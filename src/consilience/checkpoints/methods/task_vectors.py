@@ -107,6 +107,7 @@ class TIES(TaskVectorMethod):
     name: ClassVar[str] = "ties"
     summary: ClassVar[str] = "trim changes of a common start, elect signs, average those that agree (TIES)"
     paper: ClassVar[str] = "yadav2023"
+    surveys_in_single: ClassVar[bool] = True
 
     density: float | Sequence[float] = 0.2
     normalize: bool = True
@@ -250,14 +251,16 @@ def disjoint_mean(deltas: Sequence[Floats], weights: Sequence[float], normalize:
     for weighted, _ in terms:
         mass = mass + weighted
     sign = np.sign(mass)  # (n,); 0 where masses are equal, and then no change agrees
-    numerator, denominator = np.zeros_like(mass), np.zeros_like(mass)
+    numerator, denominator, agreeing = np.zeros_like(mass), np.zeros_like(mass), np.empty_like(mass)
     for weighted, weight in terms:
-        agrees = weighted * sign > 0
-        numerator += np.where(agrees, weighted, 0.0)
-        denominator += weight * agrees
-    if not normalize:
-        return numerator
-    return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
+        # Magnitudes of what agrees: products with a sign are exact, so that only the sums are rounded.
+        np.maximum(np.multiply(weighted, sign, out=agreeing), 0.0, out=agreeing)
+        numerator += agreeing
+        if normalize:
+            denominator += (agreeing > 0) if weight == 1.0 else weight * (agreeing > 0)
+    if normalize:
+        np.divide(numerator, denominator, out=numerator, where=denominator > 0)
+    return np.multiply(numerator, sign, out=numerator)
 
 
 def dropout_mask(
