@@ -28,18 +28,37 @@ def pair(tmp_path, first, second):
         ({"head_dim": 8}, "head_dim is 8, in .*a 4"),
         ({"attention_bias": True}, "attention_bias is true, in .*a false"),
         ({"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}, r"rope_theta is 1000000\.0, in .*a 1000"),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling is .*linear.*, in .*a not stated"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling is .*linear.*, in .*a null"),
     ],
 )  # fmt: skip
 def test_what_shapes_do_not_show_is_refused_with_both_values(tmp_path, changed, message):
     models = pair(tmp_path, LLAMA, LLAMA | changed)
-    if "rope_scaling" in changed:  # absent: whether that is the default, nobody here knows
-        assert any("rope_scaling" in note for note in cs.merge(models, tmp_path / "out").notes)
-        return
     with pytest.raises(cs.errors.InputError, match=message):
         cs.merge(models, tmp_path / "out")
+    field = str(next(iter(changed))).replace("rope_parameters", "rope_theta")
+    with pytest.raises(cs.errors.InputError, match=message):
+        cs.merge(models, tmp_path / "out", allow_differences=["tokenizer", "vocab_size"])
+    named = cs.merge(models, tmp_path / "named", allow_differences=[field, "head_dim", "num_key_value_heads"])
+    assert any(field in note for note in named.notes)
     done = cs.merge(models, tmp_path / "out", allow_differences=True)
     assert any(str(next(iter(changed))).replace("rope_parameters", "rope_theta") in note for note in done.notes)
+
+
+MISTRAL = LLAMA | {"model_type": "mistral"}
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "message"),
+    [
+        ({"sliding_window": 4096}, {"sliding_window": None}, "sliding_window is null, in .*a 4096"),
+        ({}, {"sliding_window": None}, "sliding_window is null, in .*a 4096"),  # which Mistral has where nobody says
+        ({"rms_norm_eps": None}, {"rms_norm_eps": 1e-5}, "rms_norm_eps is 1e-05, in .*a 1e-06"),
+        ({}, {"tie_word_embeddings": True}, "tie_word_embeddings is true, in .*a false"),
+    ],
+)
+def test_what_a_model_type_has_where_nobody_says_counts_as_stated(tmp_path, first, other, message):
+    with pytest.raises(cs.errors.InputError, match=message):
+        cs.merge(pair(tmp_path, MISTRAL | first, MISTRAL | other), tmp_path / "out")
 
 
 @pytest.mark.parametrize(

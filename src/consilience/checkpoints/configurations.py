@@ -19,7 +19,7 @@ from consilience.files.quantisation import without_quantisation
 _MAX_LISTED = 3
 """Tokens that a message names. Chosen by hand."""
 
-_REMEDY = "merge models of one architecture, or allow it if both mean the same (`allow_differences=True`)"
+_REMEDY = "merge models of one architecture, or allow it if both mean the same (`allow_differences=`)"
 
 
 def compare_checkpoints(models: Sequence[Checkpoint]) -> tuple[list[Problem], list[str]]:
@@ -63,7 +63,7 @@ def compare_tokenizers(models: Sequence[Checkpoint]) -> list[Problem]:
     return problems
 
 
-_TOKENIZER_REMEDY = "give all models one tokenizer, or allow it if they mean the same (`allow_differences=True`)"
+_TOKENIZER_REMEDY = "give all models one tokenizer, or allow it if they mean the same (`allow_differences=`)"
 
 
 def _tokenizer(folder: Path) -> dict[str, Any] | None:

@@ -105,7 +105,7 @@ def merge(
     example: Any = None,
     patterns: Sequence[Mapping[str, Any] | TensorRule] | None = None,
     slices: Sequence[Sequence[Sequence[int]]] | None = None,
-    allow_differences: bool = False,
+    allow_differences: bool | Sequence[str] = False,
     rng: int | np.random.Generator = 0,
     resume: bool = True,
     overwrite: bool = False,
@@ -155,9 +155,10 @@ def merge(
     slices : sequence of sequences of (model, first, stop), optional
         Layers to take, one slice behind another: of every slice for each merged model the number of a checkpoint and a
         range of its layers. Layers may be stacked, left out and repeated; configurations follow. Default: all layers.
-    allow_differences : bool
+    allow_differences : bool or sequence of str
         Whether configurations and tokenizers that differ in what no shape shows (positions, norms, activations, heads,
-        tokens) are noted instead of refused. Default: False.
+        tokens) are noted instead of refused: all, or those of some fields, such as ``["rope_scaling", "tokenizer"]``.
+        Default: False.
     rng : int or Generator
         Source of random choices; the same seed gives the same bytes. A Generator is asked for a seed. Default: 0.
     resume : bool
@@ -220,7 +221,7 @@ def merge(
         shard_bytes=as_bytes(shard_bytes),
         symmetry=_symmetry(symmetry, module, example),
         seed=int(generator.integers(2**63)) if seed is None else seed,
-        allow_differences=allow_differences,
+        allow_differences=allow_differences if isinstance(allow_differences, bool) else frozenset(allow_differences),
     )
     return _merge(request, Path(output), dry_run, resume, overwrite, threads, progress)
 

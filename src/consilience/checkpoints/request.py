@@ -64,7 +64,8 @@ class MergeRequest:
     # Which axes move together, for an alignment before the merge. Default: units stay as they are numbered.
     symmetry: Symmetry | None = None
     seed: int = 0  # seed of random choices
-    allow_differences: bool = False  # whether configurations and tokenizers that differ are noted instead of refused
+    # Which differences of configurations and tokenizers are noted instead of refused: all, or fields by name.
+    allow_differences: bool | frozenset[str] = False
 
     def document(self) -> dict[str, Json]:
         """Return the request as plain values without paths, for recipe and provenance; defaults are left out."""
@@ -173,17 +174,23 @@ def _sliced(
     return merged, stacked([(base, part[0]) for part in request.slices])
 
 
-def compare_inputs(inputs: MergeInputs, allow_differences: bool) -> tuple[list[Problem], list[str]]:
+def compare_inputs(inputs: MergeInputs, allow_differences: bool | frozenset[str]) -> tuple[list[Problem], list[str]]:
     """Return in what configurations and tokenizers differ: what keeps them from being merged, and what is noted.
 
-    With `allow_differences` what would keep them from being merged is noted too.
+    What `allow_differences` names, or all where it is true, is noted too.
     """
     checkpoints = [*inputs.models, *(() if inputs.base is None else (inputs.base,))]
     problems, notes = compare_checkpoints(checkpoints)
     problems += compare_tokenizers(checkpoints)
-    if not allow_differences:
-        return problems, notes
-    return [], [*(f"{problem.subject}: {problem.text}; the first model's is taken" for problem in problems), *notes]
+    allowed = [one for one in problems if allow_differences is True or _differs_in(one) in (allow_differences or ())]
+    said = [f"{problem.subject}: {problem.text}; the first model's is taken" for problem in allowed]
+    return [one for one in problems if one not in allowed], [*said, *notes]
+
+
+def _differs_in(problem: Problem) -> str:
+    """Return the field of a configuration that a problem is about; "tokenizer" for those of tokenizers."""
+    text = problem.text.removeprefix("config.json: ")
+    return "tokenizer" if text == problem.text else text.partition(" ")[0]
 
 
 def _unmet_needs(request: MergeRequest, inputs: MergeInputs, treatments: Mapping[str, Treatment]) -> list[Problem]:

@@ -35,6 +35,7 @@ from consilience.errors import OptionError
 )
 @click.option("--recipe", type=click.Path(path_type=Path), help="A YAML file with any of these, and tensor patterns.")
 @click.option("--allow-differences", is_flag=True, help="Note configurations that differ instead of refusing them.")
+@click.option("--allow", metavar="FIELD,...", help="Note these differences, such as rope_scaling,tokenizer.")
 @click.option("--seed", type=click.IntRange(0), help="Of random choices.  [default: 0]")
 @click.option("--threads", type=click.IntRange(1), help="How many calculate.  [default: cores, at most 4]")
 @click.option("--overwrite", is_flag=True, help="Replace an output that exists.")
@@ -44,7 +45,7 @@ from consilience.errors import OptionError
 @json_option
 def merge(
     models: Sequence[str], recipe: Path | None, threads: int | None, overwrite: bool, restart: bool, dry_run: bool,
-    allow_differences: bool, quiet: bool, as_json: bool, **settings: Any,
+    allow_differences: bool, allow: str | None, quiet: bool, as_json: bool, **settings: Any,
 ) -> None:  # fmt: skip
     """Merge MODELS (folders with safetensors, index files, or single files) into one, in little memory.
 
@@ -65,13 +66,14 @@ def merge(
     if plan.output is None:
         raise click.UsageError("Missing option '-o' / '--output'.")
     base = None if plan.base is None else where_model_lies(plan.base)
+    allowed = allow_differences or ([] if allow is None else [field.strip() for field in allow.split(",")])
     options = dict(plan.options)
     refuse_reserved(options, _MERGE_KEYWORDS)
     merged = cs.merge(
         [where_model_lies(model) for model in plan.models], plan.output, plan.method, base=base, weights=plan.weights,
         dtype=plan.dtype,
         shard_bytes=SHARD_BYTES if plan.shard_size is None else plan.shard_size, fishers=plan.fishers,
-        symmetry=plan.symmetry, patterns=plan.tensors, slices=plan.slices, allow_differences=allow_differences,
+        symmetry=plan.symmetry, patterns=plan.tensors, slices=plan.slices, allow_differences=allowed,
         rng=plan.seed, resume=not restart, overwrite=overwrite, dry_run=dry_run, threads=threads,
         progress=not (quiet or as_json),
         **options,

@@ -57,8 +57,32 @@ _NOTED = frozenset(_words("max_position_embeddings bos_token_id eos_token_id pad
 _SYNONYMS = {"rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor", "torch_dtype": "dtype"}
 """Other names of the same field."""
 
-_DEFAULTS: Mapping[str, Any] = {"rope_theta": 10000.0, "partial_rotary_factor": 1.0}
+_DEFAULTS: Mapping[str, Any] = {"rope_theta": 10000.0, "partial_rotary_factor": 1.0, "rope_scaling": None}
 """What a field is where a configuration leaves it out, in every model type that has it (transformers)."""
+
+_OF_TYPES: Mapping[str, Mapping[str, Any]] = {
+    "rms_norm_eps": {
+        **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2"), 1e-6),
+        **dict.fromkeys(("mixtral", "phi3", "olmo2"), 1e-5),
+    },
+    "layer_norm_eps": {
+        **dict.fromkeys(("bert", "roberta", "vit"), 1e-12),
+        **dict.fromkeys(("phi", "gpt_neox", "stablelm", "cohere"), 1e-5),
+    },
+    "layer_norm_epsilon": dict.fromkeys(("gpt2", "bloom", "falcon"), 1e-5),
+    "sliding_window": {
+        **dict.fromkeys(("mistral", "gemma2"), 4096),
+        **dict.fromkeys(("llama", "mixtral", "qwen2", "qwen3", "phi3", "starcoder2"), None),
+    },
+    "tie_word_embeddings": {
+        **dict.fromkeys(("llama", "mistral", "mixtral", "qwen2", "qwen3", "phi", "phi3", "olmo2", "gpt_neox"), False),
+        **dict.fromkeys(("gemma", "gemma2", "gpt2", "bloom", "opt", "falcon", "cohere", "starcoder2"), True),
+    },
+}
+"""What it is in model types of which transformers 5.24 says it."""
+
+_STATED_NULL = frozenset(("sliding_window",))
+"""Fields of which null says something: that there is none, where the model type may have one."""
 
 _TIED = "tie_word_embeddings"
 """The field whose default is true in some model types and false in others; any other truth value is false if unset."""
@@ -107,7 +131,7 @@ def _canonical(config: Mapping[str, Json]) -> dict[str, Any]:
     for name, value in fields.items():
         if isinstance(value, Mapping) and name not in ("rope_scaling", "id2label", "label2id"):
             canonical |= {f"{name}.{inner}": entry for inner, entry in _canonical(value).items()}
-        elif value not in (None, False, [], {}) or (name == _TIED and value is False):
+        elif value not in (None, False, [], {}) or (name == _TIED and value is False) or name in _STATED_NULL:
             canonical[name] = value
     return canonical
 
@@ -144,9 +168,19 @@ def _differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator
         field = name.rsplit(".", 1)[-1]
         is_truth = field != _TIED and any(one.get(name) is True for one in (first, other))
         default = _DEFAULTS.get(field, False if is_truth else _ABSENT)
-        ours, theirs = first.get(name, default), other.get(name, default)
-        if not _are_equal(ours, theirs):
+        ours, theirs = (one.get(name, _of_type(field, one, default)) for one in (first, other))
+        if not _are_equal(ours, theirs) and {None, _ABSENT} != {*map(_hashable, (ours, theirs))}:
             yield name, ours, theirs
+
+
+def _of_type(field: str, config: Mapping[str, Any], default: Any) -> Any:
+    """Return what a field is in a model type where a configuration leaves it out."""
+    known = _OF_TYPES.get(field, {})
+    return known.get(str(config.get("model_type")), default)
+
+
+def _hashable(value: Any) -> Any:
+    return value if value is None or value is _ABSENT else repr(value)
 
 
 def _are_equal(ours: Any, theirs: Any) -> bool:
