@@ -38,6 +38,7 @@ from .api.scores import log_density as log_density
 from .api.scores import topic_coherence as topic_coherence
 from .api.written_like import written_like as written_like
 from .checkpoints.merge import merge as merge
+from .checkpoints.sweep import sweep as sweep
 from .core.evaluation import Evaluation as Evaluation
 from .core.features import Features as Features
 from .core.fusion import Fusion as Fusion

@@ -1,6 +1,7 @@
 """The command that merges checkpoints."""
 
 import json
+import sys
 
 import pytest
 import torch
@@ -158,3 +159,20 @@ def test_what_a_user_of_mergekit_types_works(tmp_path, monkeypatch, command):
     misread = command("merge", "a", "b", "-o", "three", "--weights", "0.5", "0.5")
     assert misread.code == 2
     assert "write weights with commas: --weights 0.5,0.5" in misread.err
+
+
+SCORE = """import json, pathlib, sys
+record = json.loads((pathlib.Path(sys.argv[1]) / "merge.json").read_text())
+print("score", -abs(record["recipe"]["options"]["scaling"] - 0.6))
+"""
+
+
+def test_settings_are_swept_by_a_command(checkpoints, command):
+    (checkpoints / "score.py").write_text(SCORE)
+    options = ("--base", "base", "--method", "ties", "--sweep", "scaling=0.3,0.5,1", "-o", "out")
+    done = command("merge", "one", "two", *options, "--evaluate", f"{sys.executable} score.py {{model}}")
+    assert (done.code, done.err) == (0, "")
+    assert "best of 3: -0.1 with scaling 0.5" in done.out
+    record = json.loads((checkpoints / "out" / "merge.json").read_text())
+    assert record["recipe"]["options"]["scaling"] == 0.5
+    assert command("merge", "one", "two", *options).code == 2

@@ -13,6 +13,7 @@ from consilience.checkpoints.card import in_short
 from consilience.checkpoints.merge import SHARD_BYTES, Merge
 from consilience.checkpoints.mergekit import where_model_lies
 from consilience.checkpoints.recipe import MergeRecipe, read_merge_recipe
+from consilience.checkpoints.sweep import SweepRow, command_score, sweep
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import echo_prose
 from consilience.cli.options import parse_settings, refuse_reserved
@@ -34,6 +35,9 @@ from consilience.errors import OptionError
     "--symmetry", type=click.Path(path_type=str), help="Match units first: what `consilience symmetry` wrote."
 )
 @click.option("--recipe", type=click.Path(path_type=Path), help="A YAML file with any of these, and tensor patterns.")
+@click.option("--evaluate", metavar="COMMAND", help="Scores {model}: the last number that it prints.")
+@click.option("--sweep", "sweeps", multiple=True, metavar="OPTION=A,B,...", help="Values to evaluate; method too.")
+@click.option("--lower-is-better", is_flag=True, help="Of scores of --evaluate, such as losses.")
 @click.option("--allow-differences", is_flag=True, help="Note configurations that differ instead of refusing them.")
 @click.option("--allow", metavar="FIELD,...", help="Note these differences, such as rope_scaling,tokenizer.")
 @click.option("--seed", type=click.IntRange(0), help="Of random choices.  [default: 0]")
@@ -45,12 +49,16 @@ from consilience.errors import OptionError
 @json_option
 def merge(
     models: Sequence[str], recipe: Path | None, threads: int | None, overwrite: bool, restart: bool, dry_run: bool,
-    allow_differences: bool, allow: str | None, quiet: bool, as_json: bool, **settings: Any,
+    allow_differences: bool, allow: str | None, evaluate: str | None, sweeps: Sequence[str], lower_is_better: bool,
+    quiet: bool, as_json: bool, **settings: Any,
 ) -> None:  # fmt: skip
     """Merge MODELS (folders with safetensors, index files, or single files) into one, in little memory.
 
     MODELS may be one recipe instead, a YAML file of this library or of mergekit. Names of methods of mergekit, such as
     dare_ties, are known; a name on the hub is looked up in the hub's cache.
+
+    With --evaluate all settings of --sweep are merged and scored, and the best is kept; a table of scores is written,
+    from which a sweep that was stopped goes on.
 
     Tensors are streamed, so that checkpoints may be larger than memory. An interrupted merge goes on when the same
     command is given again.
@@ -69,6 +77,9 @@ def merge(
     allowed = allow_differences or ([] if allow is None else [field.strip() for field in allow.split(",")])
     options = dict(plan.options)
     refuse_reserved(options, _MERGE_KEYWORDS)
+    if evaluate is not None or sweeps:
+        _sweep(plan, base, allowed, evaluate, sweeps, lower_is_better, threads, overwrite, quiet, as_json)
+        return
     merged = cs.merge(
         [where_model_lies(model) for model in plan.models], plan.output, plan.method, base=base, weights=plan.weights,
         dtype=plan.dtype,
@@ -93,6 +104,47 @@ def merge(
         echo_prose(_plan_text(merged) if dry_run else _result_text(merged, len(plan.models), plan.method))
         for note in notes:
             echo_prose(f"note: {printable(note)}")
+
+
+def _sweep(
+    plan: MergeRecipe, base: str | None, allowed: bool | list[str], command: str | None, sweeps: Sequence[str],
+    lower_is_better: bool, threads: int | None, overwrite: bool, quiet: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Merge at all settings, evaluate each, and keep the best."""
+    if command is None or not sweeps:
+        raise click.UsageError("--evaluate says how to score, --sweep what to try: give both.")
+    assert plan.output is not None  # noqa: S101  (the caller has asked)
+    settings: dict[str, list[Any]] = {}
+    for text in sweeps:
+        name, _, values = text.partition("=")
+        if not name or not values:
+            raise OptionError(f"--sweep {text}: expected OPTION=A,B,..., such as scaling=0.3,0.5,1")
+        settings[name.replace("-", "_")] = [parse_settings([f"x={one}"])["x"] for one in values.split(",")]
+    fixed = {
+        "method": plan.method, "base": base, "weights": plan.weights, "dtype": plan.dtype, "patterns": plan.tensors,
+        "slices": plan.slices, "allow_differences": allowed, "rng": plan.seed, "threads": threads,
+        "overwrite": overwrite, **plan.options,
+    }  # fmt: skip
+    fixed = {name: value for name, value in fixed.items() if name not in settings}
+
+    def say(row: SweepRow) -> None:
+        if not quiet and not as_json:
+            far = "" if row.ratio is None else f", {row.ratio:.2f} times as far as the furthest model"
+            said = ", ".join(f"{name} {value}" for name, value in row.setting.items())
+            echo_prose(f"{row.score:.6g}: {said}{far}")
+
+    found = sweep(
+        [where_model_lies(model) for model in plan.models], plan.output, command_score(command), settings,
+        larger_is_better=not lower_is_better, say=say, **fixed,
+    )  # fmt: skip
+    if as_json:
+        rows = [{"setting": dict(row.setting), "score": row.score, "ratio": row.ratio} for row in found.rows]
+        echo_json({"rows": rows, "best": found.best, "wrote": [plan.output, found.table]})
+    elif not quiet:
+        best = found.rows[found.best]
+        said = ", ".join(f"{name} {value}" for name, value in best.setting.items())
+        click.echo(f"best of {len(found.rows)}: {best.score:.6g} with {printable(said)}")
+        click.echo(f"wrote {printable(plan.output)}, {printable(str(found.table))}")
 
 
 def _is_number(text: str) -> bool:
