@@ -1,9 +1,13 @@
 """Every method for checkpoints with options, and what it is given beside the models: what the laws of all run on."""
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 
 from consilience.checkpoints.methods import TENSOR_METHODS
+from consilience.networks.fisher.files import write_fisher
+from consilience.networks.fisher.information import FisherInformation
+from consilience.networks.fisher.kronecker import KroneckerFactors
 from tests.checkpoints.some_checkpoints import SHAPES
 from tests.specimens import Specimens
 
@@ -38,12 +42,32 @@ SPECIMENS = Specimens(
         "ram": {"ram": ({}, {"base": True}), "ram, boost": ({"boost": 0.1}, {"base": True})},
         "nearswap": {"nearswap": ({"t": 0.01}, {"base": True, "models": 1})},
         "arcee_fusion": {"arcee_fusion": ({}, {"base": True, "models": 1})},
+        "tsv_m": {"tsv_m": ({}, {"base": True})},
+        "iso": {"iso": ({}, {"base": True}), "iso, tasks": ({"common": 0.5}, {"base": True, "weights": [2, 1]})},
+        "knots": {"knots": ({}, {"base": True}), "knots, linear": ({"combine": "linear"}, {"base": True})},
+        "wudi": {"wudi": ({}, {"base": True}), "wudi, centered": ({"centered": True}, {"base": True})},
+        "regmean": {"regmean": ({}, {"factors": True})},
         "passthrough": {"passthrough": ({"scale": 0.5}, {"models": 1})},
     },
 )
 """By the method's name, its options and what it is given, by what tests call them; a new method is a new entry here."""
 NAMES = [kind.name for kind in TENSOR_METHODS]
 """What the laws run over: the table itself."""
+
+
+def factors(path, model):
+    """Write Kronecker factors of two layers of a model, one of them a diagonal."""
+    draw = np.random.default_rng(sum(model.encode()))
+    layers = {}
+    for name in ("model.layers.0.mlp.down_proj", "model.layers.0.mlp.up_proj"):
+        outputs, inputs = SHAPES[f"{name}.weight"]
+        root = draw.normal(size=(2 * inputs, inputs))
+        moments = root.T @ root / (2 * inputs)
+        if name.endswith("up_proj"):
+            moments = np.diag(np.diag(moments))
+        layers[name] = KroneckerFactors(moments[None], np.eye(outputs)[None], has_bias=False)
+    write_fisher(path, FisherInformation({}, layers=layers))
+    return path
 
 
 def information(path, model):

@@ -15,7 +15,7 @@ from consilience.checkpoints.recipe import as_rules
 from consilience.checkpoints.request import MergeRequest, prepare
 from consilience.checkpoints.run import run
 from consilience.core.progress import silent
-from tests.checkpoints.methods_zoo import NAMES, SPECIMENS, information
+from tests.checkpoints.methods_zoo import NAMES, SPECIMENS, factors, information
 from tests.checkpoints.some_checkpoints import read, same_bits, tensors, write
 
 pytestmark = pytest.mark.covering(2)
@@ -64,13 +64,14 @@ EVERY = [pytest.param(name, *case, id=case_id) for name in NAMES for case_id, ca
 
 def given(base, models, extra):
     """Return keyword arguments; the base, and files of information beside each model, where they are asked for."""
-    told = {key: value for key, value in extra.items() if key not in ("base", "fishers", "models")}
+    told = {key: value for key, value in extra.items() if key not in ("base", "fishers", "factors", "models")}
     if extra.get("base"):
         told["base"] = base
-    if extra.get("fishers"):
-        told["fishers"] = [
-            information(base.parent / f"{model.name}.fisher.safetensors", model.name) for model in models
-        ]
+    for key, write_file in (("fishers", information), ("factors", factors)):
+        if extra.get(key):
+            told["fishers"] = [
+                write_file(base.parent / f"{model.name}.fisher.safetensors", model.name) for model in models
+            ]
     return told
 
 

@@ -342,7 +342,7 @@ HEAD = "models: [{model: one, parameters: {weight: 1}}, {model: two, parameters:
         (HEAD + "merge_method: ties", "method ties needs a base_model"),
         (HEAD + "merge_method: slerp\nparameters: {t: 0.5}", "method slerp needs a base_model"),
         (HEAD + "merge_method: linear\nmodules: {}", "has modules, which is not understood"),
-        (HEAD + "merge_method: linear\nchat_template: chatml", "sets chat_template"),
+        (HEAD + "merge_method: linear\nchat_template: chatml", "names the chat_template 'chatml'"),
         (HEAD + "merge_method: linear\nparameters: {wieght: 1}",
          r"'linear' has no parameter wieght, did you mean weight\?; it has weight"),
         (HEAD + "merge_method: linear\nslices: []", "needs models or slices, one of them"),

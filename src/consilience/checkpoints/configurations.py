@@ -48,7 +48,7 @@ def compare_tokenizers(models: Sequence[Checkpoint]) -> list[Problem]:
     first: tuple[str, dict[str, Any]] | None = None
     for model in models:
         try:
-            content = None if model.folder is None else _tokenizer(model.folder)
+            content = None if model.folder is None else tokenizer_of(model.folder)
         except FileFormatError as error:
             problems.extend(error.problems)
             continue
@@ -66,7 +66,7 @@ def compare_tokenizers(models: Sequence[Checkpoint]) -> list[Problem]:
 _TOKENIZER_REMEDY = "give all models one tokenizer, or allow it if they mean the same (`allow_differences=`)"
 
 
-def _tokenizer(folder: Path) -> dict[str, Any] | None:
+def tokenizer_of(folder: Path) -> dict[str, Any] | None:
     """Return what a tokenizer does: numbers by token, and its rules as JSON texts by name; None where there is none."""
     copied, _ = companion_files(folder)  # of bounded size, and no links that lead elsewhere
     files = {path.name: path for path in copied}
@@ -85,7 +85,7 @@ def _tokenizer(folder: Path) -> dict[str, Any] | None:
 
 
 def _fast_tokenizer(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a tokenizer.json says; see `_tokenizer`."""
+    """Return what a tokenizer.json says; see `tokenizer_of`."""
     stated = document.get("model")
     model: Mapping[str, Any] = stated if isinstance(stated, Mapping) else {}
     vocabulary = model.get("vocab", {})

@@ -6,26 +6,51 @@ weights, Fisher diagonals of other models. Nothing is read but headers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from consilience.checkpoints.folder import Checkpoint, WeightFile
 from consilience.checkpoints.header import StoredTensor
 from consilience.checkpoints.numbers import COMPLEX_TYPES, FLOAT_TYPES
+from consilience.checks import Array
 from consilience.drawing.words import first_names
-from consilience.errors import Problem
+from consilience.errors import FileFormatError, Problem
 from consilience.files.arrays import DTYPES
 from consilience.files.safetensors_header import ITEM_BITS
 from consilience.files.tensor_names import unfit_tensors
 from consilience.networks.entry_names import is_extra_state
+from consilience.networks.fisher.kronecker import unpacked
 from consilience.networks.weight_parts import REMOVAL, WeightParts, find_parts, unknown_parts
 
 _MAX_LISTED = 5
 """Tensors that a line names; more are counted. Chosen by hand."""
 
-_TOKEN_MARKS = ("embed", "lm_head", "wte", "word_embeddings", "output.weight", "shared")
+TOKEN_MARKS = ("embed", "lm_head", "wte", "word_embeddings", "output.weight", "shared")
 """Parts of the names of tensors that have a row for each token."""
+
+
+@dataclass(frozen=True)
+class InformedParameters:
+    """The parameters at which a file was computed."""
+
+    digest: str  # as `parameter_digest` of their arrays
+    names: Mapping[str, str]  # their names in the model, by those in the file
+
+
+@dataclass(frozen=True, eq=False)
+class InputFactors(Checkpoint):
+    """A file of Kronecker factors, of which a merge reads those of the inputs; tensors by the name of the weight."""
+
+    sizes: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)  # groups, inputs, rows of a factor
+
+    def matrices(self, name: str, entries: Array) -> Array:
+        """Return the second moments (groups, n, n) of a weight's inputs, from what the file has; of no bias."""
+        groups, n_inputs, rows = self.sizes[name]
+        found = unpacked(entries.reshape(groups, -1), rows)
+        if found is None:
+            raise FileFormatError(self.name, f"the factor of {name} has another size than the file says")
+        return found[:, :n_inputs, :n_inputs]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,10 +59,11 @@ class MergeInputs:
 
     models: tuple[Checkpoint, ...]  # (J,), the models to merge
     base: Checkpoint | None = None  # the common start, for methods that need one
-    # (J,): Fisher diagonals of the models, tensors named as the parameters. Default: empty, for methods without.
+    # (J,): Fisher diagonals of the models, or factors of their layers' inputs, tensors named as the parameters.
+    # Default: empty, for methods without.
     fishers: tuple[Checkpoint, ...] = ()
-    # (J,): Digest of the parameters at which each diagonal was computed, where its file states it.
-    digests: tuple[str | None, ...] = field(default=())
+    # (J,): Parameters at which each of them was computed, where its file states them.
+    informed: tuple[InformedParameters | None, ...] = field(default=())
 
     @property
     def all(self) -> tuple[Checkpoint, ...]:
@@ -164,7 +190,7 @@ def _fisher_mismatches(model: Checkpoint, fisher: Checkpoint) -> Iterator[Proble
     if unknown := [name for name in fisher.tensors if name not in model.tensors and name not in weights]:
         text = f"{_listed(unknown)}: not in {model.name}"
         yield Problem(fisher.name, text, "give the information of this model", "E-MISMATCH")
-    for name, (_, stored) in fisher.tensors.items():
+    for name, (_, stored) in () if isinstance(fisher, InputFactors) else fisher.tensors.items():
         if stored.dtype not in FLOAT_TYPES:
             yield Problem(fisher.name, f"{name} holds {stored.dtype}, not floats", code="E-TYPE")
         elif name in model.tensors and stored.shape != _shape(model, name):
@@ -183,7 +209,7 @@ def _shape(checkpoint: Checkpoint, name: str) -> tuple[int, ...]:
 
 def _vocabulary_hint(first_shape: tuple[int, ...], other_shape: tuple[int, ...], name: str) -> str:
     """Return a hint where a tensor with a row for each token differs in the number of rows alone."""
-    has_token_rows = any(mark in name for mark in _TOKEN_MARKS)
+    has_token_rows = any(mark in name for mark in TOKEN_MARKS)
     if has_token_rows and first_shape[1:] == other_shape[1:]:
         return "; the vocabularies differ in size: give all models the same tokens first (resize_token_embeddings)"
     return ""

@@ -21,6 +21,7 @@ from consilience.checkpoints.plan import MergePlan
 from consilience.checkpoints.recipe import TensorRule, as_rules
 from consilience.checkpoints.request import MergeRequest, prepare
 from consilience.checkpoints.run import run
+from consilience.checkpoints.vocabularies import as_vocabulary
 from consilience.checks import as_bytes, is_count
 from consilience.core.methods import Options
 from consilience.core.progress import Progress, seeded, shown
@@ -105,6 +106,7 @@ def merge(
     example: Any = None,
     patterns: Sequence[Mapping[str, Any] | TensorRule] | None = None,
     slices: Sequence[Sequence[Sequence[int]]] | None = None,
+    vocabulary: str | int | Mapping[str, Any] | None = None,
     allow_differences: bool | Sequence[str] = False,
     rng: int | np.random.Generator = 0,
     resume: bool = True,
@@ -155,6 +157,12 @@ def merge(
     slices : sequence of sequences of (model, first, stop), optional
         Layers to take, one slice behind another: of every slice for each merged model the number of a checkpoint and a
         range of its layers. Layers may be stacked, left out and repeated; configurations follow. Default: all layers.
+    vocabulary : {"base", "union"}, int or mapping, optional
+        Tokens of the output, where tokenizers differ: those of the base (of the first model where there is none), of
+        the model of a number, or of all. Rows of embeddings and heads are found by their tokens. A mapping says more:
+        ``source``, any of these; ``tokens``, by token the model whose row it takes where a model lacks it (or
+        ``"base"``, ``"zero"``, or ``{"from": ..., "token": ..., "force": True}``); ``multiple_of`` for the number of
+        rows; ``chat_template``. Default: all have the same tokens.
     allow_differences : bool or sequence of str
         Whether configurations and tokenizers that differ in what no shape shows (positions, norms, activations, heads,
         tokens) are noted instead of refused: all, or those of some fields, such as ``["rope_scaling", "tokenizer"]``.
@@ -217,6 +225,7 @@ def merge(
         weights=weights,
         rules=as_rules(patterns),
         slices=as_slices(slices, len(paths)),
+        vocabulary=as_vocabulary(vocabulary, len(paths)),
         dtype=stored_type,
         shard_bytes=as_bytes(shard_bytes),
         symmetry=_symmetry(symmetry, module, example),

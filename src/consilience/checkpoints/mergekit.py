@@ -27,6 +27,7 @@ from typing import Any, Literal
 from consilience.catalogue import suggestion
 from consilience.checkpoints.folder import Checkpoint, open_checkpoint
 from consilience.checkpoints.layers import LAYER, LayerRange, is_before_layers, number_of_layers, stacked
+from consilience.checkpoints.methods import OTHER_NAMES
 from consilience.checks import Json
 from consilience.errors import FileFormatError
 
@@ -53,13 +54,15 @@ class KnownMethod:
 
 
 def alias(method: str) -> tuple[str, dict[str, Json]] | None:
-    """Return our method and the options that a name of mergekit says; None for any other name.
+    """Return our method and the options that a name of mergekit or of a paper says; None for any other name.
 
     Examples
     --------
     >>> alias("dare_ties")
     ('dare', {'combine': 'ties', 'normalize': False})
     """
+    if method in OTHER_NAMES:
+        return OTHER_NAMES[method]
     known = METHODS.get(method)
     if known is None or known.name == method:
         return None
@@ -74,9 +77,6 @@ def _task(normalize: bool, **more: tuple[str, Json]) -> dict[str, tuple[str, Jso
 
 _DENSITY, _RESCALE = ("density", 1.0), ("rescale", True)
 _CRUMBS, _DELLA = {"density": _DENSITY, "gamma": ("gamma", 0.01)}, {"density": _DENSITY, "epsilon": ("epsilon", 0.15)}
-_NUSLERP = {"nuslerp_flatten": ("axis", True), "nuslerp_row_wise": ("axis", False)}
-_MULTISLERP = {"normalize_weights": ("normalize", True), "eps": ("", 1e-8)}
-_KARCHER = {"max_iter": ("max_iterations", 10), "tol": ("tolerance", 1e-5)}
 METHODS: Mapping[str, KnownMethod] = {
     "linear": KnownMethod("average", {}, {"normalize": ("normalize", True)}, "none"),
     "slerp": KnownMethod("slerp", {}, {"t": ("t", None)}, "end", False),
@@ -183,7 +183,61 @@ def from_mergekit(path: Path, document: Mapping[str, Any]) -> tuple[dict[str, An
     dtype = document.get("out_dtype") or document.get("dtype")
     if dtype is not None:
         fields["dtype"] = str(dtype)
+    if _says_tokens(document):
+        merged = [source.model for source in slices[0].sources]
+        if base is not None and base not in merged:
+            fields["base"] = places[base]
+        fields["vocabulary"] = _vocabulary(path, document, [] if "slices" in fields else merged, base)
     return fields, _notes(document, method)
+
+
+def _says_tokens(document: Mapping[str, Any]) -> bool:
+    """Return whether a recipe says which tokens the output has."""
+    template = document.get("chat_template")
+    return any(document.get(key) is not None for key in ("tokenizer_source", "tokenizer")) or "{" in str(template)
+
+
+def _vocabulary(path: Path, document: Mapping[str, Any], models: Sequence[str], base: str | None) -> dict[str, Json]:
+    """Return which tokens the output has, in the words of `merge`."""
+    stated = document.get("tokenizer") or {}
+    if not isinstance(stated, Mapping):
+        raise FileFormatError(path, f"tokenizer must be a mapping, found {stated!r:.40}", "give source")
+    if unknown := [str(key) for key in stated if key not in ("source", "tokens", "pad_to_multiple_of")]:
+        raise FileFormatError(path, f"tokenizer has {', '.join(unknown)}, which is not understood", _REMEDY, "E-RECIPE")
+
+    def number(source: Any) -> int | str:
+        name = _model_name(path, source)
+        if name == base and name not in models:
+            return "base"
+        if name not in models:
+            raise FileFormatError(path, f"takes tokens of {name}, which is not merged", "name one of the models")
+        return models.index(name)
+
+    source = stated.get("source") or document.get("tokenizer_source") or "base"
+    if source == "base" and base in models:
+        source = base
+    tokens: dict[str, Json] = {}
+    for token, rule in (stated.get("tokens") or {}).items():
+        of = rule.get("source") if isinstance(rule, Mapping) else None
+        kind = of.get("kind") if isinstance(of, Mapping) else None
+        made: dict[str, Json] = {"force": bool(rule.get("force", False)) if isinstance(rule, Mapping) else False}
+        if kind == "zero":
+            made["from"] = "zero"
+        elif kind == "model_token" and isinstance(of, Mapping) and isinstance(of.get("token"), str):
+            made |= {"from": number(of.get("model")), "token": of["token"]}
+        elif of is not None and kind is None:
+            made["from"] = number(of)
+        else:
+            text = f"says of token {token!r} what is not understood: {rule!r:.60}"
+            raise FileFormatError(path, text, "give source: MODEL, kind: zero, or kind: model_token with token")
+        tokens[str(token)] = made
+    found: dict[str, Json] = {
+        "source": str(source) if source in ("base", "union") else number(source),
+        "tokens": tokens,
+        "multiple_of": stated.get("pad_to_multiple_of") or 1,
+    }
+    template = document.get("chat_template")
+    return found | ({"chat_template": template} if "{" in str(template) else {})
 
 
 def _with_base(path: Path, method: str, slices: Sequence[_Slice], base: str | None) -> tuple[_Slice, ...]:
@@ -259,8 +313,10 @@ def _refuse_unknown(path: Path, document: Mapping[str, Json]) -> None:
     if unknown := [str(key) for key in document if key not in _KEYS]:
         hints = [key if key == "modules" else f"{key}{suggestion(key, _KEYS)}" for key in unknown]
         raise FileFormatError(path, f"has {', '.join(hints)}, which is not understood", _REMEDY, "E-RECIPE")
-    if (template := document.get("chat_template")) not in (None, "auto"):
-        raise FileFormatError(path, f"sets chat_template ({template!r:.40})", "leave it out, and edit the output's")
+    template = document.get("chat_template")
+    if template not in (None, "auto") and "{" not in str(template):
+        text = f"names the chat_template {template!r:.40}, and this library has none by name"
+        raise FileFormatError(path, text, "give the template itself, or leave it out")
     if ("models" in document) == ("slices" in document):
         raise FileFormatError(path, "needs models or slices, one of them", "leave the other out")
     for parameters in _all_parameters(document):
@@ -519,9 +575,9 @@ def _notes(document: Mapping[str, Json], method: str) -> list[str]:
         notes.append(f"{', '.join(unused)}: not looked at by {method}")
     if any("int8_mask" in parameters for parameters in _all_parameters(document)):
         notes.append("int8_mask changes memory only, and is ignored")
-    if tokens := [key for key in ("tokenizer_source", "tokenizer") if document.get(key) is not None]:
-        notes.append(f"{tokens[0]}: tokenizers must be one and the same here; the first model's is copied")
-    if METHODS[method].base == "none" and document.get("base_model") is not None:
+    if document.get("chat_template") == "auto":
+        notes.append("chat_template: that of the output's tokenizer, not the most frequent one")
+    if METHODS[method].base == "none" and document.get("base_model") is not None and not _says_tokens(document):
         notes.append(f"base_model is not looked at by {method}")
     if "rescale" in METHODS[method].parameters:
         notes.append(

@@ -25,6 +25,7 @@ from consilience.checkpoints.card import config_text, short_name
 from consilience.checkpoints.folder import INDEX, Checkpoint, companion_files
 from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.request import SINGLE_FILE_SUFFIX, PreparedMerge
+from consilience.checkpoints.vocabularies import TOKENIZER_FILES, with_tokens
 from consilience.checks import Array
 from consilience.core.provenance import file_digest
 from consilience.errors import FileFormatError, InputError, OptionError
@@ -201,11 +202,22 @@ def copy_companions(prepared: PreparedMerge, partial: PartialOutput) -> list[str
     first = next((model for model in models if model.config), models[0])
     dtype = None if request.dtype is None else FLOAT_TYPES[request.dtype].name
     config = without_quantisation(first.config)
+    vocabulary = prepared.vocabulary
+    if vocabulary is not None:
+        config = with_tokens(config, vocabulary)
     is_changed = dtype is not None or config != first.config or bool(request.slices)
     notes = (
         [] if first is models[0] else [f"{short_name(models[0])} has no configuration; {short_name(first)}'s is taken"]
     )
-    notes += copy_companions_of(first, partial, {*QUANTISATION_FILES, *({"config.json"} if is_changed else ())})
+    written = {*QUANTISATION_FILES, *({"config.json"} if is_changed else ())}
+    if vocabulary is not None:
+        notes += copy_companions_of(
+            vocabulary.source, partial, {*vocabulary.files, *vocabulary.left_out}, TOKENIZER_FILES
+        )
+        for name, content in vocabulary.files.items():
+            write_bytes(partial.folder / name, content)
+        written |= set(TOKENIZER_FILES)
+    notes += copy_companions_of(first, partial, written)
     if is_changed and first.folder is not None and (first.folder / "config.json").is_file():
         write_bytes(partial.folder / "config.json", config_text(config, dtype))
     if len(plan.shards) > 1:
@@ -217,18 +229,20 @@ def copy_companions(prepared: PreparedMerge, partial: PartialOutput) -> list[str
     return notes
 
 
-def copy_companions_of(first: Checkpoint, partial: PartialOutput, written: Collection[str]) -> list[str]:
+def copy_companions_of(
+    first: Checkpoint, partial: PartialOutput, written: Collection[str], only: Collection[str] | None = None
+) -> list[str]:
     """Copy the files next to the weights of a checkpoint; return notes on files not copied.
 
-    `written` names files that the caller writes itself.
+    `written` names files that the caller writes itself, `only` those that are copied; None for all.
     """
     if first.folder is None:
         return []
     copied, refused = companion_files(first.folder)
     for path in copied:
-        if path.name not in (PROVENANCE, *written):
+        if path.name not in (PROVENANCE, *written) and (only is None or path.name in only):
             write_bytes(partial.folder / path.name, path.read_bytes())
-    if not refused:
+    if not refused or only is not None:
         return []
     listed = ", ".join(refused[:_MAX_LISTED])
     return [f"not copied from {short_name(first)}: {listed} (programs, large files, or links)"]

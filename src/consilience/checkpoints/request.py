@@ -17,13 +17,13 @@ from consilience.checkpoints.fisher_files import open_fisher
 from consilience.checkpoints.folder import Checkpoint, open_checkpoint
 from consilience.checkpoints.inputs import MergeInputs, parts_in
 from consilience.checkpoints.layers import Slices, stacked
-from consilience.checkpoints.methods import make_tensor_method
-from consilience.checkpoints.methods.average import TensorFisher
+from consilience.checkpoints.methods import TENSOR_METHODS, make_tensor_method
 from consilience.checkpoints.methods.base import TensorMethod
 from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.parametrised_weights import merged_parts
 from consilience.checkpoints.plan import MergePlan, TensorTask, Treatment, assign_shards, plan_tasks
 from consilience.checkpoints.recipe import TensorRule
+from consilience.checkpoints.vocabularies import Vocabulary, VocabularyRequest, is_token_table, with_vocabulary
 from consilience.checks import Json
 from consilience.drawing.words import first_names
 from consilience.errors import InputError, OptionError, Problem
@@ -61,6 +61,9 @@ class MergeRequest:
     dtype: str | None = None  # type of the output, in the words of safetensors. Default: the first model's types.
     # Bytes of the tensors in a file of the output, at most.
     shard_bytes: int = 5 * 10**9  # as SHARD_BYTES of `merge`
+    vocabulary: VocabularyRequest | None = (
+        None  # tokens of the output. Default: those of all models, which are the same.
+    )
     # Which axes move together, for an alignment before the merge. Default: units stay as they are numbered.
     symmetry: Symmetry | None = None
     seed: int = 0  # seed of random choices
@@ -82,6 +85,7 @@ class MergeRequest:
             "symmetry": None if self.symmetry is None else self.symmetry.digest,
             "seed": self.seed,
             "slices": [[[one.model, one.first, one.stop] for one in part] for part in self.slices],
+            "vocabulary": None if self.vocabulary is None else self.vocabulary.document(),
             "tensors": rules,
         }
         return {key: value for key, value in document.items() if value not in (None, [], {})}
@@ -94,6 +98,7 @@ class PreparedMerge:
     request: MergeRequest  # the request
     inputs: MergeInputs  # the checkpoints, opened
     plan: MergePlan  # what is done with every tensor
+    vocabulary: Vocabulary | None = None  # how tables of tokens are read, where the request says which
 
 
 def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
@@ -124,8 +129,10 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
 
     models = [open_or_note(path, open_checkpoint) for path in request.models]
     base = None if request.base is None else open_or_note(request.base, open_checkpoint)
+    methods = {request.method.name, *(rule.method for rule in request.rules)}
+    takes_factors = any(method.uses_factors for method in TENSOR_METHODS if method.name in methods)
     fishers = [
-        open_or_note(path, partial(open_fisher, model=model))
+        open_or_note(path, partial(open_fisher, model=model, factors=takes_factors))
         for path, model in zip(request.fishers, models, strict=False)
         if model is not None
     ]
@@ -139,13 +146,20 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
     if request.slices:
         models, base = _sliced(request, models, base)
     inputs = MergeInputs(
-        tuple(models), base, tuple(fisher for fisher, _ in fishers), tuple(digest for _, digest in fishers)
+        tuple(models), base, tuple(fisher for fisher, _ in fishers), tuple(informed for _, informed in fishers)
     )
     expected = None if request.symmetry is None else (*request.symmetry.layouts, *request.symmetry.aliases)
     inputs, name_notes, prefixes = with_common_names(inputs, expected)
+    vocabulary = None
+    if request.vocabulary is not None:
+        if request.fishers or request.symmetry is not None:
+            text = "is for methods without Fisher diagonals and symmetries"
+            raise InputError("vocabulary", text, "leave one out")
+        inputs, vocabulary = with_vocabulary(request.vocabulary, inputs)
     problems += prefixes or inputs.problems()  # without the prefix, all names would be listed as missing
     differences, configuration_notes = compare_inputs(inputs, request.allow_differences)
-    problems += differences
+    problems += differences if vocabulary is None else [one for one in differences if not _is_of_tokens(one)]
+    name_notes += [] if vocabulary is None else vocabulary.notes
     names = list(inputs.models[0].tensors)
     treatments, unused_rules = treatments_by_tensor(
         names, len(models), request.method, request.options, request.weights, request.rules, parts_in(inputs.models[0])
@@ -156,7 +170,8 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
     if request.symmetry is not None:
         units_of(request.symmetry, inputs)  # raises where shapes do not fit the symmetry
     plan = _make_plan(request, inputs, treatments, output)
-    return PreparedMerge(request, inputs, replace(plan, notes=(*name_notes, *plan.notes, *configuration_notes)))
+    plan = replace(plan, notes=(*name_notes, *plan.notes, *configuration_notes))
+    return PreparedMerge(request, inputs, plan, vocabulary)
 
 
 def _sliced(
@@ -193,6 +208,12 @@ def _differs_in(problem: Problem) -> str:
     return "tokenizer" if text == problem.text else text.partition(" ")[0]
 
 
+def _is_of_tokens(problem: Problem) -> bool:
+    """Return whether a problem is that checkpoints number tokens differently."""
+    field = _differs_in(problem)
+    return field in ("tokenizer", "vocab_size") or field.endswith("_token_id")
+
+
 def _unmet_needs(request: MergeRequest, inputs: MergeInputs, treatments: Mapping[str, Treatment]) -> list[Problem]:
     """Return which methods lack a base or Fisher diagonals, and which of these no method needs."""
     methods = _methods_of(treatments)
@@ -204,10 +225,11 @@ def _unmet_needs(request: MergeRequest, inputs: MergeInputs, treatments: Mapping
     if based and inputs.base is None:
         text = f"method {based[0]!r} needs `base=`, the checkpoint that all models were trained from"
         problems.append(Problem("", text))
-    if inputs.base is not None and not takes_base:
+    if inputs.base is not None and not takes_base and request.vocabulary is None:
         problems.append(Problem("base", f"no method here looks at one {named}", "leave it out"))
     if informed and not inputs.fishers:
-        text = "method 'fisher' needs `fishers=`, a file of Fisher diagonals for each model"
+        what = "Kronecker factors" if methods[informed[0]].uses_factors else "Fisher diagonals"
+        text = f"method {informed[0]!r} needs `fishers=`, a file of {what} for each model"
         problems.append(Problem("", text, code="E-NEEDED"))
     problems += _unusable_information(inputs, treatments)
     if inputs.fishers and not informed:
@@ -296,12 +318,16 @@ def _notes(tasks: Sequence[TensorTask], inputs: MergeInputs, merged: Sequence[st
             f"{len(copied)} tensor{'s' if len(copied) > 1 else ''} of integers or truth values ({_first(copied)}) "
             "have no mean: all models must have the same"
         )
-    informed = [task.name for task in tasks if isinstance(task.treatment.method, TensorFisher)]
+    informed = [task.name for task in tasks if _needs_information(task.treatment.method)]
     if uninformed := [name for name in informed if name not in inputs.fishers[0].tensors]:
         notes.append(
             f"{len(uninformed)} tensors without information ({', '.join(uninformed[:_MAX_LISTED])}) are averaged"
         )
     return notes
+
+
+def _needs_information(method: TensorMethod | None) -> bool:
+    return method is not None and method.needs_information
 
 
 def _first(names: Sequence[str]) -> str:
@@ -326,6 +352,12 @@ def _memory_bound(request: MergeRequest, inputs: MergeInputs) -> int:
     if request.method.whole_rows:  # in float64, in every thread: the inputs, and twice as much to compute in
         rows = max(_row_bytes(stored.shape) for _, stored in inputs.models[0].tensors.values())
         nbytes += 3 * n_readers * threads * rows
+    if request.method.whole_matrices:
+        shapes = [stored.shape for _, stored in inputs.models[0].tensors.values() if len(stored.shape) > 1]
+        nbytes += max((_matrix_bytes(shape, len(inputs.models)) for shape in shapes), default=0)
+    if request.vocabulary is not None:  # a table of every checkpoint, in 32 bits: as it is, and as the output has it
+        tables = [stored.size for name, (_, stored) in inputs.models[0].tensors.items() if is_token_table(name)]
+        nbytes += 3 * 4 * n_readers * max(tables, default=0)
     if request.symmetry is None:
         return nbytes
     largest = max(stored.size for _, stored in inputs.models[0].tensors.values())
@@ -335,6 +367,12 @@ def _memory_bound(request: MergeRequest, inputs: MergeInputs) -> int:
     matching = 6 * 4 * largest + 4 * 8 * units**2
     moving = largest * itemsize * (n_readers + 2)
     return nbytes + max(matching, moving)
+
+
+def _matrix_bytes(shape: Sequence[int], n_models: int) -> int:
+    """Return the bytes in float64 of a tensor of all models, gathered and turned, with their squares and results."""
+    inputs = max(prod(shape[1:]), 1)
+    return 8 * ((2 * n_models + 4) * prod(shape) + (n_models + 3) * min(inputs, max(shape)) ** 2)
 
 
 def _row_bytes(shape: Sequence[int]) -> int:

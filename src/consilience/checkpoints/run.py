@@ -27,9 +27,10 @@ from consilience.checkpoints.card import merge_provenance, model_card, short_nam
 from consilience.checkpoints.carried_tensors import with_carried_tensors
 from consilience.checkpoints.fisher_files import diagonal_norms, refuse_mismatched_fishers
 from consilience.checkpoints.folder import Checkpoint
-from consilience.checkpoints.inputs import locate_tensor, parts_in
+from consilience.checkpoints.inputs import InputFactors, locate_tensor, parts_in
 from consilience.checkpoints.methods.average import TensorFisher
 from consilience.checkpoints.methods.base import Facts
+from consilience.checkpoints.methods.matrices import MatrixMethod, stores_inputs_first
 from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.output import (
     PROVENANCE,
@@ -47,11 +48,13 @@ from consilience.checkpoints.request import SINGLE_FILE_SUFFIX, PreparedMerge, d
 from consilience.checkpoints.stream import Stream
 from consilience.checkpoints.tensor_reader import (
     ArrayTensorReader,
+    ByteArray,
     FileTensorReader,
     InputFiles,
     TensorReader,
     read_tensor,
 )
+from consilience.checkpoints.vocabularies import Vocabulary
 from consilience.checks import Json
 from consilience.core.progress import Progress
 from consilience.core.provenance import library_versions
@@ -114,8 +117,8 @@ def run(
         with ThreadPoolExecutor(1, "digest-in") as input_hashing, ThreadPoolExecutor(1, "digest-out") as output_hashing:
             input_files = InputFiles(inputs.files, input_hashing)
             try:
-                if any(inputs.digests) and bytes_to_write:
-                    refuse_mismatched_fishers(inputs.models, inputs.fishers, inputs.digests, input_files)
+                if any(inputs.informed) and bytes_to_write:
+                    refuse_mismatched_fishers(inputs.models, inputs.fishers, inputs.informed, input_files)
                 alignment = _align(prepared, input_files)
                 stream = Stream(threads or default_threads(), output_hashing, request.seed, piece)
                 execution = _Execution(prepared, input_files, alignment, progress)
@@ -249,6 +252,9 @@ class _Execution:
         if task.part is not None:
             return merger.part(task)
         inputs, method = self.prepared.inputs, task.treatment.method
+        vocabulary = self.prepared.vocabulary
+        if vocabulary is not None and task.name in vocabulary.tables:
+            return self.readers_of_table(task, vocabulary)
         # Of a copy only the source is read, so only it is moved.
         moving = [task.treatment.source] if method is None and not task.compared else range(len(inputs.models))
         models = tuple(
@@ -259,16 +265,53 @@ class _Execution:
         information: tuple[TensorReader, ...] = ()
         if method is not None and (method.needs_base or method.takes_base) and inputs.base is not None:
             base = self.reader_of(inputs.base, task.name, None)
-        if method is not None and method.needs_information and task.name in inputs.fishers[0].tensors:
+        is_informed = method is not None and method.needs_information and not method.uses_factors
+        if is_informed and task.name in inputs.fishers[0].tensors:
             information = tuple(
                 self.reader_of(fisher, task.name, number) for number, fisher in enumerate(inputs.fishers)
             )
         return TensorReaders(models, base, information)
 
+    def readers_of_table(self, task: TensorTask, vocabulary: Vocabulary) -> TensorReaders:
+        """Return the readers of a table of tokens, whose rows are the output's in all checkpoints."""
+        inputs, method = self.prepared.inputs, task.treatment.method
+        checkpoints = [*inputs.models, *(() if inputs.base is None else (inputs.base,))]
+
+        def read(number: int) -> ByteArray:
+            file, _ = locate_tensor(checkpoints[number], task.name)
+            return read_tensor(self.input_files, file, vocabulary.tables[task.name][number])
+
+        sums_changes = method is not None and method.needs_base and not method.divides_by_sum
+        count = len(inputs.models)
+        readers = vocabulary.readers(task.name, read, checkpoints, task.treatment.weights, count, sums_changes)
+        takes_base = method is not None and (method.needs_base or method.takes_base)
+        return TensorReaders(tuple(readers[:count]), next(iter(readers[count:]), None) if takes_base else None)
+
     def facts_of(self, task: TensorTask) -> Facts:
         """Return what a method needs to know of all tensors; the norms are computed when the first one needs them."""
         method = task.treatment.method
+        if isinstance(method, MatrixMethod):
+            return self.facts_of_matrix(task, method)
         return self.norms if isinstance(method, TensorFisher) and method.normalize else {}
+
+    def facts_of_matrix(self, task: TensorTask, method: MatrixMethod) -> Facts:
+        """Return how a matrix is stored and, for methods that use them, second moments of its inputs in all models."""
+        bias = f"{task.name.removesuffix('weight')}bias"
+        first = self.prepared.inputs.models[0]
+        facts: dict[str, Any] = {"inputs_first": self.stores_inputs_first and bias in first.tensors}
+        factors = [one for one in self.prepared.inputs.fishers if isinstance(one, InputFactors)]
+        if method.uses_factors and all(task.name in one.tensors for one in factors):
+            read = partial(_read_entries, self.input_files)
+            facts["moments"] = np.stack(
+                [one.matrices(task.name, read(one, task.name, 0, one.tensors[task.name][1].size)) for one in factors]
+            )
+        return facts
+
+    @cached_property
+    def stores_inputs_first(self) -> bool:
+        """Whether the models store matrices as (inputs, outputs)."""
+        tensors = self.prepared.inputs.models[0].tensors
+        return stores_inputs_first({name: stored.shape for name, (_, stored) in tensors.items()})
 
     def input_position(self, task: TensorTask) -> tuple[int, int]:
         """Return where a tensor lies in the first model, by which tensors are read in their order."""

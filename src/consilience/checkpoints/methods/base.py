@@ -80,14 +80,15 @@ class TensorMethod(Options, ABC):
 
     needs_base, takes_base : bool
         Whether models are seen as changes of a common start: always, or where there is one.
-    needs_information : bool
-        Whether the method needs Fisher diagonals.
+    needs_information, uses_factors : bool
+        Whether the method needs Fisher files; of these the factors of layers' inputs, in place of diagonals.
     count, least : int, optional
         The only number of models that the method takes, None for any; the least number.
     takes_weights : bool
         Whether models have weights.
-    whole_rows : bool
-        Whether blocks are whole rows of a matrix, in place of a fixed number of entries.
+    whole_rows, whole_matrices : bool
+        Whether blocks are whole rows of a matrix, in place of a fixed number of entries; whether a tensor of all models
+        is in memory at once.
     double : bool
         Whether 32 bits are too few to compute in, even for tensors of 16 bits.
     surveys_in_single : bool
@@ -104,10 +105,12 @@ class TensorMethod(Options, ABC):
     needs_base: ClassVar[bool] = False
     takes_base: ClassVar[bool] = False
     needs_information: ClassVar[bool] = False
+    uses_factors: ClassVar[bool] = False
     count: ClassVar[int | None] = None
     least: ClassVar[int] = 1
     takes_weights: ClassVar[bool] = True
     whole_rows: ClassVar[bool] = False
+    whole_matrices: ClassVar[bool] = False
     double: ClassVar[bool] = True
     surveys_in_single: ClassVar[bool] = False
     shows: ClassVar[bool] = False
