@@ -1,6 +1,22 @@
 """The public methods of fusion, and where each is defined; `lazy_loader` reads this file when a name is first used."""
 
+from .checkpoints.methods.entrywise import RAM as RAM
+from .checkpoints.methods.entrywise import ArceeFusion as ArceeFusion
+from .checkpoints.methods.entrywise import NearSwap as NearSwap
+from .checkpoints.methods.entrywise import Passthrough as Passthrough
+from .checkpoints.methods.inner_products import Karcher as Karcher
+from .checkpoints.methods.inner_products import ModelStock as ModelStock
+from .checkpoints.methods.inner_products import Multislerp as Multislerp
+from .checkpoints.methods.inner_products import NuSLERP as NuSLERP
+from .checkpoints.methods.regression_mean import WUDI as WUDI
+from .checkpoints.methods.regression_mean import RegMean as RegMean
 from .checkpoints.methods.slerp import SLERP as SLERP
+from .checkpoints.methods.sparse_changes import DELLA as DELLA
+from .checkpoints.methods.sparse_changes import SCE as SCE
+from .checkpoints.methods.sparse_changes import Breadcrumbs as Breadcrumbs
+from .checkpoints.methods.spectra import TSVM as TSVM
+from .checkpoints.methods.spectra import Iso as Iso
+from .checkpoints.methods.spectra import KnOTS as KnOTS
 from .checkpoints.methods.task_vectors import DARE as DARE
 from .checkpoints.methods.task_vectors import TIES as TIES
 from .checkpoints.methods.task_vectors import TaskArithmetic as TaskArithmetic

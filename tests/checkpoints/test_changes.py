@@ -39,6 +39,15 @@ def test_norms_and_their_ratio_are_those_of_whole_tensors(tmp_path, dtype):
     assert told(near)["ratio"] < 0.8
 
 
+def test_conflicts_of_signs_are_counted_and_layers_have_ratios(tmp_path):
+    base, models = three(tmp_path, torch.float32)
+    found, start = told(cs.merge(models, tmp_path / "out", "ties", base=base)), read(base)
+    deltas = [torch.cat([(read(model)[name] - start[name]).flatten() for name in start]) for model in models]
+    conflicts = (deltas[0] * deltas[1] < 0).sum() / ((deltas[0] != 0) & (deltas[1] != 0)).sum()
+    assert found["conflicts"] == pytest.approx(float(conflicts), abs=1e-4)
+    assert list(found["layers"]) == ["0", "1"]
+
+
 def test_the_record_is_the_same_for_other_files_and_threads(tmp_path):
     base, models = three(tmp_path)
     one = cs.merge(models, tmp_path / "one", "ties", base=base, threads=1)

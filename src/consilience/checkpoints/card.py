@@ -26,8 +26,8 @@ MAX_RULES = 8
 """Rules for tensors that a card shows. Chosen by hand, for its length."""
 
 NOT_COMPARED = (
-    "Weights alone do not say how well it answers, so it is not known to be better than each of them; next, compare "
-    "it with each on data of your own before anybody uses it."
+    "Weights alone do not say whether it is better than each of them: compare it on data of your own before anybody "
+    "uses it."
 )
 """The verdict on a merge, which nothing was computed for."""
 

@@ -1,7 +1,8 @@
 """How far a merge is from its base, and how far its models are: sums over the entries of every tensor.
 
 With delta_k = theta_k - base and change = theta - base, one Gram matrix of (delta_1, ..., delta_J, change, base) gives
-all norms and cosines. It is added up in the pass that merges, of large tensors over some blocks alone.
+all norms and cosines. With it goes a count of entries that several models changed, and of those of them where signs
+disagree. Both are added up in the pass that merges, of large tensors over some blocks alone.
 
 What it is worth: of fine-tunes of one start whose changes are about orthogonal, merges that went up to 0.79 times as
 far as the largest change were better than the start, those from 0.83 on worse (docs/evidence/checkpoints.md). That is
@@ -14,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from consilience.checkpoints.layers import LAYER
 from consilience.checkpoints.methods.base import Floats, TensorBlock
 from consilience.checks import Array, Json
 
@@ -47,23 +49,30 @@ def changes_of(block: TensorBlock) -> list[Floats]:
 
 
 def gram_of(changes: Sequence[Floats], merged: Floats) -> Array:
-    """Return the Gram matrix (J + 2, J + 2) of the models' changes, of the merge's, and of the base."""
+    """Return the Gram matrix of the models' changes, of the merge's, and of the base, and counts (J + 3, J + 2).
+
+    The counts, first in the last row, are of entries that several models changed, and of those with both signs.
+    """
     *deltas, base = changes
     rows = np.stack([*deltas, merged - base, base]).astype(np.float64, copy=False)
-    gram: Array = rows @ rows.T
-    return gram
+    ups = np.sum([delta > 0 for delta in deltas], axis=0)
+    downs = np.sum([delta < 0 for delta in deltas], axis=0)
+    counts = np.zeros((1, len(rows)))
+    counts[0, :2] = np.count_nonzero(ups + downs > 1), np.count_nonzero((ups > 0) & (downs > 0))
+    return np.concatenate([rows @ rows.T, counts])
 
 
 def summary(grams: Mapping[str, Array], names: Sequence[str]) -> dict[str, Json]:
-    """Return norms, cosines and ratios over all tensors, as JSON values rounded to four digits.
+    """Return norms, cosines, ratios and conflicts of signs over all tensors, as JSON values rounded to four digits.
 
     `grams` are by tensor, `names` those of the models. Empty where nothing was summed.
     """
     if not grams:
         return {}
     total = np.sum([grams[name] for name in sorted(grams)], axis=0)
-    norms = np.sqrt(np.diagonal(total))
     n = len(names)
+    norms = np.sqrt(np.diagonal(total))
+    n_shared, n_conflicts = total[n + 2, :2]
     largest, base = float(norms[:n].max()), float(norms[n + 1])
     cosines = [
         float(total[i, j] / (norms[i] * norms[j])) for i in range(n) for j in range(i) if norms[i] > 0 and norms[j] > 0
@@ -77,8 +86,21 @@ def summary(grams: Mapping[str, Array], names: Sequence[str]) -> dict[str, Json]
         "ratio": _rounded(norms[n] / largest) if largest > 0 else None,
         "of_base": _rounded(largest / base) if base > 0 else None,
         "cosine": _rounded(float(np.mean(cosines))) if cosines else None,
+        "conflicts": _rounded(n_conflicts / n_shared) if n_shared else None,
+        "layers": _by_layer(grams, n),
         "furthest": {name: _rounded(ratios[name] or 0.0) for name in furthest[:3]},
     }
+
+
+def _by_layer(grams: Mapping[str, Array], n: int) -> dict[str, Json]:
+    """Return how far the merge is from the base, over the furthest model, by layer in their order."""
+    layers: dict[int, Array] = {}
+    for name, gram in grams.items():
+        if (match := LAYER.match(name)) is not None:
+            number = int(match["number"])
+            layers[number] = layers[number] + gram if number in layers else gram
+    ratios = {str(number): _ratio(layers[number], n) for number in sorted(layers)}
+    return {number: _rounded(ratio) for number, ratio in ratios.items() if ratio is not None}
 
 
 def _ratio(gram: Array, n: int) -> float | None:

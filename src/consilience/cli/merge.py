@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 import consilience as cs
-from consilience.checkpoints.card import in_short
+from consilience.checkpoints.card import NOT_COMPARED, in_short
 from consilience.checkpoints.merge import SHARD_BYTES, Merge
 from consilience.checkpoints.mergekit import where_model_lies
 from consilience.checkpoints.recipe import MergeRecipe, read_merge_recipe
@@ -106,6 +106,8 @@ def merge(
         echo_prose(_plan_text(merged) if dry_run else _result_text(merged, len(plan.models), plan.method))
         for note in notes:
             echo_prose(f"note: {printable(note)}")
+        if not dry_run:
+            echo_prose(NOT_COMPARED)
 
 
 def _sweep(
@@ -207,8 +209,7 @@ def _plan_text(merged: Merge) -> str:
 def _result_text(merged: Merge, n_models: int, method: str) -> str:
     """Return what a finished merge prints."""
     plan = merged.plan
-    lines = [in_short(n_models)]
-    lines += [f"{n_models} checkpoints of {plan.tensors} tensors -> {format_bytes(plan.bytes_out)} (method {method})"]
+    lines = [f"{n_models} checkpoints of {plan.tensors} tensors -> {format_bytes(plan.bytes_out)} (method {method})"]
     if merged.resumed:
         lines.append(f"{merged.resumed} of {len(plan.shards)} files were there from an interrupted run")
     return "\n".join([*lines, f"wrote {printable(str(merged.output))}"])

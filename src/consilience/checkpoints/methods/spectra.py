@@ -106,8 +106,8 @@ class Iso(SpectralMethod):
         """Return the mean singular value times polar(U) polar(V)^T (m, n)."""
         changes = self.weighted(matrices, setting)
         n_tasks, size = len(changes), min(changes.shape[1:])
-        per_task = round((size - int(self.common * size)) / n_tasks)
-        left, values, right = triples(changes.sum(axis=0), max(1, size - n_tasks * per_task))
+        per_task = min(round((size - int(self.common * size)) / n_tasks), (size - 1) // n_tasks)
+        left, values, right = triples(changes.sum(axis=0), size - n_tasks * per_task)
         parts = [(left, values, right)]
         if per_task:
             parts += [triples(change - left @ (left.T @ change), per_task) for change in changes]
