@@ -187,7 +187,7 @@ def with_vocabulary(request: VocabularyRequest, inputs: MergeInputs) -> tuple[Me
     tokenizers = [None if one.folder is None else tokenizer_of(one.folder) for one in checkpoints]
     lacking = [one.name for one, known in zip(checkpoints, tokenizers, strict=True) if not (known and known["numbers"])]
     if lacking:
-        text = "has no tokenizer whose tokens can be read beside it"
+        text = "has no tokenizer with tokens that can be read"
         raise InputError([Problem(name, text, "save it with its tokenizer.json", "E-NEEDED") for name in lacking])
     numbers = [dict(known["numbers"]) for known in tokenizers if known is not None]
     number = _source_number(request, inputs)
