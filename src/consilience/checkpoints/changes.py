@@ -54,11 +54,21 @@ def gram_of(changes: Sequence[Floats], merged: Floats) -> Array:
     The counts, first in the last row, are of entries that several models changed, and of those with both signs.
     """
     *deltas, base = changes
-    rows = np.stack([*deltas, merged - base, base]).astype(np.float64, copy=False)
-    ups = np.sum([delta > 0 for delta in deltas], axis=0)
-    downs = np.sum([delta < 0 for delta in deltas], axis=0)
+    rows = np.empty((len(changes) + 1, len(base)))
+    for row, values in zip(rows, deltas, strict=False):
+        row[:] = values
+    np.subtract(merged, base, out=rows[-2])
+    rows[-1] = base
+    up, down, once, twice = np.zeros((4, len(base)), dtype=np.bool_)
+    for delta in deltas:
+        rises, falls = delta > 0, delta < 0
+        up |= rises
+        down |= falls
+        changed = rises | falls
+        twice |= once & changed
+        once |= changed
     counts = np.zeros((1, len(rows)))
-    counts[0, :2] = np.count_nonzero(ups + downs > 1), np.count_nonzero((ups > 0) & (downs > 0))
+    counts[0, :2] = np.count_nonzero(twice), np.count_nonzero(up & down)
     return np.concatenate([rows @ rows.T, counts])
 
 

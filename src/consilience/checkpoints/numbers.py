@@ -80,7 +80,7 @@ def _off_ties(values: Floats) -> NDArray[np.float32]:
         rounded = values.astype(np.float32)
     patterns = rounded.view(np.uint32)
     lower = patterns.view(np.uint16)[_LOWER_HALF::2]
-    ties = np.flatnonzero(lower == 0x8000)
+    ties = np.flatnonzero((lower == 0x8000) & (rounded != values))  # a tie that is one stays
     if len(ties):
         exact, found = np.abs(values[ties]), np.abs(rounded[ties])
         patterns[ties] += (exact > found).astype(np.uint32)

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.checkpoints.methods.base import Facts, Floats, TensorBlock, TensorSetting
+from consilience.checkpoints.methods.base import Facts, Floats, TensorBlock, TensorSetting, linear
 from consilience.checkpoints.methods.order_statistics import PASSES, conclude_ranks, count_patterns, magnitudes
 from consilience.checkpoints.methods.task_vectors import (
     TaskVectorMethod,
@@ -28,7 +28,6 @@ from consilience.checkpoints.methods.task_vectors import (
     disjoint_mean,
     dropout_mask,
     task_vectors,
-    weighted_sum,
 )
 from consilience.checks import is_number
 from consilience.core.methods import Requirement
@@ -52,7 +51,7 @@ class MaskedChanges(TaskVectorMethod):
         """Return base + scaling * what the masked changes come to (n,)."""
         if self.combine == "ties":
             return self.put_back(block, disjoint_mean(deltas, setting.weights, self.normalize))
-        return self.put_back(block, weighted_sum(deltas, coefficients(setting, self.normalize)))
+        return self.put_back(block, linear(deltas, coefficients(setting, self.normalize)))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.checkpoints.methods.base import Facts, Floats, TensorBlock, TensorMethod, TensorSetting
+from consilience.checkpoints.methods.base import Facts, Floats, TensorBlock, TensorMethod, TensorSetting, linear
 from consilience.checkpoints.methods.order_statistics import PASSES, conclude_ranks, count_patterns, magnitudes
 from consilience.checks import is_finite, is_number
 from consilience.core.methods import Requirement
@@ -52,9 +52,8 @@ class TaskVectorMethod(TensorMethod):
         """Return base + scaling * combined (n,)."""
         assert block.base is not None  # noqa: S101
         if self.scaling != 1.0:
-            combined = combined * self.scaling
-        total: Floats = block.base + combined
-        return total
+            combined *= self.scaling
+        return np.add(block.base, combined, out=combined)
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class TaskArithmetic(TaskVectorMethod):
 
     def merge(self, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Floats:
         """Return base + scaling * sum_k w_k delta_k (n,)."""
-        return self.put_back(block, weighted_sum(task_vectors(block), coefficients(setting, self.normalize)))
+        return self.put_back(block, linear(task_vectors(block), coefficients(setting, self.normalize)))
 
 
 @dataclass(frozen=True)
@@ -200,7 +199,7 @@ class DARE(TaskVectorMethod):
                     deltas[model] /= density
         if self.combine == "ties":
             return self.put_back(block, disjoint_mean(deltas, setting.weights, self.normalize))
-        return self.put_back(block, weighted_sum(deltas, coefficients(setting, self.normalize)))
+        return self.put_back(block, linear(deltas, coefficients(setting, self.normalize)))
 
 
 def are_densities(density: Any) -> bool:
@@ -217,15 +216,6 @@ def density_of_each(density: float | Sequence[float], count: int) -> list[float]
 def coefficients(setting: TensorSetting, normalize: bool) -> Sequence[float]:
     """Return the weights (J,), as given or summing to 1."""
     return setting.normalised_weights if normalize else setting.weights
-
-
-def weighted_sum(deltas: Sequence[Floats], coefficients: Sequence[float]) -> Any:
-    """Return sum_k c_k delta_k (n,); a task vector of coefficient 0 is not looked at."""
-    total: Any = 0.0
-    for coefficient, delta in zip(coefficients, deltas, strict=True):
-        if coefficient:
-            total = total + coefficient * delta
-    return total
 
 
 def task_vectors(block: TensorBlock) -> list[Floats]:
