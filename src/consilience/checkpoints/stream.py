@@ -231,6 +231,8 @@ class Stream:
         merge = _TensorMerge(task, readers, method, setting, facts)
         # Facts first, in passes over the whole tensor; every pass reads it again.
         for number in range(method.surveys):
+            if method.knows_enough(merge.facts):
+                break
             merge = replace(merge, facts=self._survey_tensor(number, merge))
         itemsize = FLOAT_TYPES[task.dtype].itemsize
         for start, count in self._pieces(merge):

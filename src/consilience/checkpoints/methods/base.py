@@ -154,6 +154,10 @@ class TensorMethod(Options, ABC):
         """Return the facts, from the sum of a pass's statistics and from the facts before."""
         raise AssertionError(f"{self.name} has no survey {number}")
 
+    def knows_enough(self, facts: Facts) -> bool:
+        """Return whether the passes that are left are not needed."""
+        return False
+
     @abstractmethod
     def merge(self, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Floats:
         """Return the merged entries (n,)."""

@@ -1,4 +1,8 @@
-"""Order statistics of magnitudes that no memory holds, exactly: two histograms of bit patterns a query.
+"""Order statistics of magnitudes that no memory holds, exactly.
+
+Where ranks are known beforehand, a sample gives a bracket around the answer, and one pass counts what lies above it and
+keeps what lies in it. If the rank falls into the bracket, the answer is the one of all magnitudes, whatever the sample:
+those above it are as many as were counted. Else, and where ranks depend on the magnitudes, two histograms find it.
 
 Patterns of positive floats, as integers, have the order of the numbers. The upper bits of a magnitude in float32 say in
 which bin the statistic lies, the lower bits which number of that bin it is. Rounding to float32 is monotone, so that no
@@ -8,6 +12,7 @@ order changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +24,15 @@ threshold, and one over the lower 15 inside that bin the threshold itself. 512 k
 N_LOWER = 2**LOWER_BITS
 N_UPPER = 2 ** (31 - LOWER_BITS)
 PASSES = 2
-"""Surveys that it takes."""
+"""Surveys that histograms take."""
+RANK_PASSES = 2 + PASSES
+"""Surveys that known ranks take at most: a sample, a bracket, and histograms where the bracket missed."""
+_SAMPLE = 2**16
+"""Entries of a sample, about; a bracket then holds some hundredths of all."""
+_WIDTH = 6.0
+"""Half the width of a bracket, in standard deviations of the sample's ranks: a random sample misses once in 1e9."""
+_MAX_KEPT = 2**23
+"""Magnitudes in a bracket that are kept; 32 MB."""
 
 Query = tuple[int, int]
 """Number of a series of magnitudes, and the rank from the largest, 1, on."""
@@ -28,6 +41,73 @@ Query = tuple[int, int]
 def magnitudes(values: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
     """Return magnitudes in 32 bits (n,)."""
     return np.abs(values).astype(np.float32, copy=False)
+
+
+@dataclass(eq=False)
+class _Gathered:
+    """Magnitudes from blocks, and how many lie above their bracket, by series or query."""
+
+    values: list[list[NDArray[np.float32]]]
+    above: NDArray[np.int64]
+    is_whole: bool = True  # whether all were kept
+
+    def __add__(self, other: _Gathered) -> _Gathered:
+        """Return both together; the lists are added to in place, and given up where they are too long to keep."""
+        for mine, more in zip(self.values, other.values, strict=True):
+            mine += more
+        is_whole = self.is_whole and sum(len(part) for one in self.values for part in one) <= _MAX_KEPT
+        return _Gathered(self.values if is_whole else [[] for _ in self.values], self.above + other.above, is_whole)
+
+
+def sampled(number: int, start: int, size: int) -> slice:
+    """Return the entries of a block that a pass looks at: a sample in the first, all in the others.
+
+    `start` is the number of its first entry in the tensor, `size` the number of all entries.
+    """
+    stride = max(1, size // _SAMPLE) if number == 0 else 1
+    return slice(-start % stride, None, stride)
+
+
+def survey_ranks(number: int, series: Sequence[NDArray[np.float32]], facts: Mapping[str, Any]) -> Any:
+    """Return what a pass finds in a block: a sample, then what lies in brackets, then histograms."""
+    if number == 0:
+        return _Gathered([[values] for values in series], np.zeros(len(series), dtype=np.int64))
+    if number > 1:
+        return count_patterns(number - 2, series, facts)
+    kept, above = [], []
+    for of, low, high in zip(facts["series"], facts["low"], facts["high"], strict=True):
+        values = series[of]
+        above.append(np.count_nonzero(values > high))
+        kept.append([values[(values >= low) & (values <= high)]])
+    return _Gathered(kept, np.array(above, dtype=np.int64))
+
+
+def settle_ranks(
+    number: int, total: Any, facts: Mapping[str, Any], queries: Sequence[Query], size: int
+) -> dict[str, Any]:
+    """Return the facts after a pass; with "values" (Q,), float32, the answers are found and no pass is needed any more.
+
+    `size` is the number of magnitudes of every series.
+    """
+    if number > 1:
+        return conclude_ranks(number - 2, total, facts, lambda _: queries)
+    found = [np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32) for parts in total.values]
+    if number == 1:
+        needed = [rank - int(above) for (_, rank), above in zip(queries, total.above, strict=True)]
+        if total.is_whole and all(1 <= need <= len(kept) for need, kept in zip(needed, found, strict=True)):
+            answers = [
+                np.partition(kept, len(kept) - need)[len(kept) - need] for need, kept in zip(needed, found, strict=True)
+            ]
+            return {**facts, "values": np.array(answers, dtype=np.float32)}
+        return dict(facts)
+    low, high = [], []
+    ordered = [np.sort(values)[::-1] for values in found]
+    for of, rank in queries:
+        count = len(ordered[of])
+        place, spread = rank / size * count, _WIDTH * (rank / size * (1 - rank / size) * count) ** 0.5
+        high.append(ordered[of][max(0, int(place - spread) - 1)] if place - spread >= 1 else np.float32(np.inf))
+        low.append(ordered[of][int(place + spread)] if place + spread < count - 1 else np.float32(0))
+    return {**facts, "series": [of for of, _ in queries], "low": low, "high": high}
 
 
 def count_patterns(number: int, series: Sequence[NDArray[np.float32]], facts: Mapping[str, Any]) -> NDArray[np.int64]:

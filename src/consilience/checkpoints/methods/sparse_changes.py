@@ -21,12 +21,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checkpoints.methods.base import Facts, Floats, TensorBlock, TensorSetting, linear
-from consilience.checkpoints.methods.order_statistics import PASSES, conclude_ranks, count_patterns, magnitudes
+from consilience.checkpoints.methods.order_statistics import (
+    PASSES,
+    RANK_PASSES,
+    conclude_ranks,
+    count_patterns,
+    magnitudes,
+    settle_ranks,
+    survey_ranks,
+)
 from consilience.checkpoints.methods.task_vectors import (
     TaskVectorMethod,
     coefficients,
     disjoint_mean,
     dropout_mask,
+    sizes_of_changes,
     task_vectors,
 )
 from consilience.checks import is_number
@@ -92,26 +101,30 @@ class Breadcrumbs(MaskedChanges):
 
     @property
     def surveys(self) -> int:
-        """Two passes for both thresholds."""
-        return PASSES
+        """Passes for both thresholds."""
+        return RANK_PASSES
 
-    def survey(self, number: int, block: TensorBlock, setting: TensorSetting, facts: Facts) -> NDArray[Any]:
-        """Return histograms of the magnitudes of each change."""
-        return count_patterns(number, [magnitudes(delta) for delta in task_vectors(block)], facts)
+    def knows_enough(self, facts: Facts) -> bool:
+        """Return whether the thresholds are found."""
+        return "values" in facts
 
-    def conclude(self, number: int, total: NDArray[Any], setting: TensorSetting, facts: Facts) -> Facts:
+    def survey(self, number: int, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Any:
+        """Return what a pass finds of the magnitudes of each change; see `order_statistics`."""
+        return survey_ranks(number, sizes_of_changes(number, block, setting), facts)
+
+    def conclude(self, number: int, total: Any, setting: TensorSetting, facts: Facts) -> Facts:
         """Return of every model the largest and the smallest magnitude that is kept."""
         n_top = min(round(self.gamma * setting.size), setting.size - 1)
         last = min(setting.size, n_top + max(1, round(self.density * setting.size)))
         queries = [(model, rank) for model in range(len(setting.weights)) for rank in (n_top + 1, last)]
-        return conclude_ranks(number, total, facts, lambda _: queries)
+        return settle_ranks(number, total, facts, queries, setting.size)
 
     def merge(self, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Floats:
         """Return base + scaling * the combined changes (n,)."""
         deltas = task_vectors(block)
         for delta, (largest, smallest) in zip(deltas, facts["values"].reshape(-1, 2), strict=True):
             size = magnitudes(delta)
-            delta[(size > largest) | (size < smallest)] = 0.0
+            delta *= (size <= largest) & (size >= smallest)
         return self.combined(block, deltas, setting)
 
 

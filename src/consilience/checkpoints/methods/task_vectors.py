@@ -24,7 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checkpoints.methods.base import Facts, Floats, TensorBlock, TensorMethod, TensorSetting, linear
-from consilience.checkpoints.methods.order_statistics import PASSES, conclude_ranks, count_patterns, magnitudes
+from consilience.checkpoints.methods.order_statistics import (
+    RANK_PASSES,
+    magnitudes,
+    sampled,
+    settle_ranks,
+    survey_ranks,
+)
 from consilience.checks import is_finite, is_number
 from consilience.core.methods import Requirement
 
@@ -123,28 +129,32 @@ class TIES(TaskVectorMethod):
 
     @property
     def surveys(self) -> int:
-        """Two passes, a histogram of magnitudes each, find the thresholds; none where all entries are kept."""
-        return 0 if all(value == 1.0 for value in density_of_each(self.density, 1)) else PASSES
+        """Passes that find the thresholds; none where all entries are kept."""
+        return 0 if all(value == 1.0 for value in density_of_each(self.density, 1)) else RANK_PASSES
 
-    def survey(self, number: int, block: TensorBlock, setting: TensorSetting, facts: Facts) -> NDArray[Any]:
-        """Return histograms of the magnitudes of each task vector; see `order_statistics`."""
-        return count_patterns(number, [magnitudes(delta) for delta in task_vectors(block)], facts)
+    def knows_enough(self, facts: Facts) -> bool:
+        """Return whether the thresholds are found."""
+        return "values" in facts
 
-    def conclude(self, number: int, total: NDArray[Any], setting: TensorSetting, facts: Facts) -> Facts:
+    def survey(self, number: int, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Any:
+        """Return what a pass finds of the magnitudes of each task vector; see `order_statistics`."""
+        return survey_ranks(number, sizes_of_changes(number, block, setting), facts)
+
+    def conclude(self, number: int, total: Any, setting: TensorSetting, facts: Facts) -> Facts:
         """Return the threshold of each model: the magnitude of its k-th largest entry, k = round(density * size).
 
         At least one entry is kept; other implementations truncate density * size instead of rounding it.
         """
         densities = density_of_each(self.density, len(setting.weights))
         kept = [max(1, round(density * setting.size)) for density in densities]
-        return conclude_ranks(number, total, facts, lambda _: list(enumerate(kept)))
+        return settle_ranks(number, total, facts, list(enumerate(kept)), setting.size)
 
     def merge(self, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Floats:
         """Return base + scaling * mean of the agreeing entries of the trimmed task vectors (n,)."""
         deltas = task_vectors(block)
         if self.surveys:
             for delta, threshold in zip(deltas, facts["values"], strict=True):
-                delta[magnitudes(delta) < threshold] = 0.0
+                delta *= magnitudes(delta) >= threshold
         return self.put_back(block, disjoint_mean(deltas, setting.weights, self.normalize))
 
 
@@ -225,6 +235,14 @@ def task_vectors(block: TensorBlock) -> list[Floats]:
     return [np.subtract(model, base, out=model) for model in block.models]
 
 
+def sizes_of_changes(number: int, block: TensorBlock, setting: TensorSetting) -> list[NDArray[np.float32]]:
+    """Return the magnitudes of changes that a pass over a tensor for ranks looks at, by model."""
+    assert block.base is not None  # noqa: S101  (plans give one to every method that needs it)
+    part = sampled(number, block.start, setting.size)
+    base = block.base[part]
+    return [magnitudes(np.subtract(model[part], base)) for model in block.models]
+
+
 def disjoint_mean(deltas: Sequence[Floats], weights: Sequence[float], normalize: bool) -> Floats:
     """Return the weighted mean of the changes whose sign, times their weight's, has the greater mass (n,).
 
@@ -241,15 +259,17 @@ def disjoint_mean(deltas: Sequence[Floats], weights: Sequence[float], normalize:
     for weighted, _ in terms:
         mass = mass + weighted
     sign = np.sign(mass)  # (n,); 0 where masses are equal, and then no change agrees
-    numerator, denominator, agreeing = np.zeros_like(mass), np.zeros_like(mass), np.empty_like(mass)
+    numerator, agreeing = np.zeros_like(mass), np.empty_like(mass)
+    is_counted = all(weight == 1.0 for _, weight in terms) and len(terms) < 256
+    denominator = np.zeros(mass.shape, dtype=np.uint8 if is_counted else mass.dtype)
     for weighted, weight in terms:
         # Magnitudes of what agrees: products with a sign are exact, so that only the sums are rounded.
         np.maximum(np.multiply(weighted, sign, out=agreeing), 0.0, out=agreeing)
         numerator += agreeing
         if normalize:
-            denominator += (agreeing > 0) if weight == 1.0 else weight * (agreeing > 0)
-    if normalize:
-        np.divide(numerator, denominator, out=numerator, where=denominator > 0)
+            denominator += (agreeing > 0) if is_counted else weight * (agreeing > 0)
+    if normalize:  # where nothing agrees, 0 is divided by the smallest number
+        np.divide(numerator, np.maximum(denominator, 1 if is_counted else np.finfo(mass.dtype).tiny), out=numerator)
     return np.multiply(numerator, sign, out=numerator)
 
 
