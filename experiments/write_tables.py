@@ -22,6 +22,7 @@ from federated.tables import TABLES as FEDERATED
 from fisher.tables import TABLES as FISHER
 from house_tables import HOUSE
 from kl_fusion.tables import TABLES as KL_FUSION
+from merging.tables import TABLES as MERGING
 from network_battery.at_sites_tables import TABLES as AT_SITES
 from network_battery.kronecker_tables import TABLES as KRONECKER
 from network_battery.summary_tables import TABLES as SUMMARIES
@@ -400,6 +401,7 @@ TABLES = {
     **ONE_SHOT_NETWORKS,
     **RECURRENT,
     **TRANSFORMERS,
+    **MERGING,
     **FISHER,
     **BNN,
     **POSTERIORS,

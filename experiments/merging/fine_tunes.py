@@ -48,6 +48,10 @@ MERGES: dict[str, tuple[str, dict[str, Any]]] = {
     **{f"breadcrumbs {s:g}": ("breadcrumbs", {"scaling": s}) for s in (0.3, 1.0)},
     **{f"della {s:g}": ("della", {"scaling": s}) for s in (0.3, 1.0)},
     **{f"sce {s:g}": ("sce", {"scaling": s}) for s in (0.5, 1.0)},
+    **{f"tsv_m {s:g}": ("tsv_m", {"scaling": s}) for s in (0.3, 0.5, 1.0)},
+    **{f"iso {s:g}": ("iso", {"scaling": s}) for s in (0.3, 0.5, 1.0)},
+    **{f"knots {s:g}": ("knots", {"scaling": s}) for s in (0.5, 1.0)},
+    **{f"wudi {s:g}": ("wudi", {"scaling": s}) for s in (0.5, 1.0)},
     **{f"ram {s:g}": ("ram", {"scaling": s}) for s in (0.5, 1.0)},
 }
 """What is merged, by the name in tables."""

@@ -4,9 +4,9 @@ With delta_k = theta_k - base and change = theta - base, one Gram matrix of (del
 all norms and cosines. With it goes a count of entries that several models changed, and of those of them where signs
 disagree. Both are added up in the pass that merges, of large tensors over some blocks alone.
 
-What it is worth: of fine-tunes of one start whose changes are about orthogonal, merges that went up to 0.79 times as
-far as the largest change were better than the start, those from 0.83 on worse (docs/evidence/checkpoints.md). That is
-an alarm and no measure: nothing but data says how well a merge answers.
+What it is worth: on fine-tunes that set no limit, whether a merge went farther than `MAX_RATIO` (`MAX_ALIGNED` where
+changes point the same way in part) said of four merges in five whether they were worse than the start
+(docs/evidence/checkpoints.md). That is an alarm and no measure: nothing but data says how well a merge answers.
 """
 
 from __future__ import annotations
@@ -21,9 +21,13 @@ from consilience.checks import Array, Json
 
 SAMPLED = 8
 """Of a tensor of more blocks, one in so many is looked at, the first of them always."""
-MAX_RATIO = 0.8
-"""Change over the largest change of a model from which merges were worse than their start: between 0.79 and 0.83 of two
-seeds of three ViTs."""
+MAX_RATIO = 1.0
+"""Change over the largest change of a model from which most merges were worse than their start, where changes are about
+orthogonal: between 0.8 and 1.2 on two sets of fine-tunes (docs/evidence/checkpoints.md)."""
+MAX_ALIGNED = 0.5
+"""The same where the mean cosine of changes is `ALIGNED` or more: there models overwrite the same directions."""
+ALIGNED = 0.1
+"""Of fine-tunes whose merges helped, cosines were below it; set with the limits on one seed of three."""
 MAX_OF_BASE = 0.5
 """Change of a model over its base from which, with `MIN_COSINE`, the base is none: fine-tunes had 0.1, models of other
 starts 1.4."""
@@ -129,8 +133,12 @@ def sentences(found: Mapping[str, Json]) -> list[str]:
     told = []
     if isinstance(ratio, float):
         told.append(f"the merge is {ratio:.2f} times as far from the base as the model that is furthest")
-        if ratio > MAX_RATIO:
-            told[-1] += ": fine-tunes merged so far were worse than their start; try a smaller scaling"
+        limit = MAX_ALIGNED if isinstance(cosine, float) and cosine >= ALIGNED else MAX_RATIO
+        if ratio > limit:
+            told[-1] += (
+                f": most fine-tunes merged so far were worse than their start; {limit / ratio:.2g} times this scaling"
+                " is where they were not"
+            )
     is_far = isinstance(of_base, float) and of_base > MAX_OF_BASE
     if is_far and isinstance(cosine, float) and cosine > MIN_COSINE:
         told.append(

@@ -63,7 +63,9 @@ def compare_tokenizers(models: Sequence[Checkpoint]) -> list[Problem]:
     return problems
 
 
-_TOKENIZER_REMEDY = "give all models one tokenizer, or allow it if they mean the same (`allow_differences=`)"
+_TOKENIZER_REMEDY = (
+    "say which tokens the output has (`vocabulary=`), or allow it if they mean the same (`allow_differences=`)"
+)
 
 
 def tokenizer_of(folder: Path) -> dict[str, Any] | None:

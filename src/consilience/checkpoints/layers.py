@@ -15,13 +15,19 @@ from typing import Any
 from consilience.checkpoints.folder import Checkpoint, WeightFile
 from consilience.checkpoints.header import StoredTensor
 from consilience.checks import Json
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, Problem
 
 LAYER = re.compile(r"(?P<stem>(?:^|.*?\.)(?:layers|h|blocks|block|layer)\.)(?P<number>\d+)\.")
 """A tensor of a numbered layer; the stem is what stands before its number."""
 
 _BEFORE = re.compile(r"(?:^|\.)(?:embed\w*|wte|wpe|word_embeddings\w*|position_embeddings\w*|shared)(?:\.|$)")
 """Names of what lies before the layers; all else without a number lies behind them."""
+
+_NUMBERS = (
+    "first_k_dense_replace", "num_dense_layers", "max_window_layers", "full_attention_interval", "mlp_only_layers",
+    "num_decoder_layers", "num_nextn_predict_layers", "attn_layer_offset", "attn_layer_period",
+)  # fmt: skip
+"""Keys of configurations that number layers, or count some of them."""
 
 _COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 """Keys of configurations that say how many layers there are."""
@@ -70,10 +76,41 @@ def as_slices(slices: Any, n_models: int) -> Slices:
     return tuple(made)
 
 
+def layer_counts(checkpoint: Checkpoint) -> dict[str, int]:
+    """Return the number of layers from the names of tensors, by what stands before it: by tower."""
+    counts: dict[str, int] = {}
+    for name in checkpoint.tensors:
+        if match := LAYER.match(name):
+            counts[match["stem"]] = max(counts.get(match["stem"], 0), int(match["number"]) + 1)
+    return counts
+
+
 def number_of_layers(checkpoint: Checkpoint) -> int:
-    """Return the number of layers of a model, from the names of its tensors; 0 for one without."""
-    numbers = [int(match["number"]) for name in checkpoint.tensors if (match := LAYER.match(name))]
-    return max(numbers, default=-1) + 1
+    """Return the number of layers of a model; of the deepest tower, and 0 for one without layers."""
+    return max(layer_counts(checkpoint).values(), default=0)
+
+
+def misfits(checkpoints: Sequence[Checkpoint]) -> list[Problem]:
+    """Return why layers of checkpoints cannot stand behind one another: towers, names and shapes, a line each."""
+    problems = []
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for checkpoint in checkpoints:
+        if len(towers := layer_counts(checkpoint)) > 1:
+            text = f"has layers in {len(towers)} places ({', '.join(towers)}), and slices do not say whose they take"
+            problems.append(Problem(checkpoint.name, text, "merge it without slices", "E-SHAPE"))
+        for name, (_, stored) in checkpoint.tensors.items():
+            match = LAYER.match(name)
+            place = name if match is None else f"{match['stem']}*.{name[match.end() :]}"
+            first, shape = shapes.setdefault(place, (checkpoint.name, stored.shape))
+            if shape != stored.shape:
+                text = f"{name} has shape {list(stored.shape)}, in {first} {list(shape)}"
+                problems.append(Problem(checkpoint.name, text, "stack layers of one architecture", "E-SHAPE"))
+    whole = [{name for name in one.tensors if LAYER.match(name) is None} for one in checkpoints]
+    for checkpoint, names in zip(checkpoints[1:], whole[1:], strict=True):
+        if differing := sorted(names ^ whole[0]):
+            text = f"{', '.join(differing[:3])}: in one of it and {checkpoints[0].name} alone"
+            problems.append(Problem(checkpoint.name, text, "tie or untie the heads of all alike", "E-NEEDED"))
+    return problems
 
 
 def is_before_layers(name: str) -> bool:
@@ -117,12 +154,23 @@ def stacked(parts: Sequence[tuple[Checkpoint, LayerRange]]) -> Checkpoint:
     for name in last.tensors:
         if LAYER.match(name) is None and name not in tensors:
             put(name, last, name)
-    config = _with_layers(first.config, parts, start)
-    return Checkpoint(first.name, tuple(files), tensors, first.folder, config)
+    config = _with_layers(first.config, [(one.config, part) for one, part in parts], start)
+    name = " and ".join(dict.fromkeys(checkpoint.name for checkpoint, _ in parts))  # whose tensors may be at fault
+    return Checkpoint(name, tuple(files), tensors, first.folder, config)
+
+
+def counts_layers(field: str) -> bool:
+    """Return whether a field of a configuration says how many layers there are, or lists them."""
+    return field in _COUNTS or "layer" in field
+
+
+def uncounted(config: Mapping[str, Json]) -> list[str]:
+    """Return the fields of a configuration that number or count layers in a way that no stacking follows."""
+    return [key for key in _NUMBERS if config.get(key)]
 
 
 def _with_layers(
-    config: Mapping[str, Json], parts: Sequence[tuple[Checkpoint, LayerRange]], count: int
+    config: Mapping[str, Json], parts: Sequence[tuple[Mapping[str, Json], LayerRange]], count: int
 ) -> dict[str, Json]:
     """Return a configuration of so many layers; lists with an entry for each layer follow the slices."""
     changed: dict[str, Json] = {}
@@ -130,8 +178,11 @@ def _with_layers(
     for key, value in config.items():
         if key in _COUNTS:
             changed[key] = count
+        elif key == "text_config" and isinstance(value, Mapping):
+            inner = [(of.get(key), part) for of, part in parts]
+            changed[key] = _with_layers(value, [(of, part) for of, part in inner if isinstance(of, Mapping)], count)
         elif isinstance(value, list) and before is not None and len(value) == before:
-            entries = [_part_of(checkpoint.config.get(key), part) for checkpoint, part in parts]
+            entries = [_part_of(of.get(key), part) for of, part in parts]
             changed[key] = value if None in entries else [one for entry in entries for one in entry or ()]
         else:
             changed[key] = value

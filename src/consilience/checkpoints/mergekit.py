@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 from consilience.catalogue import suggestion
 from consilience.checkpoints.folder import Checkpoint, open_checkpoint
-from consilience.checkpoints.layers import LAYER, LayerRange, is_before_layers, number_of_layers, stacked
+from consilience.checkpoints.layers import LAYER, LayerRange, is_before_layers, layer_counts, number_of_layers, stacked
 from consilience.checkpoints.methods import OTHER_NAMES
 from consilience.checks import Json
 from consilience.errors import FileFormatError
@@ -175,7 +175,7 @@ def from_mergekit(path: Path, document: Mapping[str, Any]) -> tuple[dict[str, An
             fields["models"] = [places[model] for model in models]
             fields["slices"] = [[[one.model, one.first, one.stop] for one in part] for part in ranges]
             first = stacked([(opened[models[part[0].model]], part[0]) for part in ranges])
-    levels = _Levels(path, method, slices, document.get("parameters") or {}, number_of_layers(first))
+    levels = _Levels(path, method, slices, document.get("parameters") or {}, layer_counts(first))
     default, tensors = _settings(levels, first, len(slices[0].sources), known)
     fields |= {"tensors": tensors, **default}
     if base is not None and known.base in ("needed", "optional"):
@@ -207,6 +207,7 @@ def _vocabulary(path: Path, document: Mapping[str, Any], models: Sequence[str], 
 
     def number(source: Any) -> int | str:
         name = _model_name(path, source)
+        name = name if name in (*models, base) else name.removeprefix("model:")
         if name == base and name not in models:
             return "base"
         if name not in models:
@@ -436,9 +437,9 @@ class _Levels:
     """The parameters of a recipe at all levels, looked up by tensor and model."""
 
     def __init__(
-        self, path: Path, method: str, slices: Sequence[_Slice], top: Mapping[str, Any], n_layers: int
+        self, path: Path, method: str, slices: Sequence[_Slice], top: Mapping[str, Any], counts: Mapping[str, int]
     ) -> None:
-        self._path, self._method, self._slices, self._top, self._n_layers = path, method, slices, top, n_layers
+        self._path, self._method, self._slices, self._top, self._counts = path, method, slices, top, counts
 
     def value(self, parameter: str, tensor: str, place: int | None, default: Any = None) -> Any:
         """Return the value of a parameter for a tensor of a source, or of all; the default where nobody gives one.
@@ -465,7 +466,7 @@ class _Levels:
         layer = int(match["number"])
         start = 0
         for part in self._slices:
-            length = self._n_layers if part.layers is None else part.layers[1] - part.layers[0]
+            length = self._counts[match["stem"]] if part.layers is None else part.layers[1] - part.layers[0]
             if start <= layer < start + length:
                 return part, (layer - start) / (length - 1) if length > 1 else 1.0
             start += length

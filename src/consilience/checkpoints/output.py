@@ -242,10 +242,12 @@ def copy_companions_of(
     for path in copied:
         if path.name not in (PROVENANCE, *written) and (only is None or path.name in only):
             write_bytes(partial.folder / path.name, path.read_bytes())
+    folders = sorted(path.name for path in first.folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    refused += [f"{name}/" for name in folders]
     if not refused or only is not None:
         return []
     listed = ", ".join(refused[:_MAX_LISTED])
-    return [f"not copied from {short_name(first)}: {listed} (programs, large files, or links)"]
+    return [f"not copied from {short_name(first)}: {listed} (programs, folders, large files, or links)"]
 
 
 def refuse_full_disk(output: Path, size: int) -> None:

@@ -16,7 +16,7 @@ from consilience.checkpoints.configurations import compare_checkpoints, compare_
 from consilience.checkpoints.fisher_files import open_fisher
 from consilience.checkpoints.folder import Checkpoint, open_checkpoint
 from consilience.checkpoints.inputs import MergeInputs, parts_in
-from consilience.checkpoints.layers import Slices, stacked
+from consilience.checkpoints.layers import Slices, counts_layers, misfits, stacked, uncounted
 from consilience.checkpoints.methods import TENSOR_METHODS, make_tensor_method
 from consilience.checkpoints.methods.base import TensorMethod
 from consilience.checkpoints.numbers import FLOAT_TYPES
@@ -160,6 +160,10 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
     differences, configuration_notes = compare_inputs(inputs, request.allow_differences)
     problems += differences if vocabulary is None else [one for one in differences if not _is_of_tokens(one)]
     name_notes += [] if vocabulary is None else vocabulary.notes
+    if request.slices and (fields := uncounted(inputs.models[0].config)):
+        name_notes.append(f"config.json: {', '.join(fields)} stay as they are; look whether they fit the layers now")
+    if inputs.models[0].config and (without := [one.name for one in inputs.models if not one.config]):
+        name_notes.append(f"{first_names(without, _MAX_LISTED)}: no config.json, so nothing of it was compared")
     names = list(inputs.models[0].tensors)
     treatments, unused_rules = treatments_by_tensor(
         names, len(models), request.method, request.options, request.weights, request.rules, parts_in(inputs.models[0])
@@ -178,6 +182,10 @@ def _sliced(
     request: MergeRequest, models: Sequence[Checkpoint], base: Checkpoint | None
 ) -> tuple[list[Checkpoint], Checkpoint | None]:
     """Return what slices make of the models, and of the base, which has the same layers in all of a slice."""
+    used = [models[number] for number in sorted({one.model for part in request.slices for one in part})]
+    problems, _ = compare_inputs(MergeInputs(tuple(used)), request.allow_differences)
+    if unfit := [*misfits(used), *(one for one in problems if not counts_layers(_differs_in(one)))]:
+        raise InputError(unfit)
     merged = [
         stacked([(models[part[place].model], part[place]) for part in request.slices])
         for place in range(len(request.slices[0]))

@@ -26,6 +26,7 @@ from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.tensor_reader import ArrayTensorReader, ByteArray
 from consilience.checkpoints.unions import json_bytes, union
 from consilience.checks import Json
+from consilience.drawing.words import first_names
 from consilience.errors import InputError, OptionError, Problem
 
 TOKENIZER_FILES = (
@@ -214,7 +215,7 @@ def with_vocabulary(request: VocabularyRequest, inputs: MergeInputs) -> tuple[Me
     files |= _templated(source, files, request.chat_template)
     vocabulary = Vocabulary(
         tokens, rows, tables, _rules(request, tokens, numbers, inputs), source, files, left_out,
-        (_summary(tokens, numbers, [one.name for one in checkpoints]),),
+        (_summary(tokens, numbers, [one.name for one in checkpoints]), *_without_rows(tokens, rows)),
     )  # fmt: skip
     generation = Path() if source.folder is None else source.folder / "generation_config.json"
     if left_out and generation.is_file():
@@ -369,7 +370,14 @@ def _summary(tokens: Mapping[str, int], numbers: Sequence[Mapping[str, int]], na
     """Return how many tokens are whose, in a sentence."""
     counts = [sum(token in one for one in numbers) for token in tokens]
     everywhere, alone = counts.count(len(numbers)), counts.count(1)
-    return (
-        f"vocabulary: {len(tokens)} tokens, {everywhere} of them in all of {len(names)} checkpoints, {alone} in one"
-        f" alone, {counts.count(0)} in none"
-    )
+    shared = f"{everywhere} of them in all of {len(names)} checkpoints"
+    return f"vocabulary: {len(tokens)} tokens, {shared}, {alone} in one alone"
+
+
+def _without_rows(tokens: Mapping[str, int], rows: Sequence[NDArray[np.int64]]) -> list[str]:
+    """Return a note on the tokens that no table has a row for; an empty list where there is none."""
+    has_row = np.any([one >= 0 for one in rows], axis=0)
+    beyond = [token for token, row in tokens.items() if row >= len(has_row)]
+    empty = [token for token, row in tokens.items() if row < len(has_row) and not has_row[row]]
+    notes = [f"{first_names(beyond, 3)}: tokens of the tokenizer beyond the rows of the tables"] if beyond else []
+    return notes + ([f"{first_names(empty, 3)}: no checkpoint has a row for it, zeros are written"] if empty else [])
