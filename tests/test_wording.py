@@ -39,7 +39,7 @@ PATTERN = re.compile(rf"\b({'|'.join(PRIVATE)})\b", re.IGNORECASE)
 LAWS = re.compile(r"\blaws?\b", re.IGNORECASE)
 """In ``testing`` a law is what holds of every correct family, adapter or transport, as in algebra."""
 
-NOT_YET = ("checkpoints/adapters", "federated", "networks/choice", "networks/gaussian")
+NOT_YET = ("checkpoints/lora", "federated", "networks/choice", "networks/gaussian")
 """Rooms that are to be rewritten as a whole, their words with them."""
 
 RECORDS = "docs/adr"

@@ -343,7 +343,8 @@ def test_an_adapter_beside_a_whole_model_is_refused(tmp_path):
     adapter = write_adapter(tmp_path / "a", factors(0))
     model = write(tmp_path / "m", tensors(0))
     with pytest.raises(
-        cs.errors.InputError, match=r"is an adapter, and .*m is none; merge each adapter into its base first"
+        cs.errors.InputError,
+        match=r"is an adapter, and .*m is none; merge checkpoints with their adapters in place, as BASE",
     ):
         cs.merge([model, adapter], tmp_path / "out")
 

@@ -349,7 +349,7 @@ HEAD = "models: [{model: one, parameters: {weight: 1}}, {model: two, parameters:
         ("models: [{model: one}]\nmerge_method: linear", "nothing says the weight of .* of one"),
         ("models: [{model: one, parameters: {weight: much}}]\nmerge_method: linear", "weight must be a number"),
         ("models: [{model: one, lora: x}]\nmerge_method: linear", "a model has lora"),
-        ("models: [{model: one+adapter}]\nmerge_method: linear", "is a model with an adapter"),
+        ("models: [{model: one+adapter}]\nmerge_method: linear", "adapter is no folder next to it"),
         ("models: [{model: nowhere/at-all}]\nmerge_method: linear", "nor in the hub's cache; fetch it: hf download"),
         ("models: [{name: one}]\nmerge_method: linear", "a model must be named as model: PATH"),
         ("models: []\nmerge_method: linear", "models must be a list"),

@@ -86,7 +86,7 @@ def merge_provenance(
 def short_name(checkpoint: Checkpoint) -> str:
     """Return the last part of a checkpoint's path; the folders above it stay private."""
     path = Path(checkpoint.name) if checkpoint.folder is None else checkpoint.folder
-    return path.resolve().name
+    return "+".join([path.resolve().name, *(short_name(adapter) for adapter in checkpoint.adapters)])
 
 
 def hub_name(checkpoint: Checkpoint) -> str | None:

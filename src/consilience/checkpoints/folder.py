@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -69,6 +69,9 @@ class Checkpoint:
     tensors: Mapping[str, tuple[int, StoredTensor]]
     folder: Path | None = None  # folder of configuration and tokenizer. Default: None, for a single file.
     config: Mapping[str, Json] = field(default_factory=dict)  # the configuration
+    # What adapters change when a tensor is read: by the path of its file and its first byte (``checkpoints.lora``).
+    changes: Mapping[tuple[Path, int], Any] = field(default_factory=dict)
+    adapters: tuple[Checkpoint, ...] = ()  # the adapters that do so
 
     @property
     def nbytes(self) -> int:

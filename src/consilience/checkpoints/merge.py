@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from consilience.catalogue import suggestion
-from consilience.checkpoints.adapters.merge import PreparedAdapters, are_adapters, prepare_adapters, run_adapters
 from consilience.checkpoints.card import in_short
 from consilience.checkpoints.layers import as_slices
+from consilience.checkpoints.lora.merge import PreparedAdapters, are_adapters, prepare_adapters, run_adapters
 from consilience.checkpoints.mergekit import alias
 from consilience.checkpoints.methods import make_tensor_method
 from consilience.checkpoints.numbers import SAFETENSORS_NAMES

@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from consilience.catalogue import suggestion
-from consilience.checkpoints.folder import Checkpoint, open_checkpoint
+from consilience.checkpoints.folder import Checkpoint
 from consilience.checkpoints.layers import LAYER, LayerRange, is_before_layers, layer_counts, number_of_layers, stacked
+from consilience.checkpoints.lora.into_base import open_model
 from consilience.checkpoints.methods import OTHER_NAMES
 from consilience.checks import Json
 from consilience.errors import FileFormatError
@@ -162,7 +163,7 @@ def from_mergekit(path: Path, document: Mapping[str, Any]) -> tuple[dict[str, An
     slices = _with_base(path, method, slices, base)
     models = list(dict.fromkeys(source.model for part in slices for source in part.sources))
     places = {model: _place(path, model) for model in [*models, *([base] if base is not None else [])]}
-    opened = {model: open_checkpoint(Path(places[model])) for model in models}
+    opened = {model: open_model(Path(places[model])) for model in models}
     counts = {model: number_of_layers(checkpoint) for model, checkpoint in opened.items()}
     fields: dict[str, Json] = {"models": [places[source.model] for source in slices[0].sources], "method": known.name}
     first = opened[slices[0].sources[0].model]
@@ -393,17 +394,17 @@ def _model_name(path: Path, model: Any) -> str:
     """Return the path or hub name of a model, REVISION after an @; a mapping is mergekit's long form."""
     if isinstance(model, Mapping):
         inner = model.get("model", model)
-        if unknown := [str(key) for key in model if key not in ("model", "path", "revision") and model[key]]:
+        if unknown := [str(key) for key in model if key not in ("model", "path", "revision", "lora") and model[key]]:
             raise FileFormatError(path, f"a model has {', '.join(unknown)}, which is not understood", _REMEDY)
+        if model.get("lora"):
+            rest = {key: value for key, value in model.items() if key != "lora"}
+            return f"{_model_name(path, rest)}+{_model_name(path, model['lora'])}"
         if isinstance(inner, Mapping) and isinstance(inner.get("path"), str):
             revision = inner.get("revision")
             return inner["path"] if revision is None else f"{inner['path']}@{revision}"
         model = inner
     if not isinstance(model, str) or not model:
         raise FileFormatError(path, f"a model must be a path or a name on the hub, found {model!r:.60}", "name it")
-    if "+" in Path(model).name and not Path(model).exists():
-        remedy = "merge the adapter into its base first (merge_and_unload of peft), and name the result"
-        raise FileFormatError(path, f"{model} is a model with an adapter", remedy)
     return model
 
 
@@ -412,6 +413,8 @@ def _place(recipe: Path, model: str) -> str:
     beside = recipe.parent / model
     if beside.exists():
         return str(beside)
+    if "+" in model:
+        return "+".join(_place(recipe, part) for part in model.split("+"))
     place = where_model_lies(model)
     if Path(place).exists():
         return place
@@ -423,6 +426,8 @@ def where_model_lies(model: str) -> str:
     """Return the path of a model that is one, or of its snapshot in the hub's cache; else the text as it is."""
     if Path(model).exists():
         return model
+    if "+" in model:
+        return "+".join(where_model_lies(part) for part in model.split("+"))
     name, _, revision = model.partition("@")
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"models--{name.replace('/', '--')}"

@@ -14,9 +14,10 @@ from typing import Any
 from consilience.checkpoints.buffers import buffer_bytes
 from consilience.checkpoints.configurations import compare_checkpoints, compare_tokenizers
 from consilience.checkpoints.fisher_files import open_fisher
-from consilience.checkpoints.folder import Checkpoint, open_checkpoint
+from consilience.checkpoints.folder import Checkpoint
 from consilience.checkpoints.inputs import MergeInputs, parts_in
 from consilience.checkpoints.layers import Slices, counts_layers, misfits, stacked, uncounted
+from consilience.checkpoints.lora.into_base import open_model
 from consilience.checkpoints.methods import TENSOR_METHODS, make_tensor_method
 from consilience.checkpoints.methods.base import TensorMethod
 from consilience.checkpoints.numbers import FLOAT_TYPES
@@ -127,8 +128,8 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
             problems.extend(error.problems)
             return None
 
-    models = [open_or_note(path, open_checkpoint) for path in request.models]
-    base = None if request.base is None else open_or_note(request.base, open_checkpoint)
+    models = [open_or_note(path, open_model) for path in request.models]
+    base = None if request.base is None else open_or_note(request.base, open_model)
     methods = {request.method.name, *(rule.method for rule in request.rules)}
     takes_factors = any(method.uses_factors for method in TENSOR_METHODS if method.name in methods)
     fishers = [
@@ -143,6 +144,7 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
         problems.append(Problem("fishers", text, "give one for each", "E-SHAPE"))
     if problems:
         raise InputError(problems)
+    refuse_adapted(request, [model for model in (*models, base) if model is not None])
     if request.slices:
         models, base = _sliced(request, models, base)
     inputs = MergeInputs(
@@ -176,6 +178,19 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
     plan = _make_plan(request, inputs, treatments, output)
     plan = replace(plan, notes=(*name_notes, *plan.notes, *configuration_notes))
     return PreparedMerge(request, inputs, plan, vocabulary)
+
+
+def refuse_adapted(request: MergeRequest, checkpoints: Sequence[Checkpoint]) -> None:
+    """Raise for adapters beside what looks at stored tensors, before they are changed."""
+    asked = {
+        "slices": request.slices, "fishers": request.fishers, "symmetry": request.symmetry,
+        "vocabulary": request.vocabulary,
+    }  # fmt: skip
+    given = [name for name, value in asked.items() if value not in (None, ())]
+    if given and (adapted := [one for one in checkpoints if one.changes]):
+        text = f"has an adapter, which {given[0]} cannot be taken with"
+        remedy = "merge it into its base first: consilience merge BASE+ADAPTER -o OUT"
+        raise InputError(adapted[0].name, text, remedy, "E-ADAPTER")
 
 
 def _sliced(
@@ -363,6 +378,9 @@ def _memory_bound(request: MergeRequest, inputs: MergeInputs) -> int:
     if request.method.whole_matrices:
         shapes = [stored.shape for _, stored in inputs.models[0].tensors.values() if len(stored.shape) > 1]
         nbytes += max((_matrix_bytes(shape, len(inputs.models)) for shape in shapes), default=0)
+    changed = [stored.size for one in inputs.all for number, stored in one.tensors.values()
+               if (one.files[number].path, stored.start) in one.changes]  # fmt: skip
+    nbytes += 8 * 4 * n_readers * max(changed, default=0)  # in 64 bits: as stored, what is added, and the sum
     if request.vocabulary is not None:  # a table of every checkpoint, in 32 bits: as it is, and as the output has it
         tables = [stored.size for name, (_, stored) in inputs.models[0].tensors.items() if is_token_table(name)]
         nbytes += 3 * 4 * n_readers * max(tables, default=0)

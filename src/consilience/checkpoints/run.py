@@ -167,6 +167,7 @@ def _identity_document(prepared: PreparedMerge) -> dict[str, Json]:
             [checkpoint.name, [str(file.path.resolve()) for file in checkpoint.files]] for checkpoint in inputs.all
         ],
         "files": [[str(file.path.resolve()), file.nbytes, file.modified, file.header.digest] for file in inputs.files],
+        "adapters": [[dict(adapter.config) for adapter in checkpoint.adapters] for checkpoint in inputs.all],
         "versions": [versions["consilience"], versions["numpy"]],
     }
 
@@ -245,6 +246,11 @@ class _Execution:
             values = read_tensor(self.input_files, file, stored).view(f"u{itemsize}").reshape(stored.shape)
             moved = np.ascontiguousarray(self.moved(values, name, model))
             return ArrayTensorReader(moved.reshape(-1).view(np.uint8), stored.real_pairs.dtype, checkpoint.name)
+        if found := checkpoint.changes.get((file.path, stored.start)):
+            values = _read_tensor(self.input_files, checkpoint, name)
+            for change in found:
+                values = change.apply(values, partial(_read_tensor, self.input_files))
+            return ArrayTensorReader(values.reshape(-1).view(np.uint8), "F64", checkpoint.name)
         return FileTensorReader(self.input_files, file, stored.start, stored.real_pairs.dtype, checkpoint.name)
 
     def readers_of(self, task: TensorTask, merger: WeightMerger) -> TensorReaders:

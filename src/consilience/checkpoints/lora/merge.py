@@ -8,7 +8,7 @@ name before anything is written. Factors are read, stacked and written module by
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
@@ -17,29 +17,29 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from consilience.checkpoints.adapters.config import (
-    AGREEING,
-    config_problems,
-    disagreements,
-    merged_config,
-    module_rank,
-    module_scale,
-)
-from consilience.checkpoints.adapters.factors import (
-    A_NAMES,
-    B_NAMES,
-    BIAS,
-    LowRankAdapter,
-    read_factors,
-    relative,
-    squared_change,
-    stack,
-)
 from consilience.checkpoints.buffers import non_finite_problem
 from consilience.checkpoints.card import merge_provenance, model_card
 from consilience.checkpoints.folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_folder, open_adapter
 from consilience.checkpoints.header import StoredTensor
 from consilience.checkpoints.inputs import MergeInputs, locate_tensor
+from consilience.checkpoints.lora.config import (
+    AGREEING,
+    config_problems,
+    disagreements,
+    merged_config,
+    module_scale,
+)
+from consilience.checkpoints.lora.factors import (
+    A_NAMES,
+    B_NAMES,
+    BIAS,
+    LowRankAdapter,
+    module_problems,
+    read_factors,
+    relative,
+    squared_change,
+    stack,
+)
 from consilience.checkpoints.methods.average import TensorAverage
 from consilience.checkpoints.methods.task_vectors import TaskArithmetic
 from consilience.checkpoints.numbers import FLOAT_TYPES, Floats
@@ -65,7 +65,7 @@ from consilience.files.atomic import write_bytes
 _MAX_LISTED = 3
 """Names that a message has; more are counted. Chosen by hand."""
 
-_MERGE_INTO_BASE = "merge each adapter into its base first (merge_and_unload of peft), then the checkpoints"
+_MERGE_INTO_BASE = "merge checkpoints with their adapters in place, as BASE+ADAPTER"
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,33 +223,7 @@ def _factor_problems(adapter: LowRankAdapter) -> list[Problem]:
         problems.append(Problem(adapter.name, text, _MERGE_INTO_BASE))
     if not adapter.factors:
         problems.append(Problem(adapter.name, "has no factors lora_A and lora_B", "save the adapter again", "E-NEEDED"))
-    found = (_module_problem(adapter, module, parts) for module, parts in adapter.factors.items())
-    return [*problems, *(problem for problem in found if problem is not None)]
-
-
-def _module_problem(adapter: LowRankAdapter, module: str, parts: Mapping[str, str]) -> Problem | None:
-    """Return what is wrong with the factors of one module; None where nothing is."""
-    again = "save the adapter again"
-    if not any({a, b} <= set(parts) for a, b in (("lora_A.weight", "lora_B.weight"), _EMBEDDING)):
-        text = f"{module} has {', '.join(sorted(parts))} alone, expected both factors"
-        return Problem(adapter.name, text, again)
-    a_shape, b_shape = (adapter.shape(name) for name in adapter.parts(module))
-    rank = module_rank(adapter.config, module)
-    if len(a_shape) < 2 or len(b_shape) < 2 or a_shape[0] != rank or b_shape[1] != rank or prod(b_shape[2:]) != 1:
-        text = f"{module} has factors {list(a_shape)} and {list(b_shape)}, expected rank {rank} as its {_RANK_SAID}"
-        return Problem(adapter.name, text, again)
-    if BIAS in parts and adapter.shape(parts[BIAS]) != b_shape[:1]:
-        text = f"{module} has a bias {list(adapter.shape(parts[BIAS]))} of factor B, expected {list(b_shape[:1])}"
-        return Problem(adapter.name, text, again, "E-SHAPE")
-    stored = [adapter.checkpoint.tensors[name][1].dtype for name in parts.values()]
-    if odd := [dtype for dtype in stored if dtype not in FLOAT_TYPES]:
-        text = f"{module}: type {odd[0]} cannot be merged"
-        return Problem(adapter.name, text, f"convert to one of {', '.join(FLOAT_TYPES)}")
-    return None
-
-
-_EMBEDDING = ("lora_embedding_A", "lora_embedding_B")
-_RANK_SAID = "configuration says"
+    return [*problems, *module_problems(adapter)]
 
 
 def _shape_problems(adapters: Sequence[LowRankAdapter]) -> list[Problem]:

@@ -16,14 +16,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import log2, sqrt
+from math import log2, prod, sqrt
 
 import numpy as np
 
-from consilience.checkpoints.adapters.config import trains_biases
 from consilience.checkpoints.folder import Checkpoint
-from consilience.checkpoints.numbers import Floats
+from consilience.checkpoints.lora.config import module_rank, trains_biases
+from consilience.checkpoints.numbers import FLOAT_TYPES, Floats
 from consilience.checks import Json
+from consilience.errors import Problem
 
 PREFIX = "base_model.model."
 """What peft puts before the names of the base's modules."""
@@ -88,6 +89,35 @@ def read_factors(checkpoint: Checkpoint) -> LowRankAdapter:
         else:
             others.append(name)
     return LowRankAdapter(checkpoint, factors, tuple(others), tuple(unknown))
+
+
+def module_problems(adapter: LowRankAdapter) -> list[Problem]:
+    """Return which modules have factors that do not fit together or their configuration, a line each."""
+    found = (_module_problem(adapter, module, parts) for module, parts in adapter.factors.items())
+    return [problem for problem in found if problem is not None]
+
+
+def _module_problem(adapter: LowRankAdapter, module: str, parts: Mapping[str, str]) -> Problem | None:
+    """Return what is wrong with the factors of one module; None where nothing is."""
+    again = "save the adapter again"
+    if not any({a, b} <= set(parts) for a, b in ((A_NAMES[0], B_NAMES[0]), (A_NAMES[1], B_NAMES[1]))):
+        text = f"{module} has {', '.join(sorted(parts))} alone, expected both factors"
+        return Problem(adapter.name, text, again)
+    a_shape, b_shape = (adapter.shape(name) for name in adapter.parts(module))
+    rank = module_rank(adapter.config, module)
+    if len(a_shape) < 2 or len(b_shape) < 2 or a_shape[0] != rank or b_shape[1] != rank or prod(b_shape[2:]) != 1:
+        text = (
+            f"{module} has factors {list(a_shape)} and {list(b_shape)}, expected rank {rank} as its configuration says"
+        )
+        return Problem(adapter.name, text, again)
+    if BIAS in parts and adapter.shape(parts[BIAS]) != b_shape[:1]:
+        text = f"{module} has a bias {list(adapter.shape(parts[BIAS]))} of factor B, expected {list(b_shape[:1])}"
+        return Problem(adapter.name, text, again, "E-SHAPE")
+    stored = [adapter.checkpoint.tensors[name][1].dtype for name in parts.values()]
+    if odd := [dtype for dtype in stored if dtype not in FLOAT_TYPES]:
+        text = f"{module}: type {odd[0]} cannot be merged"
+        return Problem(adapter.name, text, f"convert to one of {', '.join(FLOAT_TYPES)}")
+    return None
 
 
 def power_of_two(coefficient: float) -> float:

@@ -11,7 +11,7 @@ module's name; each pattern is looked up on its own (peft, ``get_pattern_key``).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import sqrt
 from typing import Any
 
@@ -45,11 +45,14 @@ _REFUSED = {
 _CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Values of ``init_lora_weights`` that change the base too: what the adapter adds is then relative to another base."""
 
-_MERGE_INTO_BASE = "merge each adapter into its base first (merge_and_unload of peft), then the checkpoints"
+_MERGE_INTO_BASE = "merge checkpoints with their adapters in place, as BASE+ADAPTER"
 
 
-def config_problems(name: str, config: Mapping[str, Json]) -> Iterator[Problem]:
-    """Yield what an adapter's configuration says that cannot be merged by stacking, a line each."""
+def config_problems(name: str, config: Mapping[str, Json], understood: Collection[str] = ()) -> Iterator[Problem]:
+    """Yield what an adapter's configuration says that cannot be merged by stacking, a line each.
+
+    `understood` are further fields that the caller respects.
+    """
     if (kind := config.get("peft_type")) != "LORA":
         yield Problem(name, f"is an adapter of type {kind!r}, expected 'LORA'", _MERGE_INTO_BASE, "E-ADAPTER")
         return
@@ -67,7 +70,7 @@ def config_problems(name: str, config: Mapping[str, Json]) -> Iterator[Problem]:
         remedy = "save it with path_initial_model_for_weight_conversion, or merge it into its base first"
         yield Problem(name, f"init_lora_weights is {start!r}, which changed the base too", remedy, "E-ADAPTER")
     for field, value in config.items():
-        is_known = field in (*FOLDED, *AGREEING, *_KEPT)
+        is_known = field in (*FOLDED, *AGREEING, *_KEPT, *understood)
         if not is_known and value not in (None, False, {}, [], ""):
             reason = _REFUSED.get(field, "which stacking ranks does not know")
             yield Problem(name, f"sets {field} ({_shown(value)}): {reason}", _MERGE_INTO_BASE, "E-ADAPTER")
