@@ -157,17 +157,86 @@ def test_embeddings_and_convolutions_are_stacked_along_their_ranks(tmp_path):
     assert torch.equal(done[f"{PREFIX}embed.base_layer.weight"], torch.ones(9, 5))  # the base's, and never averaged
 
 
-def test_modules_trained_as_a_whole_are_averaged_over_those_that_have_them(tmp_path):
+def saved_heads(tmp_path):
+    """Return adapters of which two have trained a head, and their base, whose head is all twos."""
     head = f"{PREFIX}lm_head.weight"
     first = write_adapter(tmp_path / "a", factors(0) | {head: torch.ones(3, 8)}, modules_to_save=["lm_head"])
     second = write_adapter(tmp_path / "b", factors(1) | {head: torch.zeros(3, 8)}, modules_to_save=["lm_head"])
-    third = write_adapter(tmp_path / "c", factors(2))
-    done = cs.merge([first, second, third], tmp_path / "out", weights=[3, 1, 4])
+    base = {f"{module}.weight": torch.ones(size) for module, size in SIZES.items()}
+    base["lm_head.weight"] = torch.full((3, 8), 2.0)
+    return [first, second, write_adapter(tmp_path / "c", factors(2))], write(tmp_path / "base", base), head
+
+
+def test_modules_trained_as_a_whole_are_averaged(tmp_path):
+    models, _, head = saved_heads(tmp_path)
+    done = cs.merge(models[:2], tmp_path / "out", weights=[3, 1])
     assert torch.equal(load_file(done.output / "adapter_model.safetensors")[head], torch.full((3, 8), 0.75))
     assert config_of(done.output)["modules_to_save"] == ["lm_head"]
-    assert any("lm_head.weight is not in" in note for note in done.notes)
-    with pytest.raises(cs.errors.InputError, match="trained as a whole, and a sum of changes needs their base"):
-        cs.merge([first, second], tmp_path / "sum", "task_arithmetic")
+    for method, adapters in (("average", models), ("task_arithmetic", models[:2]), ("ties", models)):
+        with pytest.raises(cs.errors.InputError, match="trained as a whole, and their changes need the base"):
+            cs.merge(adapters, tmp_path / "no", method)
+
+
+def test_with_a_base_a_module_that_an_adapter_lacks_is_the_bases(tmp_path):
+    models, base, head = saved_heads(tmp_path)
+    for method, expected in (("average", (3 * 1 + 0 + 4 * 2) / 8), ("task_arithmetic", 2 - 3 * 1 - 1 * 2)):
+        done = cs.merge(models, tmp_path / method, method, weights=[3, 1, 4], base=base)
+        assert torch.equal(load_file(done.output / "adapter_model.safetensors")[head], torch.full((3, 8), expected))
+        assert any("lm_head.weight is not in" in note for note in done.notes)
+    other = write(tmp_path / "other", {f"{module}.weight": torch.ones(size) for module, size in SIZES.items()})
+    with pytest.raises(cs.errors.InputError, match=r"has lm_head.weight of shape \[3, 8\]"):
+        cs.merge(models, tmp_path / "no", base=other)
+    wide = write(tmp_path / "wide", {f"{module}.weight": torch.ones(7, 5) for module in SIZES})
+    with pytest.raises(cs.errors.InputError, match=r"q_proj is 12 by 8, in .*wide"):
+        cs.merge(models, tmp_path / "no", base=wide)
+
+
+@pytest.mark.parametrize("rank", [1, 3, 8, 40])
+def test_a_lower_rank_is_the_nearest_product_and_its_error_is_told(tmp_path, rank):
+    models = two(tmp_path)
+    done = cs.merge(models, tmp_path / "out", rank=rank)
+    mean = {module: (changes(models[0])[module] + changes(models[1])[module]) / 2 for module in SIZES}
+    found, told = changes(done.output), done.provenance["details"]["adapters"]
+    for module, exact in mean.items():
+        tail = torch.linalg.svdvals(exact)[rank:].norm() / exact.norm()
+        assert (found[module] - exact).norm() / exact.norm() == pytest.approx(float(tail), abs=1e-6)
+        assert told["rank and rounding"][module] == pytest.approx(float(tail), rel=0.06, abs=1e-6)
+    assert any("of their size" in note for note in done.notes) == (rank < 8)
+    factor = load_file(done.output / "adapter_model.safetensors")[f"{PREFIX}{next(iter(SIZES))}.lora_A.weight"]
+    assert len(factor) == min(rank, 4 + 2)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("ties", {"density": 0.4}), ("dare", {"density": 0.5}), ("breadcrumbs", {"density": 0.6}), ("tsv_m", {}),
+     ("knots", {}), ("wudi", {}), ("slerp", {"t": 0.3}), ("multislerp", {}), ("model_stock", {}), ("sce", {})],
+)  # fmt: skip
+def test_methods_that_look_at_entries_look_at_those_of_the_products(tmp_path, method, options):
+    """The merge is that of checkpoints whose base is zero, written in factors of the highest rank."""
+    models = two(tmp_path)
+    done = cs.merge(models, tmp_path / "out", method, rank=99, **options)
+    zero = write(tmp_path / "zero", {f"{module}.weight": torch.zeros(size) for module, size in SIZES.items()})
+    whole = []
+    for model in models:
+        state = {f"{module}.weight": change for module, change in changes(model).items()}
+        whole.append(write(tmp_path / f"{model.name} whole", state))
+    base = {} if method == "slerp" else {"base": zero}
+    expected = load_file(cs.merge(whole, tmp_path / "as", method, **base, **options).output / "model.safetensors")
+    found = changes(done.output)
+    for module in SIZES:
+        torch.testing.assert_close(found[module], expected[f"{module}.weight"].double(), atol=2e-5, rtol=1e-5)
+
+
+def test_the_record_says_how_far_products_go(tmp_path):
+    models = two(tmp_path)
+    for method, options in (("task_arithmetic", {}), ("ties", {"density": 1.0})):
+        done = cs.merge(models, tmp_path / method, method, **options)
+        told = done.provenance["details"]["changes"]
+        a, b, merged = (torch.cat([one.flatten() for one in changes(path).values()]) for path in (*models, done.output))
+        assert told["models"] == pytest.approx({"a": float(a.norm()), "b": float(b.norm())}, rel=1e-3)
+        assert told["cosine"] == pytest.approx(float(a @ b / (a.norm() * b.norm())), abs=1e-3)
+        if method == "task_arithmetic":
+            assert told["ratio"] == pytest.approx(float(merged.norm() / max(a.norm(), b.norm())), rel=1e-3)
 
 
 BIASES = {
@@ -194,7 +263,7 @@ def test_biases_that_peft_trained_are_averaged_as_modules_trained_as_a_whole(tmp
         torch.testing.assert_close(stored[name], shares[0] * made[0][name] + shares[1] * made[1][name])
     assert config_of(done.output)["bias"] == setting
     assert not done.notes
-    with pytest.raises(cs.errors.InputError, match="trained as a whole, and a sum of changes needs their base"):
+    with pytest.raises(cs.errors.InputError, match="trained as a whole, and their changes need the base"):
         cs.merge(models, tmp_path / "sum", "task_arithmetic")
 
 
@@ -323,10 +392,16 @@ def test_bases_that_differ_in_what_adapters_store_of_them_are_refused(tmp_path):
         cs.merge(models, tmp_path / "out")
 
 
-@pytest.mark.parametrize("method", ["ties", "dare", "slerp", "fisher"])
-def test_methods_that_look_at_entries_are_refused(tmp_path, method):
-    with pytest.raises(cs.errors.OptionError, match="looks at the entries of the product B A"):
+@pytest.mark.parametrize("method", ["regmean", "fisher", "passthrough", "arcee_fusion"])
+def test_methods_that_look_at_more_than_changes_are_refused(tmp_path, method):
+    with pytest.raises(cs.errors.OptionError, match="looks at more than what adapters change"):
         cs.merge(two(tmp_path), tmp_path / "out", method)
+
+
+def test_a_rank_of_whole_models_is_refused(tmp_path):
+    models = [write(tmp_path / name, tensors(seed)) for seed, name in enumerate("ab")]
+    with pytest.raises(cs.errors.OptionError, match="these are whole models"):
+        cs.merge(models, tmp_path / "out", rank=4)
 
 
 def test_options_of_whole_models_are_refused(tmp_path):

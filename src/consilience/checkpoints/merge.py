@@ -12,7 +12,8 @@ import numpy as np
 from consilience.catalogue import suggestion
 from consilience.checkpoints.card import in_short
 from consilience.checkpoints.layers import as_slices
-from consilience.checkpoints.lora.merge import PreparedAdapters, are_adapters, prepare_adapters, run_adapters
+from consilience.checkpoints.lora.plan import PreparedAdapters, are_adapters, prepare_adapters
+from consilience.checkpoints.lora.run import run_adapters
 from consilience.checkpoints.mergekit import alias
 from consilience.checkpoints.methods import make_tensor_method
 from consilience.checkpoints.numbers import SAFETENSORS_NAMES
@@ -106,6 +107,7 @@ def merge(
     example: Any = None,
     patterns: Sequence[Mapping[str, Any] | TensorRule] | None = None,
     slices: Sequence[Sequence[Sequence[int]]] | None = None,
+    rank: int | None = None,
     vocabulary: str | int | Mapping[str, Any] | None = None,
     allow_differences: bool | Sequence[str] = False,
     rng: int | np.random.Generator = 0,
@@ -157,6 +159,9 @@ def merge(
     slices : sequence of sequences of (model, first, stop), optional
         Layers to take, one slice behind another: of every slice for each merged model the number of a checkpoint and a
         range of its layers. Layers may be stacked, left out and repeated; configurations follow. Default: all layers.
+    rank : int, optional
+        Of merged adapters: the highest rank of a module; the nearest product of that rank is written, and its error
+        told. Default: the sum of their ranks, which weighted sums need to be exact.
     vocabulary : {"base", "union"}, int or mapping, optional
         Tokens of the output, where tokenizers differ: those of the base (of the first model where there is none), of
         the model of a number, or of all. Rows of embeddings and heads are found by their tokens. A mapping says more:
@@ -216,6 +221,8 @@ def merge(
     seed, generator = seeded(rng)
     if threads is not None and not is_count(threads):
         raise OptionError("threads", f"expected a positive integer, found {threads!r}")
+    if rank is not None and not is_count(rank):
+        raise OptionError("rank", f"expected a positive integer, found {rank!r}")
     request = MergeRequest(
         models=paths,
         method=tensor_method,
@@ -225,6 +232,7 @@ def merge(
         weights=weights,
         rules=as_rules(patterns),
         slices=as_slices(slices, len(paths)),
+        rank=rank,
         vocabulary=as_vocabulary(vocabulary, len(paths)),
         dtype=stored_type,
         shard_bytes=as_bytes(shard_bytes),

@@ -65,6 +65,7 @@ class MergeRequest:
     vocabulary: VocabularyRequest | None = (
         None  # tokens of the output. Default: those of all models, which are the same.
     )
+    rank: int | None = None  # of merged adapters, at most. Default: the sum of theirs.
     # Which axes move together, for an alignment before the merge. Default: units stay as they are numbered.
     symmetry: Symmetry | None = None
     seed: int = 0  # seed of random choices
@@ -83,6 +84,7 @@ class MergeRequest:
             "weights": None if self.weights is None else [float(weight) for weight in self.weights],
             "dtype": None if self.dtype is None else FLOAT_TYPES[self.dtype].name,
             "shard_size": self.shard_bytes,
+            "rank": self.rank,
             "symmetry": None if self.symmetry is None else self.symmetry.digest,
             "seed": self.seed,
             "slices": [[[one.model, one.first, one.stop] for one in part] for part in self.slices],

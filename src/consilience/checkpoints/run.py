@@ -149,10 +149,10 @@ def _changes(prepared: PreparedMerge, partial_output: PartialOutput) -> dict[str
     """Return how far the merge and its models are from the base; empty without one."""
     finished = [partial_output.finished[shard.name] for shard in prepared.plan.shards]
     grams = {name: np.array(gram) for one in finished for name, gram in one.changes.items()}
-    return changes.summary(grams, _unequal([short_name(model) for model in prepared.inputs.models]))
+    return changes.summary(grams, unequal([short_name(model) for model in prepared.inputs.models]))
 
 
-def _unequal(names: list[str]) -> list[str]:
+def unequal(names: list[str]) -> list[str]:
     """Return names, those that stand before with their number."""
     return [name if name not in names[:number] else f"{name} ({number})" for number, name in enumerate(names)]
 

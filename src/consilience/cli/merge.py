@@ -35,6 +35,7 @@ from consilience.errors import OptionError
     "--symmetry", type=click.Path(path_type=str), help="Match units first: what `consilience symmetry` wrote."
 )
 @click.option("--recipe", type=click.Path(path_type=Path), help="A YAML file with any of these, and tensor patterns.")
+@click.option("--rank", type=click.IntRange(1), help="Of merged adapters, at most.  [default: the sum of theirs]")
 @click.option("--vocabulary", metavar="base|union|N", help="Tokens of the output, where tokenizers differ.")
 @click.option("--evaluate", metavar="COMMAND", help="Scores {model}: the last number that it prints.")
 @click.option("--sweep", "sweeps", multiple=True, metavar="OPTION=A,B,...", help="Values to evaluate; method too.")
@@ -85,7 +86,7 @@ def merge(
         [where_model_lies(model) for model in plan.models], plan.output, plan.method, base=base, weights=plan.weights,
         dtype=plan.dtype,
         shard_bytes=SHARD_BYTES if plan.shard_size is None else plan.shard_size, fishers=plan.fishers,
-        symmetry=plan.symmetry, patterns=plan.tensors, slices=plan.slices, vocabulary=plan.vocabulary,
+        symmetry=plan.symmetry, patterns=plan.tensors, slices=plan.slices, vocabulary=plan.vocabulary, rank=plan.rank,
         allow_differences=allowed,
         rng=plan.seed, resume=not restart, overwrite=overwrite, dry_run=dry_run, threads=threads,
         progress=not (quiet or as_json),
@@ -126,8 +127,8 @@ def _sweep(
         settings[name.replace("-", "_")] = [parse_settings([f"x={one}"])["x"] for one in values.split(",")]
     fixed = {
         "method": plan.method, "base": base, "weights": plan.weights, "dtype": plan.dtype, "patterns": plan.tensors,
-        "slices": plan.slices, "vocabulary": plan.vocabulary, "allow_differences": allowed, "rng": plan.seed,
-        "threads": threads, "overwrite": overwrite, **plan.options,
+        "slices": plan.slices, "vocabulary": plan.vocabulary, "rank": plan.rank,
+        "allow_differences": allowed, "rng": plan.seed, "threads": threads, "overwrite": overwrite, **plan.options,
     }  # fmt: skip
     fixed = {name: value for name, value in fixed.items() if name not in settings}
 

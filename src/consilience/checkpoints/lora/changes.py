@@ -24,7 +24,7 @@ import numpy as np
 
 from consilience.checkpoints.folder import Checkpoint
 from consilience.checkpoints.lora.config import config_problems, module_scale
-from consilience.checkpoints.lora.factors import BIAS, PREFIX, LowRankAdapter, module_problems, read_factors
+from consilience.checkpoints.lora.factors import BIAS, PREFIX, LowRankAdapter, base_name, module_problems, read_factors
 from consilience.checks import Array
 from consilience.errors import InputError
 
@@ -171,8 +171,7 @@ def _whole_of(known: LowRankAdapter) -> Iterator[tuple[str, TensorChange]]:
     """Yield the tensors that were trained as a whole."""
     for name in known.others:
         if not known.is_of_base(name):
-            target = name.removeprefix(PREFIX).replace(".base_layer.", ".").replace(".modules_to_save.default.", ".")
-            yield target, TensorChange(known.checkpoint, "whole", {"whole": name})
+            yield base_name(name), TensorChange(known.checkpoint, "whole", {"whole": name})
 
 
 def _tokens_of(adapter: Checkpoint, unknown: list[str], indices: Any) -> Iterator[tuple[str, TensorChange]]:

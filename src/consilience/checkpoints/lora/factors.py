@@ -77,6 +77,11 @@ class LowRankAdapter:
         return named[A_NAMES[not kind]], named[B_NAMES[not kind]]
 
 
+def base_name(tensor: str) -> str:
+    """Return the name in the base of a tensor that was trained as a whole."""
+    return tensor.removeprefix(PREFIX).replace(".base_layer.", ".").replace(".modules_to_save.default.", ".")
+
+
 def read_factors(checkpoint: Checkpoint) -> LowRankAdapter:
     """Return which tensors of an adapter are factors of which modules, from its header."""
     factors: dict[str, dict[str, str]] = {}
@@ -156,17 +161,62 @@ def stack(factors: Sequence[tuple[Floats, Floats]], coefficients: Sequence[float
     return np.concatenate(a_parts), np.concatenate(b_parts, axis=1)
 
 
+def truncated(a: Floats, b: Floats, rank: int) -> tuple[Floats, Floats]:
+    """Return the factors A (rank, ...) and B (outputs, rank, ...) of the nearest product of a rank.
+
+    With A^T = Q_a R_a and B = Q_b R_b, the singular values of B A are those of the small core R_b R_a^T; the product is
+    never formed. Both factors take the square roots of the singular values.
+
+    Examples
+    --------
+    >>> a, b = truncated(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[3.0, 0.0], [0.0, 1.0]]), 1)
+    >>> np.round(b @ a, 12) + 0.0
+    array([[3., 0.],
+           [0., 0.]])
+    """
+    wide, tall = a.reshape(len(a), -1), b.reshape(len(b), -1)
+    q_a, r_a = np.linalg.qr(wide.T)
+    q_b, r_b = np.linalg.qr(tall)
+    left, values, right = np.linalg.svd(r_b @ r_a.T)
+    roots = np.sqrt(values[:rank])
+    rank = len(roots)
+    return (
+        (roots[:, None] * (right[:rank] @ q_a.T)).reshape(rank, *a.shape[1:]),
+        ((q_b @ left[:, :rank]) * roots).reshape(len(b), rank, *b.shape[2:]),
+    )
+
+
+def factorised(matrix: Floats, rank: int) -> tuple[Floats, Floats]:
+    """Return factors A (rank, inputs) and B (outputs, rank) of the nearest matrix of a rank."""
+    left, values, right = np.linalg.svd(matrix, full_matrices=False)
+    roots = np.sqrt(values[:rank])
+    return roots[:, None] * right[:rank], left[:, :rank] * roots
+
+
 def squared_change(a: Floats, b: Floats, rounded_a: Floats, rounded_b: Floats) -> tuple[float, float]:
-    """Return the squared Frobenius norms of what rounding changed in B A, and of B A itself.
+    """Return the squared Frobenius norms of what rounding, and a lower rank, changed in B A, and of B A itself.
 
     B' A' - B A = (B' - B) A' + B (A' - A), a product of factors again, so that neither matrix is formed.
 
     A is (r, ...) and B is (outputs, r, ...).
     """
     a, rounded_a = (np.reshape(one, (len(one), -1)) for one in (a, rounded_a))  # (r, inputs)
-    b, rounded_b = (np.reshape(one, (len(one), a.shape[0])) for one in (b, rounded_b))  # (outputs, r)
-    change = _squared_norm(np.hstack([rounded_b - b, b]), np.vstack([rounded_a, rounded_a - a]))
+    b, rounded_b = (np.reshape(one, (len(one), -1)) for one in (b, rounded_b))  # (outputs, r)
+    if a.shape == rounded_a.shape:
+        change = _squared_norm(np.hstack([rounded_b - b, b]), np.vstack([rounded_a, rounded_a - a]))
+    else:  # of another rank
+        change = _squared_norm(np.hstack([rounded_b, b]), np.vstack([rounded_a, -a]))
     return change, _squared_norm(b, a)
+
+
+def product_gram(adapters: Sequence[tuple[tuple[Floats, Floats], float]], merged: tuple[Floats, Floats]) -> Floats:
+    """Return the inner products (J + 1, J + 1) of s B A of adapters and of the merged B A last, from their factors.
+
+    <B A, B' A'> = <B^T B', A A'^T>, sums over ranks alone.
+    """
+    pairs = [*adapters, (merged, 1.0)]
+    flat = [(scale * b.reshape(len(b), -1), a.reshape(len(a), -1)) for (a, b), scale in pairs]
+    return np.array([[float(np.sum((b.T @ d) * (a @ c.T))) for d, c in flat] for b, a in flat])
 
 
 def _squared_norm(left: Floats, right: Floats) -> float:

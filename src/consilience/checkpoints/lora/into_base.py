@@ -53,7 +53,7 @@ def with_adapter(base: Checkpoint, adapter: Checkpoint) -> Checkpoint:
     changes: dict[tuple[Path, int], tuple[TensorChange, ...]] = dict(base.changes)
     unmatched, tied = [], []
     for target, change in changes_by(adapter):
-        name = _name_in(base, target.removesuffix("?"))
+        name = name_in(base, target.removesuffix("?"))
         if name is None:
             unmatched += [] if target.endswith("?") else [target]
             continue
@@ -75,7 +75,7 @@ def with_adapter(base: Checkpoint, adapter: Checkpoint) -> Checkpoint:
     return replace(base, name=name, files=(*base.files, *adapter.files), changes=changes, adapters=settings)
 
 
-def _name_in(base: Checkpoint, target: str) -> str | None:
+def name_in(base: Checkpoint, target: str) -> str | None:
     """Return the name in a checkpoint of a tensor by its name in peft's module; None for none, or for several."""
     if target in base.tensors:
         return target

@@ -1,0 +1,287 @@
+"""Merges of LoRA adapters, carried out: module by module, written by the stream that writes checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from consilience.checkpoints import changes
+from consilience.checkpoints.buffers import TensorReaders, non_finite_problem
+from consilience.checkpoints.card import merge_provenance, model_card, short_name
+from consilience.checkpoints.folder import ADAPTER_CONFIG, Checkpoint
+from consilience.checkpoints.inputs import MergeInputs, locate_tensor
+from consilience.checkpoints.lora.config import merged_config, module_scale
+from consilience.checkpoints.lora.factors import (
+    BIAS,
+    LowRankAdapter,
+    base_name,
+    factorised,
+    product_gram,
+    relative,
+    squared_change,
+    stack,
+    truncated,
+)
+from consilience.checkpoints.lora.into_base import name_in
+from consilience.checkpoints.lora.plan import AS_IT_IS, PreparedAdapters, bias_name, is_sum
+from consilience.checkpoints.numbers import FLOAT_TYPES, Floats
+from consilience.checkpoints.output import (
+    PROVENANCE,
+    as_json,
+    copy_companions_of,
+    merge_identity,
+    open_partial_output,
+    publish,
+    refuse_full_disk,
+)
+from consilience.checkpoints.plan import TensorTask, Treatment
+from consilience.checkpoints.run import FinishedMerge, unequal
+from consilience.checkpoints.stream import Stream
+from consilience.checkpoints.tensor_reader import (
+    ArrayTensorReader,
+    FileTensorReader,
+    InputFiles,
+    TensorReader,
+    read_tensor,
+)
+from consilience.checks import Array, Json
+from consilience.core.progress import Progress
+from consilience.errors import InputError
+from consilience.files.atomic import write_bytes
+
+_SAID_FROM = 1e-6
+"""Relative change from which a note says so: rounding to 32 bits stays below, to 16 bits it is at 1e-3."""
+
+
+def run_adapters(
+    prepared: PreparedAdapters, output: Path, progress: Progress, threads: int | None = None
+) -> FinishedMerge:
+    """Merge the adapters, and put the whole folder in the output's place.
+
+    Raises InputError for values that are not finite or that the type of the output cannot hold, and files that changed.
+    """
+    request, plan = prepared.request, prepared.plan
+    inputs = MergeInputs(tuple(adapter.checkpoint for adapter in prepared.adapters), prepared.base)
+    (shard,) = plan.shards
+    identity = merge_identity([request.document(), [file.header.digest for file in inputs.files]])
+    with open_partial_output(output, identity, resume=False) as partial:
+        refuse_full_disk(output, shard.nbytes)
+        with ThreadPoolExecutor(1) as input_hashing, ThreadPoolExecutor(1) as output_hashing:
+            input_files = InputFiles(inputs.files, input_hashing)
+            stream = Stream(threads or 1, output_hashing, request.seed)
+            execution = _Execution(prepared, input_files, stream, progress)
+            try:
+                path = partial.folder / shard.name
+                digest = stream.write_shard(
+                    shard, path, execution.readers_of, lambda _: {}, execution.position, execution.on_written
+                )
+                digests = input_files.digests()
+                input_files.refuse_changed()
+            finally:
+                stream.close()
+                input_files.close()
+        notes = [*plan.notes, *copy_companions_of(inputs.models[0], partial, {ADAPTER_CONFIG}), *execution.notes()]
+        config = merged_config(
+            [adapter.config for adapter in prepared.adapters],
+            [list(adapter.factors) for adapter in prepared.adapters],
+            prepared.ranks,
+            lora_bias=any(adapter.has_factor_biases for adapter in prepared.adapters),
+        )
+        write_bytes(partial.folder / ADAPTER_CONFIG, f"{as_json(config)}\n".encode())
+        details = execution.details()
+        record = merge_provenance(request.document(), inputs, digests, {shard.name: digest}, details, notes)
+        write_bytes(partial.folder / PROVENANCE, f"{as_json(record)}\n".encode())
+        write_bytes(partial.folder / "README.md", model_card(record).encode())
+        publish(partial, output, single=False)
+    return FinishedMerge({shard.name: digest}, record, tuple(notes), 0)
+
+
+@dataclass(eq=False)
+class _Execution:
+    """A merge of adapters under way: what its tensors are, and how far it is."""
+
+    prepared: PreparedAdapters
+    input_files: InputFiles
+    stream: Stream
+    progress: Progress
+    errors: dict[str, float] = field(default_factory=dict)  # by module, what a lower rank and rounding changed
+    written: int = 0
+    _squares: list[tuple[float, float]] = field(default_factory=list)
+    _grams: dict[str, Array] = field(default_factory=dict)
+    _last: tuple[str, dict[str, Floats]] = ("", {})
+
+    @cached_property
+    def modules(self) -> dict[str, str]:
+        """Modules by the names of the tensors of the output that are their factors."""
+        found: dict[str, str] = {}
+        for module in self.prepared.ranks:
+            a_name, b_name = self._owners(module)[0][0].parts(module)
+            bias = bias_name(self.prepared.adapters, b_name)
+            found |= dict.fromkeys([a_name, b_name, *([] if bias is None else [bias])], module)
+        return found
+
+    def position(self, task: TensorTask) -> int:
+        """Return when a tensor's turn is: factors of a module follow one another."""
+        module = self.modules.get(task.name)
+        return len(self.prepared.ranks) if module is None else list(self.prepared.ranks).index(module)
+
+    def on_written(self, nbytes: int) -> None:
+        """Tell that so many more bytes are written."""
+        self.written += nbytes
+        self.progress(self.written, self.prepared.plan.bytes_out)
+
+    def readers_of(self, task: TensorTask) -> TensorReaders:
+        """Return the readers of what a tensor is merged of: computed factors, or what was trained as a whole."""
+        if (module := self.modules.get(task.name)) is not None:
+            if self._last[0] != module:
+                self._last = (module, self._module(module))
+            return TensorReaders((_reader(self._last[1][task.name], module),))
+        owners = [adapter for adapter in self.prepared.adapters if task.name in adapter.others]
+        if task.treatment.method is None or task.treatment is AS_IT_IS:
+            return TensorReaders((self._same_in_all(task, owners),))
+        base = None
+        if self.prepared.base is not None:
+            base = self._stored(self.prepared.base, name_in(self.prepared.base, base_name(task.name)) or "")
+        lacking = base or self._stored(owners[0].checkpoint, task.name)  # without a base, of adapters that do not count
+        models = [
+            self._stored(adapter.checkpoint, task.name) if task.name in adapter.others else lacking
+            for adapter in self.prepared.adapters
+        ]
+        method = task.treatment.method
+        return TensorReaders(tuple(models), base if method.needs_base or method.takes_base else None)
+
+    def _stored(self, checkpoint: Checkpoint, name: str) -> TensorReader:
+        file, stored = locate_tensor(checkpoint, name)
+        return FileTensorReader(self.input_files, file, stored.start, stored.dtype, checkpoint.name)
+
+    def _same_in_all(self, task: TensorTask, owners: Sequence[LowRankAdapter]) -> TensorReader:
+        """Return the reader of a tensor that was not trained; raise where adapters have another."""
+        first, *others = (locate_tensor(adapter.checkpoint, task.name) for adapter in owners)
+        data = read_tensor(self.input_files, *first)
+        for adapter, (file, stored) in zip(owners[1:], others, strict=True):
+            if stored.dtype != first[1].dtype or not np.array_equal(read_tensor(self.input_files, file, stored), data):
+                text = f"{task.name} is another than in {owners[0].name}, so the bases differ"
+                raise InputError(adapter.name, text, "merge adapters of one base", "E-MISMATCH")
+        return ArrayTensorReader(data, first[1].dtype, owners[0].name)
+
+    def _owners(self, module: str) -> list[tuple[LowRankAdapter, float]]:
+        """Return the adapters that change a module, with what their products are multiplied by."""
+        pairs = zip(self.prepared.adapters, self.prepared.shares, strict=True)
+        return [(adapter, share) for adapter, share in pairs if module in adapter.factors and share]
+
+    def _module(self, module: str) -> dict[str, Floats]:
+        """Return the merged tensors of a module in float64, and note what they lose."""
+        owners = self._owners(module)
+        rank = self.prepared.ranks[module]
+        scales, factors = [], []
+        for adapter, _ in owners:
+            a, b = (self._read(adapter, name) for name in adapter.parts(module))
+            factors.append((a, b))
+            scales.append(module_scale(adapter.config, module, len(a)))
+        coefficients = [share * scale for (_, share), scale in zip(owners, scales, strict=True)]
+        if is_sum(self.prepared.request.method):
+            whole_a, whole_b = stack(factors, coefficients)
+            a, b = truncated(whole_a, whole_b, rank) if rank < len(whole_a) else (whole_a, whole_b)
+            gram = product_gram([*zip(factors, scales, strict=True)], (whole_a, whole_b))
+            self._grams[module] = self._with_room(gram, [adapter for adapter, _ in owners])
+        else:
+            merged = self._merged_product(module, dict(zip((one.name for one, _ in owners), factors, strict=True)))
+            a, b = factorised(merged, rank)
+            a, b = a.reshape(rank, *factors[0][0].shape[1:]), b.reshape(len(b), rank, *factors[0][1].shape[2:])
+            whole_a, whole_b = np.eye(merged.shape[1]), merged
+        a_name, b_name = owners[0][0].parts(module)
+        squares = squared_change(whole_a, whole_b, self._rounded(a_name, a), self._rounded(b_name, b))
+        self._squares.append(squares)
+        self.errors[module] = relative(*squares)
+        tensors = {a_name: a, b_name: b}
+        if (bias := bias_name(self.prepared.adapters, b_name)) is not None:
+            terms = [
+                coefficient * self._read(adapter, adapter.factors[module][BIAS])
+                for (adapter, _), coefficient in zip(owners, coefficients, strict=True)
+                if BIAS in adapter.factors[module]
+            ]
+            tensors[bias] = sum(terms, np.zeros(len(b)))
+        return tensors
+
+    def _with_room(self, gram: Floats, owners: Sequence[LowRankAdapter]) -> Array:
+        """Return the inner products of some adapters and of the merge as `changes` has them, the base being zero."""
+        adapters = self.prepared.adapters
+        places = [*(adapters.index(adapter) for adapter in owners), len(adapters)]
+        padded = np.zeros((len(adapters) + 3, len(adapters) + 2))
+        padded[np.ix_(places, places)] = gram
+        return padded
+
+    def _merged_product(self, module: str, factors: dict[str, tuple[Floats, Floats]]) -> Array:
+        """Return the merge (outputs, inputs) of the adapters' products, by a method that looks at their entries."""
+        method, products = self.prepared.request.method, []
+        shape = next((len(b), a.size // len(a)) for a, b in factors.values())
+        for adapter in self.prepared.adapters:
+            product = np.zeros(shape)
+            if adapter.name in factors:
+                a, b = factors[adapter.name]
+                scale = module_scale(adapter.config, module, len(a))
+                product = scale * (b.reshape(len(b), -1) @ a.reshape(len(a), -1))
+            products.append(_reader(product, adapter.name))
+        base = _reader(np.zeros(shape), "") if method.needs_base or method.takes_base else None
+        treatment = Treatment(method, self.prepared.weights)
+        task = TensorTask(f"{module}.weight", shape, "F64", 8 * shape[0] * shape[1], treatment)
+        merged = self.stream.merged_bytes(task, TensorReaders(tuple(products), base)).view(np.float64).reshape(shape)
+        return np.array(merged)
+
+    def _read(self, adapter: LowRankAdapter, name: str) -> Floats:
+        """Return a tensor in float64; raise for values that are not finite."""
+        file, stored = locate_tensor(adapter.checkpoint, name)
+        values = np.empty(stored.size, dtype=np.float64)
+        FLOAT_TYPES[stored.dtype].decode(read_tensor(self.input_files, file, stored), values)
+        if not np.isfinite(values).all():
+            raise InputError(non_finite_problem(name, adapter.name))
+        return values.reshape(stored.shape)
+
+    def _rounded(self, name: str, values: Floats) -> Floats:
+        """Return values as the output's type has them."""
+        float_type = FLOAT_TYPES[self._dtypes[name]]
+        encoded = np.empty(values.size * float_type.itemsize, dtype=np.uint8)
+        float_type.encode(values.reshape(-1).copy(), encoded)
+        rounded = np.empty(values.size, dtype=np.float64)
+        float_type.decode(encoded, rounded)
+        return rounded.reshape(values.shape)
+
+    @cached_property
+    def _dtypes(self) -> dict[str, str]:
+        return {task.name: task.dtype for task in self.prepared.plan.shards[0].tasks}
+
+    @property
+    def _is_reduced(self) -> bool:
+        return self.prepared.request.rank is not None or not is_sum(self.prepared.request.method)
+
+    def details(self) -> dict[str, Json]:
+        """Return ranks, errors, and how far the merge and its models are from no change."""
+        what = "rank and rounding" if self._is_reduced else "rounding"
+        lost: dict[str, Json] = {"ranks": self.prepared.ranks, what: self.errors, "error": self._error()}
+        found: dict[str, Json] = {"adapters": lost}
+        grams = {**self._grams, **self.stream.take_changes()}
+        if told := changes.summary(grams, unequal([short_name(one.checkpoint) for one in self.prepared.adapters])):
+            found["changes"] = told
+        return found
+
+    def _error(self) -> float:
+        """Return what all modules lose together, over the size of the merge."""
+        return relative(sum(one for one, _ in self._squares), sum(whole for _, whole in self._squares))
+
+    def notes(self) -> list[str]:
+        """Return what a lower rank or rounding loses, a line each."""
+        worst = max(self.errors, key=lambda module: self.errors[module], default="")
+        if self.errors.get(worst, 0.0) <= _SAID_FROM:
+            return []
+        what = "ranks and rounding change" if self._is_reduced else "rounding changes"
+        most = f"up to {self.errors[worst]:.1e} in {worst}"
+        return [f"{what} the merged products by {self._error():.1e} of their size, {most}"]
+
+
+def _reader(values: Floats, name: str) -> ArrayTensorReader:
+    return ArrayTensorReader(np.ascontiguousarray(values, dtype=np.float64).reshape(-1).view(np.uint8), "F64", name)
