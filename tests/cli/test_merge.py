@@ -176,3 +176,14 @@ def test_settings_are_swept_by_a_command(checkpoints, command):
     record = json.loads((checkpoints / "out" / "merge.json").read_text())
     assert record["recipe"]["options"]["scaling"] == 0.5
     assert command("merge", "one", "two", *options).code == 2
+
+
+def test_an_adapter_is_extracted_by_a_command(checkpoints, command):
+    done = command("extract", "one", "--base", "base", "-o", "adapter", "--rank", "2")
+    assert (done.code, done.err) == (0, "")
+    assert "of all changes are lost" in " ".join(done.out.split())
+    assert "wrote adapter" in done.out.splitlines()
+    assert (checkpoints / "adapter" / "adapter_config.json").is_file()
+    assert command("extract", "one", "--base", "base", "-o", "adapter").code == 1
+    said = json.loads(command("extract", "one", "--base", "base", "-o", "adapter", "--overwrite", "--json").out)
+    assert said["modules"] == 3

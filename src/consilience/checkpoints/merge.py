@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from consilience.catalogue import suggestion
 from consilience.checkpoints.card import in_short
 from consilience.checkpoints.layers import as_slices
 from consilience.checkpoints.lora.plan import PreparedAdapters, are_adapters, prepare_adapters
 from consilience.checkpoints.lora.run import run_adapters
 from consilience.checkpoints.mergekit import alias
 from consilience.checkpoints.methods import make_tensor_method
-from consilience.checkpoints.numbers import SAFETENSORS_NAMES
+from consilience.checkpoints.numbers import type_in_files
 from consilience.checkpoints.output import refuse_full_disk, refuse_output
 from consilience.checkpoints.plan import MergePlan
 from consilience.checkpoints.recipe import TensorRule, as_rules
@@ -36,10 +35,6 @@ from consilience.networks.symmetry.symmetry import Symmetry
 SHARD_BYTES = 5 * 10**9
 """Bytes of tensors in a file of the output: the default of save_pretrained in transformers 4. It is also what an
 interrupted merge can lose, since files are finished one after another."""
-
-
-SHORT_TYPES = {"bf16": "bfloat16", "fp16": "float16", "f16": "float16", "fp32": "float32", "f32": "float32"}
-"""Types by the short names that are usual."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -217,7 +212,7 @@ def merge(
     if isinstance(method, str) and (known := alias(method)) is not None:
         method, options = known[0], {**known[1], **options}
     tensor_method = make_tensor_method(method, options)
-    stored_type = _stored_type(dtype)
+    stored_type = None if dtype is None else type_in_files(dtype)
     seed, generator = seeded(rng)
     if threads is not None and not is_count(threads):
         raise OptionError("threads", f"expected a positive integer, found {threads!r}")
@@ -265,17 +260,6 @@ def _merge(
         else:
             finished = run(prepared, target, resume, report, threads)
     return Merge(target, prepared.plan, finished.digests, finished.provenance, finished.notes, finished.resumed)
-
-
-def _stored_type(dtype: str | None) -> str | None:
-    """Return a type in the words of safetensors; None, for the first model's types, stays so."""
-    if dtype is None:
-        return None
-    dtype = SHORT_TYPES.get(dtype, dtype)
-    if dtype not in SAFETENSORS_NAMES:
-        text = f"expected one of {', '.join(SAFETENSORS_NAMES)}, found {dtype!r}{suggestion(dtype, SAFETENSORS_NAMES)}"
-        raise OptionError("dtype", text)
-    return SAFETENSORS_NAMES[dtype]
 
 
 def _paths(values: Any, option: str) -> tuple[Path, ...]:

@@ -18,6 +18,9 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.catalogue import suggestion
+from consilience.errors import OptionError
+
 Floats = NDArray[np.floating[Any]]
 
 
@@ -68,6 +71,15 @@ class FloatType:
             values = _off_ties(values) if self.name == "bfloat16" else _round_to_odd(values)
         with np.errstate(over="ignore"):  # an overflow gives infinity, which the caller looks for
             np.copyto(out.view(self.dtype), values, casting="unsafe")
+
+
+def rounded_to(float_type: FloatType, values: Floats) -> Floats:
+    """Return values as a type has them, in float64 and in their shape."""
+    encoded = np.empty(values.size * float_type.itemsize, dtype=np.uint8)
+    float_type.encode(values.reshape(-1).copy(), encoded)
+    rounded = np.empty(values.size, dtype=np.float64)
+    float_type.decode(encoded, rounded)
+    return rounded.reshape(values.shape)
 
 
 def _off_ties(values: Floats) -> NDArray[np.float32]:
@@ -125,3 +137,21 @@ COMPLEX_TYPES: Mapping[str, str] = {"C64": "F32"}
 
 SAFETENSORS_NAMES: Mapping[str, str] = {float_type.name: name for name, float_type in FLOAT_TYPES.items()}
 """The name of a type in safetensors, by its name in torch."""
+
+SHORT_TYPES = {"bf16": "bfloat16", "fp16": "float16", "f16": "float16", "fp32": "float32", "f32": "float32"}
+"""Types by the short names that are usual."""
+
+
+def type_in_files(dtype: str) -> str:
+    """Return a type in the words of safetensors; raise OptionError for one that there is not.
+
+    Examples
+    --------
+    >>> type_in_files("bf16")
+    'BF16'
+    """
+    name = SHORT_TYPES.get(dtype, dtype)
+    if name not in SAFETENSORS_NAMES:
+        text = f"expected one of {', '.join(SAFETENSORS_NAMES)}, found {dtype!r}{suggestion(name, SAFETENSORS_NAMES)}"
+        raise OptionError("dtype", text)
+    return SAFETENSORS_NAMES[name]

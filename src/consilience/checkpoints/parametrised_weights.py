@@ -19,7 +19,7 @@ from consilience.checkpoints.inputs import MergeInputs
 from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.plan import MergedPart, TensorTask, Treatment
 from consilience.checkpoints.stream import Stream
-from consilience.checkpoints.tensor_reader import ArrayTensorReader, ByteArray
+from consilience.checkpoints.tensor_reader import ArrayTensorReader, float64_reader
 from consilience.checks import Array
 from consilience.networks.weight_parts import WeightParts
 
@@ -71,21 +71,16 @@ class WeightMerger:
         weights = [self.move(weight.combine(parts), weight.name, j) for j, parts in enumerate(parts_of_models)]
         method = part.treatment.method
         readers = TensorReaders(
-            tuple(_reader(values, model.name) for values, model in zip(weights, models, strict=True))
+            tuple(float64_reader(values, model.name) for values, model in zip(weights, models, strict=True))
         )
         if method is not None and (method.needs_base or method.takes_base) and base is not None:
-            readers = replace(readers, base=_reader(combined(base, weight, self.read), base.name))
+            readers = replace(readers, base=float64_reader(combined(base, weight, self.read), base.name))
         task = TensorTask(weight.name, weights[0].shape, _DOUBLE, weights[0].nbytes, part.treatment)
         merged = self.stream.merged_bytes(task, readers).view(np.float64).reshape(task.shape)
         split = weight.split(merged, parts_of_models)
         if split.note:
             self.notes[weight.name] = split.note
         return split.parts
-
-
-def _reader(values: Array, name: str) -> ArrayTensorReader:
-    data: ByteArray = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-    return ArrayTensorReader(data, _DOUBLE, name)
 
 
 def combined(checkpoint: Checkpoint, weight: WeightParts, read: ReadTensor) -> Any:

@@ -183,7 +183,7 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
 
 
 def refuse_adapted(request: MergeRequest, checkpoints: Sequence[Checkpoint]) -> None:
-    """Raise for adapters beside what looks at stored tensors, before they are changed."""
+    """Raise for adapters with what looks at stored tensors, before they are changed."""
     asked = {
         "slices": request.slices, "fishers": request.fishers, "symmetry": request.symmetry,
         "vocabulary": request.vocabulary,

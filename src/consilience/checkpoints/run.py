@@ -53,6 +53,8 @@ from consilience.checkpoints.tensor_reader import (
     InputFiles,
     TensorReader,
     read_tensor,
+    tensor_entries,
+    whole_tensor,
 )
 from consilience.checkpoints.vocabularies import Vocabulary
 from consilience.checks import Json
@@ -185,7 +187,7 @@ def _align(prepared: PreparedMerge, input_files: InputFiles) -> CheckpointAlignm
 
     def read(model: int, key: str) -> Any:
         if key in weights:
-            weight = combined(inputs.models[model], weights[key], partial(_read_tensor, input_files))
+            weight = combined(inputs.models[model], weights[key], partial(whole_tensor, input_files))
             return weight.astype(np.float32)
         file, stored = locate_tensor(inputs.models[model], names[key])
         stored = stored.real_pairs
@@ -220,7 +222,7 @@ class _Execution:
     @cached_property
     def norms(self) -> Facts:
         """The norms of the Fisher diagonals."""
-        return diagonal_norms(self.prepared.inputs.fishers, partial(_read_entries, self.input_files))
+        return diagonal_norms(self.prepared.inputs.fishers, partial(tensor_entries, self.input_files))
 
     def layout_of(self, name: str) -> Layout | None:
         """Return which axes of a tensor move; None where units stay, and for tensors without a symmetry."""
@@ -247,9 +249,9 @@ class _Execution:
             moved = np.ascontiguousarray(self.moved(values, name, model))
             return ArrayTensorReader(moved.reshape(-1).view(np.uint8), stored.real_pairs.dtype, checkpoint.name)
         if found := checkpoint.changes.get((file.path, stored.start)):
-            values = _read_tensor(self.input_files, checkpoint, name)
+            values = whole_tensor(self.input_files, checkpoint, name)
             for change in found:
-                values = change.apply(values, partial(_read_tensor, self.input_files))
+                values = change.apply(values, partial(whole_tensor, self.input_files))
             return ArrayTensorReader(values.reshape(-1).view(np.uint8), "F64", checkpoint.name)
         return FileTensorReader(self.input_files, file, stored.start, stored.real_pairs.dtype, checkpoint.name)
 
@@ -307,7 +309,7 @@ class _Execution:
         facts: dict[str, Any] = {"inputs_first": self.stores_inputs_first and bias in first.tensors}
         factors = [one for one in self.prepared.inputs.fishers if isinstance(one, InputFactors)]
         if method.uses_factors and all(task.name in one.tensors for one in factors):
-            read = partial(_read_entries, self.input_files)
+            read = partial(tensor_entries, self.input_files)
             facts["moments"] = np.stack(
                 [one.matrices(task.name, read(one, task.name, 0, one.tensors[task.name][1].size)) for one in factors]
             )
@@ -334,7 +336,7 @@ class _Execution:
         shards = [shard for shard in self.prepared.plan.shards if shard.name not in partial_output.finished]
         self.written = self.total - sum(task.nbytes for shard in shards for task in shard.tasks)
         inputs = self.prepared.inputs
-        merger = WeightMerger(inputs, stream, partial(_read_tensor, self.input_files), self.moved)
+        merger = WeightMerger(inputs, stream, partial(whole_tensor, self.input_files), self.moved)
         readers_of = partial(self.readers_of, merger=merger)
         try:
             for shard in with_carried_tensors(shards, readers_of):
@@ -350,24 +352,6 @@ class _Execution:
         finally:
             stream.close()
         return list(merger.notes.values())
-
-
-def _read_tensor(input_files: InputFiles, checkpoint: Checkpoint, name: str) -> Any:
-    """Return a tensor in float64."""
-    stored = locate_tensor(checkpoint, name)[1]
-    return _read_entries(input_files, checkpoint, name, 0, stored.size).reshape(stored.shape)
-
-
-def _read_entries(input_files: InputFiles, checkpoint: Checkpoint, name: str, start: int, count: int) -> Any:
-    """Return entries of a tensor (count,) in float64."""
-    file, stored = locate_tensor(checkpoint, name)
-    float_type = FLOAT_TYPES[stored.dtype]
-    data = np.empty(count * float_type.itemsize, dtype=np.uint8)
-    if (hashing := input_files.read(file, stored.start + start * float_type.itemsize, data)) is not None:
-        hashing.result()
-    values = np.empty(count, dtype=np.float64)
-    float_type.decode(data, values)
-    return values
 
 
 ReadArray = Callable[[int, str], NDArray[np.float32]]

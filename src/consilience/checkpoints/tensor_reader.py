@@ -10,13 +10,14 @@ import hashlib
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.checkpoints.folder import WeightFile
+from consilience.checkpoints.folder import Checkpoint, WeightFile
 from consilience.checkpoints.header import StoredTensor
+from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.errors import FileFormatError, InputError, Problem
 
 ByteArray = NDArray[np.uint8]
@@ -140,6 +141,24 @@ def read_tensor(input_files: InputFiles, file: WeightFile, stored: StoredTensor)
     return data
 
 
+def whole_tensor(input_files: InputFiles, checkpoint: Checkpoint, name: str) -> Any:
+    """Return a tensor in float64."""
+    stored = checkpoint.tensors[name][1]
+    return tensor_entries(input_files, checkpoint, name, 0, stored.size).reshape(stored.shape)
+
+
+def tensor_entries(input_files: InputFiles, checkpoint: Checkpoint, name: str, start: int, count: int) -> Any:
+    """Return entries of a tensor (count,) in float64."""
+    number, stored = checkpoint.tensors[name]
+    float_type = FLOAT_TYPES[stored.dtype]
+    data = np.empty(count * float_type.itemsize, dtype=np.uint8)
+    if hashing := input_files.read(checkpoint.files[number], stored.start + start * float_type.itemsize, data):
+        hashing.result()
+    values = np.empty(count, dtype=np.float64)
+    float_type.decode(data, values)
+    return values
+
+
 class TensorReader(Protocol):
     """Reads the bytes of one tensor of one model."""
 
@@ -172,3 +191,8 @@ class ArrayTensorReader:
     def fill(self, into: ByteArray, start: int) -> None:
         """Copy bytes of the tensor."""
         into[:] = self._data[start : start + len(into)]
+
+
+def float64_reader(values: NDArray[Any], name: str) -> ArrayTensorReader:
+    """Return a reader of computed values, which a merge rounds once."""
+    return ArrayTensorReader(np.ascontiguousarray(values, dtype=np.float64).reshape(-1).view(np.uint8), "F64", name)

@@ -47,6 +47,9 @@ COMMANDS = {
         "Compare the fused model with a site's own on data.",
         "evaluate fused.safetensors lund.safetensors --data patients.csv",
     ),
+    "extract": _entry(
+        "extract:extract", "Extract an adapter from a fine-tune.", "extract my-llama --base llama -o adapter --rank 16"
+    ),
     "fisher": _entry(
         "fisher:fisher",
         "Compute the Fisher information of a network.",

@@ -35,6 +35,10 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "devices": "list of {name, memory_bytes}", "cores": "number of processor cores",
     },
     "evaluate": {"*": "as `Evaluation.to_json`: the kind of score, both means, their difference with its interval"},
+    "extract": {
+        "modules": "number", "error": "what is lost of all changes, over their size", "errors": "the same by module",
+        "notes": "list of texts", "wrote": "paths",
+    },
     "fisher": {"observations": "number", "rank": "directions", "layers": "number of layers", "wrote": "paths"},
     "fuse": {
         "method": "name", "inputs": "names of models",

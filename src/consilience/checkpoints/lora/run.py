@@ -29,7 +29,7 @@ from consilience.checkpoints.lora.factors import (
 )
 from consilience.checkpoints.lora.into_base import name_in
 from consilience.checkpoints.lora.plan import AS_IT_IS, PreparedAdapters, bias_name, is_sum
-from consilience.checkpoints.numbers import FLOAT_TYPES, Floats
+from consilience.checkpoints.numbers import FLOAT_TYPES, Floats, rounded_to
 from consilience.checkpoints.output import (
     PROVENANCE,
     as_json,
@@ -47,7 +47,9 @@ from consilience.checkpoints.tensor_reader import (
     FileTensorReader,
     InputFiles,
     TensorReader,
+    float64_reader,
     read_tensor,
+    whole_tensor,
 )
 from consilience.checks import Array, Json
 from consilience.core.progress import Progress
@@ -140,7 +142,7 @@ class _Execution:
         if (module := self.modules.get(task.name)) is not None:
             if self._last[0] != module:
                 self._last = (module, self._module(module))
-            return TensorReaders((_reader(self._last[1][task.name], module),))
+            return TensorReaders((float64_reader(self._last[1][task.name], module),))
         owners = [adapter for adapter in self.prepared.adapters if task.name in adapter.others]
         if task.treatment.method is None or task.treatment is AS_IT_IS:
             return TensorReaders((self._same_in_all(task, owners),))
@@ -226,8 +228,8 @@ class _Execution:
                 a, b = factors[adapter.name]
                 scale = module_scale(adapter.config, module, len(a))
                 product = scale * (b.reshape(len(b), -1) @ a.reshape(len(a), -1))
-            products.append(_reader(product, adapter.name))
-        base = _reader(np.zeros(shape), "") if method.needs_base or method.takes_base else None
+            products.append(float64_reader(product, adapter.name))
+        base = float64_reader(np.zeros(shape), "") if method.needs_base or method.takes_base else None
         treatment = Treatment(method, self.prepared.weights)
         task = TensorTask(f"{module}.weight", shape, "F64", 8 * shape[0] * shape[1], treatment)
         merged = self.stream.merged_bytes(task, TensorReaders(tuple(products), base)).view(np.float64).reshape(shape)
@@ -235,21 +237,14 @@ class _Execution:
 
     def _read(self, adapter: LowRankAdapter, name: str) -> Floats:
         """Return a tensor in float64; raise for values that are not finite."""
-        file, stored = locate_tensor(adapter.checkpoint, name)
-        values = np.empty(stored.size, dtype=np.float64)
-        FLOAT_TYPES[stored.dtype].decode(read_tensor(self.input_files, file, stored), values)
+        values: Floats = whole_tensor(self.input_files, adapter.checkpoint, name)
         if not np.isfinite(values).all():
             raise InputError(non_finite_problem(name, adapter.name))
-        return values.reshape(stored.shape)
+        return values
 
     def _rounded(self, name: str, values: Floats) -> Floats:
         """Return values as the output's type has them."""
-        float_type = FLOAT_TYPES[self._dtypes[name]]
-        encoded = np.empty(values.size * float_type.itemsize, dtype=np.uint8)
-        float_type.encode(values.reshape(-1).copy(), encoded)
-        rounded = np.empty(values.size, dtype=np.float64)
-        float_type.decode(encoded, rounded)
-        return rounded.reshape(values.shape)
+        return rounded_to(FLOAT_TYPES[self._dtypes[name]], values)
 
     @cached_property
     def _dtypes(self) -> dict[str, str]:
@@ -281,7 +276,3 @@ class _Execution:
         what = "ranks and rounding change" if self._is_reduced else "rounding changes"
         most = f"up to {self.errors[worst]:.1e} in {worst}"
         return [f"{what} the merged products by {self._error():.1e} of their size, {most}"]
-
-
-def _reader(values: Floats, name: str) -> ArrayTensorReader:
-    return ArrayTensorReader(np.ascontiguousarray(values, dtype=np.float64).reshape(-1).view(np.uint8), "F64", name)
