@@ -2,8 +2,8 @@
 
 ``python experiments/merging/adapters.py`` writes ``adapters.json`` beside this file; needs peft. Adapters of rank 8 are
 trained on five image tasks of ``fine_tunes.py``, from a ViT that was trained briefly on all of them. The score is the
-mean accuracy over tasks, in percent, of three seeds. The last part merges and reduces synthetic adapters of the shapes of a
-Llama of 7 billion parameters.
+mean accuracy over tasks, in percent, of three seeds. The last part merges and reduces synthetic adapters of the shapes
+of a Llama of 7 billion parameters.
 """
 
 from __future__ import annotations
@@ -180,7 +180,8 @@ def of_size(folder: Path) -> dict[str, Any]:
     found = {}
     for name, rank in (("stacked", []), ("rank 16", ["16"])):
         arguments = [str(folder / "one"), str(folder / "two"), str(folder / "out"), *rank]
-        done = subprocess.run([sys.executable, "-c", MERGE, *arguments], capture_output=True, text=True, check=True)
+        command = [sys.executable, "-c", MERGE, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603  (our own)
         seconds, memory = map(float, done.stdout.split())
         found[name] = {"seconds": seconds, "gib": memory}
     return found

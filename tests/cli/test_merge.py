@@ -187,3 +187,11 @@ def test_an_adapter_is_extracted_by_a_command(checkpoints, command):
     assert command("extract", "one", "--base", "base", "-o", "adapter").code == 1
     said = json.loads(command("extract", "one", "--base", "base", "-o", "adapter", "--overwrite", "--json").out)
     assert said["modules"] == 3
+
+
+def test_flags_of_mergekit_are_read_and_named(checkpoints, command):
+    done = command("merge", "one", "two", "-o", "out", "--cuda", "--lora-merge-cache", "x", "--out-shard-size", "200kB")
+    assert done.code == 0
+    assert "note: --cuda, --lora-merge-cache: not needed here" in done.out
+    assert len(list((checkpoints / "out").glob("*.safetensors"))) > 1
+    assert command("merge", "one", "two", "-o", "other", "--allow-crimes").code == 2

@@ -20,6 +20,37 @@ from consilience.cli.options import parse_settings, refuse_reserved
 from consilience.drawing.words import printable
 from consilience.errors import OptionError
 
+_NOT_NEEDED = (
+    "--cuda", "--low-cpu-memory", "--lazy-unpickle", "--copy-tokenizer", "--trust-remote-code", "--write-model-card",
+    "--read-to-gpu", "--gpu-rich", "--multi-gpu", "--safe-serialization", "--clone-tensors",
+)  # fmt: skip
+"""Flags of mergekit-yaml that change nothing here."""
+
+
+def _flags_of_mergekit(function: Any) -> Any:
+    """Add flags of mergekit-yaml to a command: read, and not shown in its help."""
+    for flag in _NOT_NEEDED:
+        name = f"no_{flag.strip('-').replace('-', '_')}"
+        function = click.option(flag, name, is_flag=True, hidden=True)(function)
+    for flag in ("--lora-merge-cache", "--transformers-cache", "--lora-merge-dtype"):
+        function = click.option(flag, f"no_{flag.strip('-').replace('-', '_')}", hidden=True)(function)
+    function = click.option("--out-shard-size", hidden=True)(function)
+    function = click.option("--random-seed", type=click.IntRange(0), hidden=True)(function)
+    return click.option("--allow-crimes", is_flag=True, hidden=True)(function)
+
+
+def _read_flags(settings: dict[str, Any]) -> list[str]:
+    """Take flags of mergekit-yaml out of settings; return a note where some were given."""
+    if settings.pop("allow_crimes"):
+        raise click.UsageError("--allow-crimes: name what may differ (--allow FIELD,...), or all (--allow-differences)")
+    for theirs, ours in (("out_shard_size", "shard_size"), ("random_seed", "seed")):
+        value = settings.pop(theirs)
+        if settings[ours] is None:
+            settings[ours] = value
+    given = [name for name in list(settings) if name.startswith("no_") and settings.pop(name)]
+    shown = ", ".join(f"--{name.removeprefix('no_').replace('_', '-')}" for name in given)
+    return [f"{shown}: not needed here"] if given else []
+
 
 @click.command()
 @click.argument("models", nargs=-1, type=click.Path(path_type=str))
@@ -48,6 +79,7 @@ from consilience.errors import OptionError
 @click.option("--restart", is_flag=True, help="Do not go on where an interrupted run ended.")
 @click.option("--dry-run", is_flag=True, help="Read headers only, and say what would be done.")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
+@_flags_of_mergekit
 @json_option
 def merge(
     models: Sequence[str], recipe: Path | None, threads: int | None, overwrite: bool, restart: bool, dry_run: bool,
@@ -70,6 +102,7 @@ def merge(
         models = []
     if numbers := [model for model in models if _is_number(model) and not Path(model).exists()]:
         raise click.UsageError(f"{numbers[0]} is no checkpoint; write weights with commas: --weights 0.5,0.5")
+    flags = _read_flags(settings)
     plan = _complete_recipe(MergeRecipe() if recipe is None else read_merge_recipe(recipe), models, settings)
     if not plan.models:
         raise click.UsageError("Missing argument 'MODELS...': no checkpoints to merge.")
@@ -92,7 +125,7 @@ def merge(
         progress=not (quiet or as_json),
         **options,
     )  # fmt: skip
-    notes = (*plan.notes, *merged.notes)
+    notes = (*flags, *plan.notes, *merged.notes)
     if as_json:
         files = [
             {"name": shard.name, "bytes": shard.nbytes, "sha256": merged.digests.get(shard.name)}
