@@ -9,7 +9,6 @@ of a Llama of 7 billion parameters.
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,6 +30,7 @@ import consilience as cs
 HERE = Path(__file__).parent
 SEEDS = (31, 32, 33)
 RANK, ALPHA = 8, 16
+MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "fc1", "fc2")
 COMBINATIONS = ("linear", "cat", "svd", "ties", "ties_svd", "dare_linear", "dare_ties", "dare_linear_svd",
                 "dare_ties_svd", "magnitude_prune", "magnitude_prune_svd")  # fmt: skip
 MERGES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -52,7 +52,7 @@ MERGES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def lora(base: nn.Module) -> Any:
     """Return a network with an adapter to train."""
-    config = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=r".*(q_proj|k_proj|v_proj|o_proj|fc1|fc2)$")
+    config = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=list(MODULES))
     return peft.get_peft_model(base, config)
 
 
@@ -80,10 +80,15 @@ def network(state: dict[str, torch.Tensor]) -> nn.Module:
 
 def with_adapter(state: dict[str, torch.Tensor], folder: Path) -> nn.Module:
     """Return the ViT with an adapter in it."""
+    return with_products(state, products(folder))
+
+
+def with_products(state: dict[str, torch.Tensor], added: dict[str, torch.Tensor]) -> nn.Module:
+    """Return the ViT with products in it."""
     net = network(state)
     weights = dict(net.named_parameters())
     with torch.no_grad():
-        for module, product in products(folder).items():
+        for module, product in added.items():
             weights[f"{module.removeprefix('base_model.model.')}.weight"] += product.float()
     return net.eval()
 
@@ -137,14 +142,15 @@ def _combinations(state: dict[str, torch.Tensor], paths: list[Path], folder: Pat
         weights = [1 / len(paths)] * len(paths)
         torch.manual_seed(0)
         model.add_weighted_adapter([str(n) for n in range(len(paths))], weights, "merged", name, **options)
-        model.save_pretrained(folder / "peft", selected_adapters=["merged"])
-        merged = products(folder / "peft" / "merged")
+        merged = {
+            module: one.scaling["merged"] * one.lora_B["merged"].weight.double() @ one.lora_A["merged"].weight.double()
+            for module, one in model.named_modules()
+            if hasattr(one, "lora_A") and "merged" in one.lora_A
+        }
+        merged = {module: one.detach() for module, one in merged.items()}
         error = torch.sqrt(sum((merged[module] - one).square().sum() for module, one in mean.items())) / size
-        found[name] = {
-            "error": float(error), "score": score(with_adapter(state, folder / "peft" / "merged"), tasks)
-        }  # fmt: skip
+        found[name] = {"error": float(error), "score": score(with_products(state, merged), tasks)}
         model.delete_adapter("merged")
-        shutil.rmtree(folder / "peft")
     return found
 
 
