@@ -212,12 +212,9 @@ def merge(
     if isinstance(method, str) and (known := alias(method)) is not None:
         method, options = known[0], {**known[1], **options}
     tensor_method = make_tensor_method(method, options)
-    stored_type = None if dtype is None else type_in_files(dtype)
     seed, generator = seeded(rng)
-    if threads is not None and not is_count(threads):
-        raise OptionError("threads", f"expected a positive integer, found {threads!r}")
-    if rank is not None and not is_count(rank):
-        raise OptionError("rank", f"expected a positive integer, found {rank!r}")
+    if wrong := [name for name, n in (("threads", threads), ("rank", rank)) if n is not None and not is_count(n)]:
+        raise OptionError(wrong[0], f"expected a positive integer, found {threads if 'threads' in wrong else rank!r}")
     request = MergeRequest(
         models=paths,
         method=tensor_method,
@@ -229,7 +226,7 @@ def merge(
         slices=as_slices(slices, len(paths)),
         rank=rank,
         vocabulary=as_vocabulary(vocabulary, len(paths)),
-        dtype=stored_type,
+        dtype=None if dtype is None else type_in_files(dtype),
         shard_bytes=as_bytes(shard_bytes),
         symmetry=_symmetry(symmetry, module, example),
         seed=int(generator.integers(2**63)) if seed is None else seed,

@@ -121,6 +121,33 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
     OptionError
         For options that do not fit.
     """
+    inputs = _opened(request)
+    expected = None if request.symmetry is None else (*request.symmetry.layouts, *request.symmetry.aliases)
+    inputs, notes, prefixes = with_common_names(inputs, expected)
+    vocabulary = None
+    if request.vocabulary is not None:
+        inputs, vocabulary = with_vocabulary(request.vocabulary, inputs)
+        notes += vocabulary.notes
+    problems = prefixes or inputs.problems()  # without the prefix, all names would be listed as missing
+    differences, configuration_notes = compare_inputs(inputs, request.allow_differences)
+    problems += differences if vocabulary is None else [one for one in differences if not _is_of_tokens(one)]
+    notes += _configuration_notes(request, inputs)
+    names = list(inputs.models[0].tensors)
+    treatments, unused_rules = treatments_by_tensor(
+        names, len(inputs.models), request.method, request.options, request.weights, request.rules,
+        parts_in(inputs.models[0]),
+    )  # fmt: skip
+    problems += unused_rules + _unmet_needs(request, inputs, treatments)
+    if problems:
+        raise InputError(problems)
+    if request.symmetry is not None:
+        units_of(request.symmetry, inputs)  # raises where shapes do not fit the symmetry
+    plan = _make_plan(request, inputs, treatments, output)
+    return PreparedMerge(request, inputs, replace(plan, notes=(*notes, *plan.notes, *configuration_notes)), vocabulary)
+
+
+def _opened(request: MergeRequest) -> MergeInputs:
+    """Return the checkpoints of a request, headers read and layers stacked; raise with all that cannot be read."""
     problems: list[Problem] = []
 
     def open_or_note(path: Path, reader: Callable[[Path], Any]) -> Any:
@@ -139,8 +166,10 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
         for path, model in zip(request.fishers, models, strict=False)
         if model is not None
     ]
-    if request.slices and (request.fishers or request.symmetry is not None):
-        problems.append(Problem("slices", "are for methods without Fisher diagonals and symmetries", "leave one out"))
+    if request.fishers or request.symmetry is not None:
+        given = (("slices", request.slices), ("vocabulary", request.vocabulary))
+        text = "is for methods without Fisher diagonals and symmetries"
+        problems += [Problem(name, text, "leave one out") for name, value in given if value]
     if len(request.fishers) not in (0, len(request.models)):
         text = f"there are {len(request.fishers)} for {len(request.models)} models"
         problems.append(Problem("fishers", text, "give one for each", "E-SHAPE"))
@@ -149,37 +178,18 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
     refuse_adapted(request, [model for model in (*models, base) if model is not None])
     if request.slices:
         models, base = _sliced(request, models, base)
-    inputs = MergeInputs(
-        tuple(models), base, tuple(fisher for fisher, _ in fishers), tuple(informed for _, informed in fishers)
-    )
-    expected = None if request.symmetry is None else (*request.symmetry.layouts, *request.symmetry.aliases)
-    inputs, name_notes, prefixes = with_common_names(inputs, expected)
-    vocabulary = None
-    if request.vocabulary is not None:
-        if request.fishers or request.symmetry is not None:
-            text = "is for methods without Fisher diagonals and symmetries"
-            raise InputError("vocabulary", text, "leave one out")
-        inputs, vocabulary = with_vocabulary(request.vocabulary, inputs)
-    problems += prefixes or inputs.problems()  # without the prefix, all names would be listed as missing
-    differences, configuration_notes = compare_inputs(inputs, request.allow_differences)
-    problems += differences if vocabulary is None else [one for one in differences if not _is_of_tokens(one)]
-    name_notes += [] if vocabulary is None else vocabulary.notes
+    diagonals = tuple(fisher for fisher, _ in fishers)
+    return MergeInputs(tuple(models), base, diagonals, tuple(informed for _, informed in fishers))
+
+
+def _configuration_notes(request: MergeRequest, inputs: MergeInputs) -> list[str]:
+    """Return what of configurations was neither compared nor changed."""
+    notes = []
     if request.slices and (fields := uncounted(inputs.models[0].config)):
-        name_notes.append(f"config.json: {', '.join(fields)} stay as they are; look whether they fit the layers now")
+        notes.append(f"config.json: {', '.join(fields)} stay as they are; look whether they fit the layers now")
     if inputs.models[0].config and (without := [one.name for one in inputs.models if not one.config]):
-        name_notes.append(f"{first_names(without, _MAX_LISTED)}: no config.json, so nothing of it was compared")
-    names = list(inputs.models[0].tensors)
-    treatments, unused_rules = treatments_by_tensor(
-        names, len(models), request.method, request.options, request.weights, request.rules, parts_in(inputs.models[0])
-    )
-    problems += unused_rules + _unmet_needs(request, inputs, treatments)
-    if problems:
-        raise InputError(problems)
-    if request.symmetry is not None:
-        units_of(request.symmetry, inputs)  # raises where shapes do not fit the symmetry
-    plan = _make_plan(request, inputs, treatments, output)
-    plan = replace(plan, notes=(*name_notes, *plan.notes, *configuration_notes))
-    return PreparedMerge(request, inputs, plan, vocabulary)
+        notes.append(f"{first_names(without, _MAX_LISTED)}: no config.json, so nothing of it was compared")
+    return notes
 
 
 def refuse_adapted(request: MergeRequest, checkpoints: Sequence[Checkpoint]) -> None:
