@@ -7,7 +7,9 @@ register a key, or start an app on the server. The gate answers only the request
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,14 @@ OPEN = frozenset(
 """Paths that pass; Flower asks for the signature of a key on each of them."""
 
 _MAX_UNKNOWN_KEYS = 20
-"""Unregistered keys that are noted for the report, as many as it names of unexpected folders. Chosen by hand."""
+"""Unregistered keys and addresses that are noted for the report, as many as it names of unexpected folders. Chosen by
+hand."""
+
+_MAX_HELD_BYTES = 2**28
+"""Bytes of bodies that are held at once, of all connections together. Chosen by hand: sixty pieces of a file."""
+
+BODY_SECONDS = 180.0
+"""Time for the body of a request, at most: a piece of a file over a line of 200 kbit/s."""
 
 
 class FleetGate:
@@ -44,6 +53,7 @@ class FleetGate:
     def __init__(self, app: Any, quota: int, spool: Path) -> None:
         self.app, self.quota, self.spool = app, quota, spool
         self.sent: Counter[bytes] = Counter()
+        self.held = 0  # bytes of bodies under way
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request."""
@@ -55,6 +65,10 @@ class FleetGate:
         length = headers.get(b"content-length", b"0")
         if scope["path"] not in OPEN or scope["method"] != "POST":
             await _refuse(send, 404)
+        elif b"transfer-encoding" in headers:  # a body without a length; no site sends one
+            await _refuse(send, 411)
+        elif self.held > _MAX_HELD_BYTES:
+            await _refuse(send, 503)
         elif not length.isdigit() or int(length) > MAX_BODY_BYTES or self.sent[key] > self.quota:
             await _refuse(send, 413)
         else:
@@ -62,12 +76,21 @@ class FleetGate:
 
     async def _pass_on(self, scope: Any, receive: Any, send: Any, key: bytes) -> None:
         n_read = 0
+        deadline = asyncio.get_running_loop().time() + BODY_SECONDS
+        is_whole = False
 
         async def receive_and_count() -> Any:
-            nonlocal n_read
-            message = await receive()
-            n_read += len(message.get("body", b""))
-            # The stated length was checked; a body without one, or longer than stated, ends here.
+            nonlocal n_read, is_whole
+            try:
+                async with asyncio.timeout_at(None if is_whole else deadline):
+                    message = await receive()
+            except TimeoutError:
+                return {"type": "http.disconnect"}
+            n_new = len(message.get("body", b""))
+            n_read += n_new
+            self.held += n_new
+            is_whole = not message.get("more_body", False)
+            # The stated length was checked; a body longer than stated ends here.
             return message if n_read <= MAX_BODY_BYTES else {"type": "http.disconnect"}
 
         async def send_and_note(message: Any) -> None:
@@ -78,15 +101,30 @@ class FleetGate:
                     self._note_key(key)
             await send(message)
 
-        await self.app(scope, receive_and_count, send_and_note)
+        try:
+            await self.app(scope, receive_and_count, send_and_note)
+        finally:
+            self.held -= n_read
 
     def _note_key(self, key: bytes) -> None:
         """Make a folder called by the digest of an unregistered key, which the report names as unexpected."""
+        self._note(f"key-{hashlib.sha256(key).hexdigest()[:16]}")
+
+    def note_address(self, host: str) -> None:
+        """Make a folder called by an address that held too many connections."""
+        self._note(f"too-many-connections-{re.sub(r'[^0-9A-Fa-f.]', '-', host)}")
+
+    def _note(self, name: str) -> None:
         folder = self.spool / "sites"
-        if sum(path.name.startswith("key-") for path in folder.iterdir()) < _MAX_UNKNOWN_KEYS:
-            (folder / f"key-{hashlib.sha256(key).hexdigest()[:16]}").mkdir(exist_ok=True)
+        if sum(path.name.startswith(_NOTED) for path in folder.iterdir()) < _MAX_UNKNOWN_KEYS:
+            (folder / name).mkdir(exist_ok=True)
+
+
+_NOTED = ("key-", "too-many-connections-")
 
 
 async def _refuse(send: Any, status: int) -> None:
-    await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"0")]})
+    """Answer a status alone, and close the connection: what else comes over it is not read."""
+    headers = [(b"content-length", b"0"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": b""})

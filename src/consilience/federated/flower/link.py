@@ -24,6 +24,7 @@ from typing import Any
 from consilience.checks import Json
 from consilience.federated.contribution import Announcement, parse_announcement
 from consilience.federated.flower.gate import FleetGate
+from consilience.federated.flower.listener import MAX_CONNECTIONS, allow_open_files, impatient_server, listen
 from consilience.federated.flower.messages import PIECE_BYTES, deflate, inflate, object_names, quiet_flower, records
 from consilience.federated.folder.request_server import FIRST_REQUEST, request_name
 
@@ -48,10 +49,6 @@ _EXIT_SECONDS = 2.0
 
 _MAX_HOLE = 2**40
 """Longest file without content that stands for one that is too long; being sparse, it takes no room."""
-
-_MAX_CONNECTIONS = 1024
-"""Connections that are served at once. Chosen by hand."""
-
 
 _PUBLISHED = re.compile(
     r"server/(?:plan\.json|[1-9][0-9]{0,5}/"
@@ -455,23 +452,18 @@ def main() -> None:
     gate = FleetGate(app, settings["quota"], spool)
     has_tls = settings["certificate"] is not None
     tls = {"ssl_certfile": settings["certificate"], "ssl_keyfile": settings["key"]} if has_tls else {}
-    config = uvicorn.Config(
-        gate,
-        settings["host"],
-        settings["port"],
-        log_level="warning",
-        access_log=False,
-        limit_concurrency=_MAX_CONNECTIONS,
-        **tls,
-    )
-    server = uvicorn.Server(config)
+    config = uvicorn.Config(gate, loop="asyncio", ws="none", log_level="warning", access_log=False, **tls)
+    server = impatient_server(config)
+    allow_open_files(2 * MAX_CONNECTIONS)
+    listener = listen(settings["host"], settings["port"])
+    listener.refused = gate.note_address
     threads = [threading.Thread(target=link.attend, args=item, daemon=True) for item in nodes.items()]
     threads.append(threading.Thread(target=link.beat, daemon=True))
     threads.append(threading.Thread(target=_follow_input, args=(link, server), daemon=True))
     threads.append(threading.Thread(target=_mark_ready, args=(server, spool), daemon=True))
     for thread in threads:
         thread.start()
-    server.run()
+    server.run(sockets=[listener])
     os._exit(0 if server.started else 3)
 
 
