@@ -155,14 +155,15 @@ def _combinations(state: dict[str, torch.Tensor], paths: list[Path], folder: Pat
 
 
 MERGE = """
-import resource, sys, time
+import re, sys, time
 import consilience as cs
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 start = time.perf_counter()
 rank = int(sys.argv[4]) if len(sys.argv) > 4 else None
 done = cs.merge(sys.argv[1:3], sys.argv[3], rank=rank, overwrite=True)
-print(time.perf_counter() - start, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20)
+peak = int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+print(time.perf_counter() - start, peak / 2**20)
 """
+"""Prints seconds of a merge, and the peak of the process's memory in GiB."""
 
 
 def of_size(folder: Path) -> dict[str, Any]:

@@ -106,7 +106,53 @@ def loops_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _adapters() -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((HERE / "adapters.json").read_text())
+    return record
+
+
+def adapters_table() -> str:
+    """Return the scores of merged adapters over five tasks, and what their ranks lose."""
+    rows = _adapters()["seeds"]
+    lines = ["| adapters | accuracy, % | error of the rank | change over the largest |", "| --- | ---: | ---: | ---: |"]
+    lines.append(f"| base | {_spread((row['base'] for row in rows), 1)} | | |")
+    lines.append(f"| one adapter, over all tasks | {_spread((mean(row['own']) for row in rows), 1)} | | |")
+    lines.append(f"| joint | {_spread((row['joint'] for row in rows), 1)} | | |")
+    for name in rows[0]["merges"]:
+        found = [row["merges"][name] for row in rows]
+        error = mean(one["error"] for one in found)
+        shown = f"{error:.2f}" if error > 1e-6 else "exact"
+        ratio = mean(one["ratio"] for one in found)
+        lines.append(f"| {name} | {_spread((one['score'] for one in found), 1)} | {shown} | {ratio:.2f} |")
+    return "\n".join(lines) + "\n"
+
+
+def combinations_table() -> str:
+    """Return the distance of peft's combinations from the mean of products, over its size, and their scores."""
+    rows = _adapters()["seeds"]
+    lines = ["| combination of peft | error to the mean of products | accuracy, % |", "| --- | ---: | ---: |"]
+    for name in rows[0]["peft"]:
+        found = [row["peft"][name] for row in rows]
+        error = mean(one["error"] for one in found)
+        lines.append(f"| `{name}` | {error:.2f} | {_spread((one['score'] for one in found), 1)} |")
+    return "\n".join(lines) + "\n"
+
+
+def adapter_size_table() -> str:
+    """Return seconds and memory of merges of adapters of a Llama of 7 billion parameters."""
+    lines = [
+        "| two adapters of rank 16, 224 modules | seconds | peak memory of the process, GiB |",
+        "| --- | ---: | ---: |",
+    ]
+    for name, row in _adapters()["size"].items():
+        lines.append(f"| {name} | {row['seconds']:.0f} | {row['gib']:.2f} |")
+    return "\n".join(lines) + "\n"
+
+
 TABLES = {
+    "adapters": adapters_table,
+    "adapters-peft": combinations_table,
+    "adapters-size": adapter_size_table,
     "fine-tunes": settings_table,
     "fine-tunes-gains": gains_table,
     "fine-tunes-alarms": alarms_table,

@@ -5,7 +5,7 @@ all norms and cosines. With it goes a count of entries that several models chang
 disagree. Both are added up in the pass that merges, of large tensors over some blocks alone.
 
 What it is worth: on fine-tunes that set no limit, whether a merge went farther than `MAX_RATIO` (`MAX_ALIGNED` where
-changes point the same way in part) said of four merges in five whether they were worse than the start
+changes point the same way in part) said of three merges in four whether they were worse than the start
 (docs/evidence/checkpoints.md). That is an alarm and no measure: nothing but data says how well a merge answers.
 """
 
