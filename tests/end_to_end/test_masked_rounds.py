@@ -95,7 +95,6 @@ def test_commands_run_a_masked_round(room):
         send_arguments("ada", "--to", "round", "--site", "ada", "--attempt", "2"),
         send_arguments("ada", "--flower", "127.0.0.1:1", "--site", "ada"),
         ["answer", "round", "--site", "ada", "--data", "x.npy", "--work", "mine"],
-        ["answer", "round", "--site", "ada", "--data", "x.npy", "--masked", "--module", "os:path"],
     ],
     ids=" ".join,
 )

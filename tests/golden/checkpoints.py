@@ -70,6 +70,10 @@ METHODS = {
     "nuslerp": {"method": "nuslerp", "axis": "columns", "weights": [2.0, 1.0]},
     "nearswap": {"method": "nearswap", "t": 0.01},
     "arcee_fusion": {"method": "arcee_fusion"},
+    "tsv_m": {"method": "tsv_m"},
+    "iso": {"method": "iso", "common": 0.5},
+    "knots": {"method": "knots"},
+    "wudi": {"method": "wudi", "weights": [3.0, 1.0, 2.0]},
     "passthrough": {"method": "passthrough", "scale": 0.5},
     "float16": {"dtype": "float16"},
     "float8": {"dtype": "float8_e4m3fn"},
@@ -137,6 +141,19 @@ def informed(folder):
 def _fisher(folder, options):
     models, fishers = informed(folder)
     return {"merge": cs.merge(models, folder / "merged.safetensors", "fisher", fishers=fishers, **options)}
+
+
+@case("checkpoints: regmean")
+def _regmean(folder):
+    models, files = [], []
+    for seed in (1, 2):
+        net = drawn(seed)
+        models.append(folder / f"net-{seed}.safetensors")
+        files.append(folder / f"net-{seed}.fisher.safetensors")
+        save_file(dict(net.state_dict()), models[-1])
+        rows = torch.as_tensor(np.random.default_rng([seed, 43]).normal(size=(40, 4))).float()
+        cs.save(cs.fisher(net, rows, kind="kronecker", minimum=1), files[-1])
+    return {"merge": cs.merge(models, folder / "merged.safetensors", "regmean", fishers=files)}
 
 
 @cases("checkpoints, units aligned: {}", {"average": "average", "slerp": "slerp", "fisher": "fisher"})

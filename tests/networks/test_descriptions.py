@@ -738,8 +738,8 @@ def test_data_that_do_not_fit_are_refused_in_a_line(data, options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sample_weight": np.ones(360)}, "observations of a network count alike"),
-        ({"features": cs.Features()}, "columns of statistical models"),
+        ({"sample_weight": np.ones(360)}, "sample_weight: is for statistical models"),
+        ({"features": cs.Features()}, "features: is for statistical models"),
         ({"class_prior": "gone"}, "expected 'own' or 'removed'"),
         ({"min_count": -1}, "expected a number that is not negative"),
     ],

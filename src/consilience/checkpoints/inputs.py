@@ -211,7 +211,8 @@ def _vocabulary_hint(first_shape: tuple[int, ...], other_shape: tuple[int, ...],
     """Return a hint where a tensor with a row for each token differs in the number of rows alone."""
     has_token_rows = any(mark in name for mark in TOKEN_MARKS)
     if has_token_rows and first_shape[1:] == other_shape[1:]:
-        return "; the vocabularies differ in size: say which tokens the output has (`vocabulary='union'`)"
+        same = "give all models the same tokens first (resize_token_embeddings)"
+        return f"; the vocabularies differ in size: {same}, or say which the output has (`vocabulary='union'`)"
     return ""
 
 

@@ -156,7 +156,7 @@ def _sweep(
     for text in sweeps:
         name, _, values = text.partition("=")
         if not name or not values:
-            raise OptionError(f"--sweep {text}: expected OPTION=A,B,..., such as scaling=0.3,0.5,1")
+            raise OptionError(f"--sweep {text}: expected OPTION=A,B,..., such as `scaling=0.3,0.5,1`")
         settings[name.replace("-", "_")] = [parse_settings([f"x={one}"])["x"] for one in values.split(",")]
     fixed = {
         "method": plan.method, "base": base, "weights": plan.weights, "dtype": plan.dtype, "patterns": plan.tensors,

@@ -57,7 +57,7 @@ def option_meanings(method: AnyMethod) -> dict[str, tuple[str, str]]:
     --------
     >>> from consilience.checkpoints.methods.slerp import SLERP
     >>> option_meanings(SLERP)
-    {'t': ('float', 'Position between the first model (0) and the second (1). Default: 0.5.')}
+    {'t': ('float', 'Position between the first model (0) and the second (1), or beyond them. Default: 0.5.')}
     """
     found: dict[str, tuple[str, str]] = {}
     for base in reversed(method.__mro__):

@@ -45,7 +45,7 @@ _REFUSED = {
 _CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Values of ``init_lora_weights`` that change the base too: what the adapter adds is then relative to another base."""
 
-_MERGE_INTO_BASE = "merge checkpoints with their adapters in place, as BASE+ADAPTER"
+_MERGE_INTO_BASE = "merge checkpoints with their adapters in place, as BASE+ADAPTER (merge_and_unload of peft)"
 
 
 def config_problems(name: str, config: Mapping[str, Json], understood: Collection[str] = ()) -> Iterator[Problem]:

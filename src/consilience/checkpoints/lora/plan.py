@@ -38,7 +38,7 @@ from consilience.errors import InputError, OptionError, Problem
 _MAX_LISTED = 3
 """Names that a message has; more are counted. Chosen by hand."""
 
-_MERGE_INTO_BASE = "merge checkpoints with their adapters in place, as BASE+ADAPTER"
+_MERGE_INTO_BASE = "merge checkpoints with their adapters in place, as BASE+ADAPTER (merge_and_unload of peft)"
 
 
 @dataclass(frozen=True, eq=False)
