@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import yaml
 from safetensors.torch import load_file
@@ -144,7 +145,7 @@ def main() -> None:
             size = max(float(one.abs().max()) for one in theirs.values())
             differing = {key: float((theirs[key] - mine[key]).abs().max()) / size for key in theirs}
             counts = sum(int(((theirs[key] - mine[key]).abs() > 1e-6 * size).sum()) for key in theirs)
-            short = {key: ours(folder, recipe, folder / "m")[key] for key in theirs}
+            short = ours(folder, recipe, folder / "m")
             narrow = by_mergekit(options.mergekit, folder, recipe, folder / "t16")
             entries = sum(one.numel() for one in theirs.values())
             exact = ours(folder, {**recipe, "dtype": "float64"}, folder / "m64")
@@ -152,7 +153,13 @@ def main() -> None:
             def share(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], n: int = entries) -> float:
                 return 100 * sum(int((found[key] == wanted[key]).sum()) for key in found) / n
 
-            rounded = {key: exact[key].to(short[key].dtype) for key in short}
+            # torch rounds float64 to float32 on the way to 16 bits, NumPy to float16 at once.
+            rounded = {
+                key: torch.from_numpy(exact[key].numpy().astype(np.float16))
+                if one.dtype == torch.float16
+                else exact[key].to(one.dtype)
+                for key, one in short.items()
+            }
             rows[example] = {
                 "largest difference in float32": max(differing.values()),
                 "entries that differ by more than rounding, %": 100 * counts / entries,
