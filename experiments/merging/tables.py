@@ -149,7 +149,27 @@ def adapter_size_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def examples_table() -> str:
+    """Return how merges by mergekit's examples agree with mergekit's own."""
+    rows = json.loads((HERE / "mergekit_examples.json").read_text())["examples"]
+    lines = [
+        "| example | entries that differ in float32, % | largest difference | rounded once, here, % | mergekit, % |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for name, row in rows.items():
+        ours, theirs, differing, largest = (
+            row[key]
+            for key in (
+                "rounded once, ours, %", "rounded once, mergekit, %",
+                "entries that differ by more than rounding, %", "largest difference in float32",
+            )
+        )  # fmt: skip
+        lines.append(f"| {name} | {differing:.2f} | {largest:.0e} | {ours:.2f} | {theirs:.1f} |")
+    return "\n".join(lines) + "\n"
+
+
 TABLES = {
+    "mergekit-examples": examples_table,
     "adapters": adapters_table,
     "adapters-peft": combinations_table,
     "adapters-size": adapter_size_table,
