@@ -237,6 +237,7 @@ def test_the_record_says_how_far_products_go(tmp_path):
         assert told["cosine"] == pytest.approx(float(a @ b / (a.norm() * b.norm())), abs=1e-3)
         if method == "task_arithmetic":
             assert told["ratio"] == pytest.approx(float(merged.norm() / max(a.norm(), b.norm())), rel=1e-3)
+            assert any("most fine-tunes merged so far were worse" in note for note in done.notes) == (told["ratio"] > 1)
 
 
 BIASES = {

@@ -127,20 +127,32 @@ def _rounded(value: float) -> float:
     return float(f"{float(value):.4g}")
 
 
+def _limit(found: Mapping[str, Json]) -> float:
+    """Return the ratio from which most merges were worse than their start."""
+    cosine = found.get("cosine")
+    return MAX_ALIGNED if isinstance(cosine, float) and cosine >= ALIGNED else MAX_RATIO
+
+
+def is_far(found: Mapping[str, Json]) -> bool:
+    """Return whether a merge is beyond the limit."""
+    ratio = found.get("ratio")
+    return isinstance(ratio, float) and ratio > _limit(found)
+
+
 def sentences(found: Mapping[str, Json]) -> list[str]:
     """Return what a user should know, a sentence each."""
     ratio, of_base, cosine = (found.get(name) for name in ("ratio", "of_base", "cosine"))
     told = []
     if isinstance(ratio, float):
         told.append(f"the merge is {ratio:.2f} times as far from the base as the model that is furthest")
-        limit = MAX_ALIGNED if isinstance(cosine, float) and cosine >= ALIGNED else MAX_RATIO
+        limit = _limit(found)
         if ratio > limit:
             told[-1] += (
                 f": most fine-tunes merged so far were worse than their start; {limit / ratio:.2g} times this scaling"
                 " is where they were not"
             )
-    is_far = isinstance(of_base, float) and of_base > MAX_OF_BASE
-    if is_far and isinstance(cosine, float) and cosine > MIN_COSINE:
+    is_unrelated = isinstance(of_base, float) and of_base > MAX_OF_BASE
+    if is_unrelated and isinstance(cosine, float) and cosine > MIN_COSINE:
         told.append(
             f"the models are {of_base:.2f} times as far from the base as it is large, and the cosine of their changes "
             f"is {cosine:.3f}: it is hardly what they were trained from"

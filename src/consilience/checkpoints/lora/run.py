@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -96,6 +97,7 @@ def run_adapters(
         )
         write_bytes(partial.folder / ADAPTER_CONFIG, f"{as_json(config)}\n".encode())
         details = execution.details()
+        notes += execution.alarms(details)
         record = merge_provenance(request.document(), inputs, digests, {shard.name: digest}, details, notes)
         write_bytes(partial.folder / PROVENANCE, f"{as_json(record)}\n".encode())
         write_bytes(partial.folder / "README.md", model_card(record).encode())
@@ -263,6 +265,11 @@ class _Execution:
         if told := changes.summary(grams, unequal([short_name(one.checkpoint) for one in self.prepared.adapters])):
             found["changes"] = told
         return found
+
+    def alarms(self, details: Mapping[str, Any]) -> list[str]:
+        """Return that the merge goes far, where it does."""
+        found = details.get("changes", {})
+        return changes.sentences(found) if changes.is_far(found) else []
 
     def _error(self) -> float:
         """Return what all modules lose together, over the size of the merge."""
