@@ -227,6 +227,16 @@ def test_methods_that_look_at_entries_look_at_those_of_the_products(tmp_path, me
         torch.testing.assert_close(found[module], expected[f"{module}.weight"].double(), atol=2e-5, rtol=1e-5)
 
 
+def test_weights_that_cancel_have_an_election_of_signs(tmp_path):
+    models = two(tmp_path)
+    done = cs.merge(models, tmp_path / "out", "ties", weights=[1, -1], density=1.0, rank=99)
+    a, b = map(changes, models)
+    for module, found in changes(done.output).items():
+        terms = torch.stack([a[module], -b[module]])
+        agrees = terms.sign() == terms.sum(0).sign()
+        torch.testing.assert_close(found, (terms * agrees).sum(0) / agrees.sum(0).clamp(min=1), atol=2e-5, rtol=1e-5)
+
+
 def test_the_record_says_how_far_products_go(tmp_path):
     models = two(tmp_path)
     for method, options in (("task_arithmetic", {}), ("ties", {"density": 1.0})):

@@ -178,6 +178,15 @@ def test_settings_are_swept_by_a_command(checkpoints, command):
     assert command("merge", "one", "two", *options).code == 2
 
 
+def test_a_sweep_takes_the_options_of_a_merge(checkpoints, command):
+    (checkpoints / "score.py").write_text("print(1)")
+    score = ("--evaluate", f"{sys.executable} score.py {{model}}", "--sweep", "method=average")
+    assert command("merge", "one", "two", "-o", "out", "--shard-size", "200kB", *score).code == 0
+    assert len(list((checkpoints / "out").glob("*.safetensors"))) > 1
+    assert "--fisher: there are 1 for 2" in command("merge", "one", "two", "-o", "b", "--fisher", "one", *score).err
+    assert command("merge", "one", "two", "-o", "third", "--dry-run", *score).code == 2
+
+
 def test_an_adapter_is_extracted_by_a_command(checkpoints, command):
     done = command("extract", "one", "--base", "base", "-o", "adapter", "--rank", "2")
     assert (done.code, done.err) == (0, "")

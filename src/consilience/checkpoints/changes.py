@@ -27,7 +27,7 @@ orthogonal: between 0.8 and 1.2 on two sets of fine-tunes (docs/evidence/checkpo
 MAX_ALIGNED = 0.5
 """The same where the mean cosine of changes is `ALIGNED` or more: there models overwrite the same directions."""
 ALIGNED = 0.1
-"""Of fine-tunes whose merges helped, cosines were below it; set with the limits on one seed of three."""
+"""Of fine-tunes whose merges helped, cosines were below it; set with `MAX_ALIGNED` on one seed of three."""
 MAX_OF_BASE = 0.5
 """Change of a model over its base from which, with `MIN_COSINE`, the base is none: fine-tunes had 0.1, models of other
 starts 1.4."""

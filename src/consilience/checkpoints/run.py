@@ -30,7 +30,7 @@ from consilience.checkpoints.folder import Checkpoint
 from consilience.checkpoints.inputs import InputFactors, locate_tensor, parts_in
 from consilience.checkpoints.methods.average import TensorFisher
 from consilience.checkpoints.methods.base import Facts
-from consilience.checkpoints.methods.matrices import MatrixMethod, stores_inputs_first
+from consilience.checkpoints.methods.matrices import MatrixMethod, is_turned, stores_inputs_first
 from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.output import (
     PROVENANCE,
@@ -304,9 +304,7 @@ class _Execution:
 
     def facts_of_matrix(self, task: TensorTask, method: MatrixMethod) -> Facts:
         """Return how a matrix is stored and, for methods that use them, second moments of its inputs in all models."""
-        bias = f"{task.name.removesuffix('weight')}bias"
-        first = self.prepared.inputs.models[0]
-        facts: dict[str, Any] = {"inputs_first": self.stores_inputs_first and bias in first.tensors}
+        facts: dict[str, Any] = {"inputs_first": is_turned(task.name, self.shapes, stores_inputs_first(self.shapes))}
         factors = [one for one in self.prepared.inputs.fishers if isinstance(one, InputFactors)]
         if method.uses_factors and all(task.name in one.tensors for one in factors):
             read = partial(tensor_entries, self.input_files)
@@ -316,10 +314,9 @@ class _Execution:
         return facts
 
     @cached_property
-    def stores_inputs_first(self) -> bool:
-        """Whether the models store matrices as (inputs, outputs)."""
-        tensors = self.prepared.inputs.models[0].tensors
-        return stores_inputs_first({name: stored.shape for name, (_, stored) in tensors.items()})
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the models' tensors."""
+        return {name: stored.shape for name, (_, stored) in self.prepared.inputs.models[0].tensors.items()}
 
     def input_position(self, task: TensorTask) -> tuple[int, int]:
         """Return where a tensor lies in the first model, by which tensors are read in their order."""

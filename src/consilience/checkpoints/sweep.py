@@ -36,6 +36,10 @@ PLACE = "{model}"
 """What stands for the path of a merge in a command."""
 
 
+_HOW = ("overwrite", "threads", "progress", "resume")
+"""Arguments of a merge that change no byte of it."""
+
+
 @dataclass(frozen=True)
 class SweepRow:
     """One setting and what it scored."""
@@ -124,7 +128,7 @@ def sweep(
     target = Path(output)
     grid = _grid(settings)
     table_path = target.with_name(f"{target.name}.sweep.json")
-    fixed_text = json.dumps({name: repr(value) for name, value in sorted(fixed.items())})
+    fixed_text = json.dumps({name: repr(value) for name, value in sorted(fixed.items()) if name not in _HOW})
     empty = _Table(
         models=[str(model) for model in models], fixed=fixed_text, larger_is_better=larger_is_better, rows=[], best=None
     )

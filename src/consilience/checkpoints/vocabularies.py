@@ -109,13 +109,12 @@ class Vocabulary:
     """The tokens of an output, and which rows of each checkpoint's tables they are."""
 
     numbers: Mapping[str, int]  # rows of the output by token
-    rows: tuple[
-        NDArray[np.int64], ...
-    ]  # (rows,) by checkpoint, models before the base: its own row, -1 where it has none
+    own_numbers: Mapping[str, int]  # the same in the tokenizer of `source`
+    # (rows,) by checkpoint, models before the base: its own row, -1 where it has none.
+    rows: tuple[NDArray[np.int64], ...]
     tables: Mapping[str, tuple[StoredTensor, ...]]  # where each checkpoint has the tables of tokens, by name
-    rules: Mapping[
-        int, tuple[int | None, int, bool]
-    ]  # by row: checkpoint, its row, and whether all take it; None: zeros
+    # By row: checkpoint (None: zeros), its row, and whether all take it.
+    rules: Mapping[int, tuple[int | None, int, bool]]
     source: Checkpoint  # whose tokenizer the output has
     files: Mapping[str, bytes]  # files of the tokenizer that are written anew
     left_out: tuple[str, ...]  # files of the tokenizer that are not copied
@@ -214,7 +213,7 @@ def with_vocabulary(request: VocabularyRequest, inputs: MergeInputs) -> tuple[Me
     source = checkpoints[number]
     files |= _templated(source, files, request.chat_template)
     vocabulary = Vocabulary(
-        tokens, rows, tables, _rules(request, tokens, numbers, inputs), source, files, left_out,
+        tokens, numbers[number], rows, tables, _rules(request, tokens, numbers, inputs), source, files, left_out,
         (_summary(tokens, numbers, [one.name for one in checkpoints]), *_without_rows(tokens, rows)),
     )  # fmt: skip
     generation = Path() if source.folder is None else source.folder / "generation_config.json"
@@ -351,8 +350,7 @@ def _with_special_tokens(
 ) -> dict[str, Json]:
     """Return a configuration with the special tokens of another one, which has the numbers of the source's tokens."""
     changed = dict(config)
-    known = None if vocabulary.source.folder is None else tokenizer_of(vocabulary.source.folder)
-    token_of = {number: token for token, number in (known or {"numbers": {}})["numbers"].items()}
+    token_of = {number: token for token, number in vocabulary.own_numbers.items()}
     for key, stated in stated_config.items():
         if key.endswith("_token_id") and key in config:
             numbers = stated if isinstance(stated, list) else [stated]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,22 +108,23 @@ def merge(
         raise click.UsageError("Missing argument 'MODELS...': no checkpoints to merge.")
     if plan.output is None:
         raise click.UsageError("Missing option '-o' / '--output'.")
-    base = None if plan.base is None else where_model_lies(plan.base)
+    refuse_reserved(dict(plan.options), _MERGE_KEYWORDS)
     allowed = allow_differences or ([] if allow is None else [field.strip() for field in allow.split(",")])
-    options = dict(plan.options)
-    refuse_reserved(options, _MERGE_KEYWORDS)
+    arguments = {
+        "base": None if plan.base is None else where_model_lies(plan.base), "weights": plan.weights,
+        "dtype": plan.dtype, "shard_bytes": SHARD_BYTES if plan.shard_size is None else plan.shard_size,
+        "fishers": plan.fishers, "symmetry": plan.symmetry, "patterns": plan.tensors, "slices": plan.slices,
+        "vocabulary": plan.vocabulary, "rank": plan.rank, "allow_differences": allowed, "rng": plan.seed,
+        "overwrite": overwrite, "threads": threads, **plan.options,
+    }  # fmt: skip
     if evaluate is not None or sweeps:
-        _sweep(plan, base, allowed, evaluate, sweeps, lower_is_better, threads, overwrite, quiet, as_json)
+        if dry_run or restart:
+            raise click.UsageError("--evaluate takes neither --dry-run nor --restart; remove the table to start anew.")
+        _sweep(plan, arguments, evaluate, sweeps, lower_is_better, quiet, as_json)
         return
     merged = cs.merge(
-        [where_model_lies(model) for model in plan.models], plan.output, plan.method, base=base, weights=plan.weights,
-        dtype=plan.dtype,
-        shard_bytes=SHARD_BYTES if plan.shard_size is None else plan.shard_size, fishers=plan.fishers,
-        symmetry=plan.symmetry, patterns=plan.tensors, slices=plan.slices, vocabulary=plan.vocabulary, rank=plan.rank,
-        allow_differences=allowed,
-        rng=plan.seed, resume=not restart, overwrite=overwrite, dry_run=dry_run, threads=threads,
-        progress=not (quiet or as_json),
-        **options,
+        [where_model_lies(model) for model in plan.models], plan.output, plan.method, resume=not restart,
+        dry_run=dry_run, progress=not (quiet or as_json), **arguments,
     )  # fmt: skip
     notes = (*flags, *plan.notes, *merged.notes)
     if as_json:
@@ -145,8 +146,8 @@ def merge(
 
 
 def _sweep(
-    plan: MergeRecipe, base: str | None, allowed: bool | list[str], command: str | None, sweeps: Sequence[str],
-    lower_is_better: bool, threads: int | None, overwrite: bool, quiet: bool, as_json: bool,
+    plan: MergeRecipe, arguments: Mapping[str, Any], command: str | None, sweeps: Sequence[str],
+    lower_is_better: bool, quiet: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Merge at all settings, evaluate each, and keep the best."""
     if command is None or not sweeps:
@@ -158,12 +159,7 @@ def _sweep(
         if not name or not values:
             raise OptionError(f"--sweep {text}: expected OPTION=A,B,..., such as `scaling=0.3,0.5,1`")
         settings[name.replace("-", "_")] = [parse_settings([f"x={one}"])["x"] for one in values.split(",")]
-    fixed = {
-        "method": plan.method, "base": base, "weights": plan.weights, "dtype": plan.dtype, "patterns": plan.tensors,
-        "slices": plan.slices, "vocabulary": plan.vocabulary, "rank": plan.rank,
-        "allow_differences": allowed, "rng": plan.seed, "threads": threads, "overwrite": overwrite, **plan.options,
-    }  # fmt: skip
-    fixed = {name: value for name, value in fixed.items() if name not in settings}
+    fixed = {name: v for name, v in {"method": plan.method, **arguments}.items() if name not in settings}
 
     def say(row: SweepRow) -> None:
         if not quiet and not as_json:

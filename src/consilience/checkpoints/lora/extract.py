@@ -8,7 +8,6 @@ as norms and embeddings, is saved whole.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,31 +16,27 @@ from typing import Literal
 import numpy as np
 
 from consilience.checkpoints.buffers import TensorReaders
-from consilience.checkpoints.card import hub_name, merge_provenance, model_card, short_name
+from consilience.checkpoints.card import hub_name, merge_provenance, short_name
 from consilience.checkpoints.folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Checkpoint, open_checkpoint
 from consilience.checkpoints.inputs import MergeInputs
 from consilience.checkpoints.lora.config import merged_config
-from consilience.checkpoints.lora.factors import BIAS, PREFIX, factorised, relative, squared_change
+from consilience.checkpoints.lora.factors import BIAS, PREFIX, Losses, factorised, squared_change
+from consilience.checkpoints.lora.folder import finish_adapter, streaming
 from consilience.checkpoints.lora.plan import AS_IT_IS
-from consilience.checkpoints.methods.matrices import is_linear_map, stores_inputs_first
+from consilience.checkpoints.methods.matrices import is_linear_map, is_turned, stores_inputs_first
 from consilience.checkpoints.numbers import FLOAT_TYPES, Floats, rounded_to, type_in_files
 from consilience.checkpoints.output import (
-    PROVENANCE,
-    as_json,
     copy_companions_of,
     merge_identity,
     open_partial_output,
-    publish,
     refuse_full_disk,
     refuse_output,
 )
 from consilience.checkpoints.plan import TensorTask, assign_shards
 from consilience.checkpoints.request import compare_inputs, with_common_names
-from consilience.checkpoints.stream import Stream
 from consilience.checkpoints.tensor_reader import InputFiles, float64_reader, tensor_entries, whole_tensor
 from consilience.checks import Json, is_count
 from consilience.errors import InputError, OptionError
-from consilience.files.atomic import write_bytes
 
 _CHUNK = 2**22
 """Entries of a tensor that are compared at once. Chosen by hand; a norm's last bits depend on it."""
@@ -137,9 +132,8 @@ class _Work:
     notes: list[str]
     tensors: dict[str, Floats] = field(default_factory=dict)  # of the adapter, in float64
     ranks: dict[str, int] = field(default_factory=dict)
-    errors: dict[str, float] = field(default_factory=dict)
+    losses: Losses = field(default_factory=Losses)
     whole: list[str] = field(default_factory=list)  # tensors that are saved as they are
-    squares: list[tuple[float, float]] = field(default_factory=list)
 
     @property
     def model(self) -> Checkpoint:
@@ -153,42 +147,29 @@ class _Work:
     def run(self, target: Path) -> Extraction:
         """Decompose all changes, and put the folder in the output's place."""
         identity = merge_identity([self.rank, self.dtype, [file.header.digest for file in self.inputs.files]])
-        with (
-            open_partial_output(target, identity, resume=False) as partial_output,
-            ThreadPoolExecutor(1) as input_hashing,
-            ThreadPoolExecutor(1) as output_hashing,
-        ):
-            input_files = InputFiles(self.inputs.files, input_hashing)
-            stream = Stream(1, output_hashing, 0)
-            try:
+        with open_partial_output(target, identity, resume=False) as partial_output:
+            with streaming(self.inputs) as (input_files, stream):
                 self._decompose(input_files)
-                tasks = [self._task(name) for name in self.tensors]
-                (shard,) = assign_shards(tasks, 0, ADAPTER_WEIGHTS)
+                (shard,) = assign_shards([self._task(name) for name in self.tensors], 0, ADAPTER_WEIGHTS)
                 refuse_full_disk(target, shard.nbytes)
+                readers_of = partial(self._readers_of, input_files)
                 path = partial_output.folder / shard.name
-                digest = stream.write_shard(shard, path, partial(self._readers_of, input_files),
-                                            lambda _: {}, lambda _: 0, lambda _: None)  # fmt: skip
+                digest = stream.write_shard(shard, path, readers_of, lambda _: {}, lambda _: 0, lambda _: None)
                 digests = input_files.digests()
                 input_files.refuse_changed()
-            finally:
-                stream.close()
-                input_files.close()
             self.notes += copy_companions_of(self.model, partial_output, {ADAPTER_CONFIG, "config.json"})
-            write_bytes(partial_output.folder / ADAPTER_CONFIG, f"{as_json(self._config())}\n".encode())
             recipe = {"method": "extract", "rank": self.rank, "dtype": FLOAT_TYPES[self.dtype].name}
-            lost: dict[str, Json] = {"ranks": self.ranks, "rank and rounding": self.errors, "error": self._error()}
-            details = {"adapters": lost}
+            errors, error = self.losses.errors, self.losses.error
+            details = {"adapters": {"ranks": self.ranks, "rank and rounding": errors, "error": error}}
             record = merge_provenance(recipe, self.inputs, digests, {shard.name: digest}, details, self.notes)
-            write_bytes(partial_output.folder / PROVENANCE, f"{as_json(record)}\n".encode())
-            write_bytes(partial_output.folder / "README.md", model_card(record).encode())
-            publish(partial_output, target, single=False)
-        return Extraction(target, self.errors, self._error(), tuple(self.notes))
+            finish_adapter(partial_output, target, self._config(), record)
+        return Extraction(target, errors, error, tuple(self.notes))
 
     def _decompose(self, input_files: InputFiles) -> None:
         """Factorise what changed in linear maps, and find out what else did."""
         read = partial(whole_tensor, input_files)
         shapes = {name: stored.shape for name, (_, stored) in self.model.tensors.items()}
-        turned = stores_inputs_first(shapes)
+        inputs_first = stores_inputs_first(shapes)
         others = []
         biases: dict[str, Floats] = {}
         for name, shape in shapes.items():
@@ -202,7 +183,7 @@ class _Work:
                 continue
             module = name.removesuffix(".weight")
             matrix = change.reshape(shape[0], -1)
-            self._factorise(module, matrix.T if turned and f"{module}.bias" in shapes else matrix, shape)
+            self._factorise(module, matrix.T if is_turned(name, shapes, inputs_first) else matrix, shape)
         for name in others:
             module, _, part = name.rpartition(".")
             if part == "bias" and module in self.ranks:
@@ -221,9 +202,7 @@ class _Work:
         a, b = factorised(matrix, self.rank)
         a_name, b_name = f"{PREFIX}{module}.lora_A.weight", f"{PREFIX}{module}.lora_B.weight"
         rounded = [rounded_to(FLOAT_TYPES[self.dtype], one) for one in (a, b)]
-        squares = squared_change(np.eye(matrix.shape[1]), matrix, *rounded)
-        self.squares.append(squares)
-        self.errors[module] = relative(*squares)
+        self.losses.squares[module] = squared_change(np.eye(matrix.shape[1]), matrix, *rounded)
         self.ranks[module] = len(a)
         if len(shape) > 2:  # of a convolution
             a, b = a.reshape(len(a), *shape[1:]), b.reshape(*b.shape, *[1] * (len(shape) - 2))
@@ -273,6 +252,3 @@ class _Work:
         }  # fmt: skip
         has_bias = any(name.endswith(BIAS) for name in self.tensors)
         return merged_config([start], [list(self.ranks)], self.ranks, lora_bias=has_bias)
-
-    def _error(self) -> float:
-        return relative(sum(one for one, _ in self.squares), sum(whole for _, whole in self.squares))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import log2, prod, sqrt
 
 import numpy as np
@@ -227,3 +227,26 @@ def _squared_norm(left: Floats, right: Floats) -> float:
 def relative(change: float, whole: float) -> float:
     """Return the ratio of two norms from their squares, to two digits, as far as it is the same on every machine."""
     return float(f"{sqrt(change / whole):.1e}") if whole else 0.0
+
+
+@dataclass(eq=False)
+class Losses:
+    """What a lower rank and rounding changed in products of factors, by module."""
+
+    squares: dict[str, tuple[float, float]] = field(default_factory=dict)  # of the change, and of the product itself
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """The change over the size of the product."""
+        return {module: relative(*pair) for module, pair in self.squares.items()}
+
+    @property
+    def error(self) -> float:
+        """The same of all modules together."""
+        return relative(*(sum(part) for part in zip(*self.squares.values(), strict=True)))
+
+    @property
+    def worst(self) -> str:
+        """The module that loses most."""
+        errors = self.errors
+        return max(errors, key=lambda module: errors[module])

@@ -57,7 +57,7 @@ class PreparedAdapters:
         """What each product is multiplied by, in a sum: weights that sum to 1, or as given and times the scaling."""
         method = self.request.method
         scaling = method.scaling if isinstance(method, TaskArithmetic) else 1.0
-        total = sum(self.weights) if getattr(method, "normalize", True) else 1.0
+        total = (sum(self.weights) or 1.0) if getattr(method, "normalize", True) else 1.0
         return [scaling * weight / total for weight in self.weights]
 
 

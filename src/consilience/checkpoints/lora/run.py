@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,31 +12,29 @@ import numpy as np
 
 from consilience.checkpoints import changes
 from consilience.checkpoints.buffers import TensorReaders, non_finite_problem
-from consilience.checkpoints.card import merge_provenance, model_card, short_name
+from consilience.checkpoints.card import merge_provenance, short_name
 from consilience.checkpoints.folder import ADAPTER_CONFIG, Checkpoint
 from consilience.checkpoints.inputs import MergeInputs, locate_tensor
 from consilience.checkpoints.lora.config import merged_config, module_scale
 from consilience.checkpoints.lora.factors import (
     BIAS,
+    Losses,
     LowRankAdapter,
     base_name,
     factorised,
     product_gram,
-    relative,
     squared_change,
     stack,
     truncated,
 )
+from consilience.checkpoints.lora.folder import finish_adapter, streaming
 from consilience.checkpoints.lora.into_base import name_in
 from consilience.checkpoints.lora.plan import AS_IT_IS, PreparedAdapters, bias_name, is_sum
 from consilience.checkpoints.numbers import FLOAT_TYPES, Floats, rounded_to
 from consilience.checkpoints.output import (
-    PROVENANCE,
-    as_json,
     copy_companions_of,
     merge_identity,
     open_partial_output,
-    publish,
     refuse_full_disk,
 )
 from consilience.checkpoints.plan import TensorTask, Treatment
@@ -55,15 +52,12 @@ from consilience.checkpoints.tensor_reader import (
 from consilience.checks import Array, Json
 from consilience.core.progress import Progress
 from consilience.errors import InputError
-from consilience.files.atomic import write_bytes
 
 _SAID_FROM = 1e-6
 """Relative change from which a note says so: rounding to 32 bits stays below, to 16 bits it is at 1e-3."""
 
 
-def run_adapters(
-    prepared: PreparedAdapters, output: Path, progress: Progress, threads: int | None = None
-) -> FinishedMerge:
+def run_adapters(prepared: PreparedAdapters, output: Path, progress: Progress) -> FinishedMerge:
     """Merge the adapters, and put the whole folder in the output's place.
 
     Raises InputError for values that are not finite or that the type of the output cannot hold, and files that changed.
@@ -74,34 +68,25 @@ def run_adapters(
     identity = merge_identity([request.document(), [file.header.digest for file in inputs.files]])
     with open_partial_output(output, identity, resume=False) as partial:
         refuse_full_disk(output, shard.nbytes)
-        with ThreadPoolExecutor(1) as input_hashing, ThreadPoolExecutor(1) as output_hashing:
-            input_files = InputFiles(inputs.files, input_hashing)
-            stream = Stream(threads or 1, output_hashing, request.seed)
+        with streaming(inputs, request.seed) as (input_files, stream):
             execution = _Execution(prepared, input_files, stream, progress)
-            try:
-                path = partial.folder / shard.name
-                digest = stream.write_shard(
-                    shard, path, execution.readers_of, lambda _: {}, execution.position, execution.on_written
-                )
-                digests = input_files.digests()
-                input_files.refuse_changed()
-            finally:
-                stream.close()
-                input_files.close()
-        notes = [*plan.notes, *copy_companions_of(inputs.models[0], partial, {ADAPTER_CONFIG}), *execution.notes()]
+            digest = stream.write_shard(
+                shard, partial.folder / shard.name, execution.readers_of, lambda _: {}, execution.position,
+                execution.on_written,
+            )  # fmt: skip
+            digests = input_files.digests()
+            input_files.refuse_changed()
+        details = execution.details()
+        notes = [*plan.notes, *copy_companions_of(inputs.models[0], partial, {ADAPTER_CONFIG})]
+        notes += [*execution.notes(), *execution.alarms(details)]
         config = merged_config(
             [adapter.config for adapter in prepared.adapters],
             [list(adapter.factors) for adapter in prepared.adapters],
             prepared.ranks,
             lora_bias=any(adapter.has_factor_biases for adapter in prepared.adapters),
         )
-        write_bytes(partial.folder / ADAPTER_CONFIG, f"{as_json(config)}\n".encode())
-        details = execution.details()
-        notes += execution.alarms(details)
         record = merge_provenance(request.document(), inputs, digests, {shard.name: digest}, details, notes)
-        write_bytes(partial.folder / PROVENANCE, f"{as_json(record)}\n".encode())
-        write_bytes(partial.folder / "README.md", model_card(record).encode())
-        publish(partial, output, single=False)
+        finish_adapter(partial, output, config, record)
     return FinishedMerge({shard.name: digest}, record, tuple(notes), 0)
 
 
@@ -113,9 +98,8 @@ class _Execution:
     input_files: InputFiles
     stream: Stream
     progress: Progress
-    errors: dict[str, float] = field(default_factory=dict)  # by module, what a lower rank and rounding changed
+    losses: Losses = field(default_factory=Losses)
     written: int = 0
-    _squares: list[tuple[float, float]] = field(default_factory=list)
     _grams: dict[str, Array] = field(default_factory=dict)
     _last: tuple[str, dict[str, Floats]] = ("", {})
 
@@ -199,9 +183,8 @@ class _Execution:
             a, b = a.reshape(rank, *factors[0][0].shape[1:]), b.reshape(len(b), rank, *factors[0][1].shape[2:])
             whole_a, whole_b = np.eye(merged.shape[1]), merged
         a_name, b_name = owners[0][0].parts(module)
-        squares = squared_change(whole_a, whole_b, self._rounded(a_name, a), self._rounded(b_name, b))
-        self._squares.append(squares)
-        self.errors[module] = relative(*squares)
+        rounded = [self._rounded(name, values) for name, values in ((a_name, a), (b_name, b))]
+        self.losses.squares[module] = squared_change(whole_a, whole_b, *rounded)
         tensors = {a_name: a, b_name: b}
         if (bias := bias_name(self.prepared.adapters, b_name)) is not None:
             terms = [
@@ -259,7 +242,7 @@ class _Execution:
     def details(self) -> dict[str, Json]:
         """Return ranks, errors, and how far the merge and its models are from no change."""
         what = "rank and rounding" if self._is_reduced else "rounding"
-        lost: dict[str, Json] = {"ranks": self.prepared.ranks, what: self.errors, "error": self._error()}
+        lost: dict[str, Json] = {"ranks": self.prepared.ranks, what: self.losses.errors, "error": self.losses.error}
         found: dict[str, Json] = {"adapters": lost}
         grams = {**self._grams, **self.stream.take_changes()}
         if told := changes.summary(grams, unequal([short_name(one.checkpoint) for one in self.prepared.adapters])):
@@ -271,15 +254,11 @@ class _Execution:
         found = details.get("changes", {})
         return changes.sentences(found) if changes.is_far(found) else []
 
-    def _error(self) -> float:
-        """Return what all modules lose together, over the size of the merge."""
-        return relative(sum(one for one, _ in self._squares), sum(whole for _, whole in self._squares))
-
     def notes(self) -> list[str]:
         """Return what a lower rank or rounding loses, a line each."""
-        worst = max(self.errors, key=lambda module: self.errors[module], default="")
-        if self.errors.get(worst, 0.0) <= _SAID_FROM:
+        worst = self.losses.worst
+        if self.losses.errors[worst] <= _SAID_FROM:
             return []
         what = "ranks and rounding change" if self._is_reduced else "rounding changes"
-        most = f"up to {self.errors[worst]:.1e} in {worst}"
-        return [f"{what} the merged products by {self._error():.1e} of their size, {most}"]
+        most = f"up to {self.losses.errors[worst]:.1e} in {worst}"
+        return [f"{what} the merged products by {self.losses.error:.1e} of their size, {most}"]

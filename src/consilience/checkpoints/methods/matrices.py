@@ -60,6 +60,20 @@ def stores_inputs_first(shapes: Mapping[str, tuple[int, ...]]) -> bool:
     return False
 
 
+def is_turned(name: str, shapes: Mapping[str, tuple[int, ...]], inputs_first: bool) -> bool:
+    """Return whether a weight is stored with its inputs first, where a checkpoint stores matrices so: not convolutions.
+
+    `inputs_first` is what `stores_inputs_first` says of the checkpoint.
+
+    Examples
+    --------
+    >>> shapes = {"c_fc.weight": (4, 16), "c_fc.bias": (16,), "conv.weight": (8, 3, 2, 2), "conv.bias": (8,)}
+    >>> is_turned("c_fc.weight", shapes, True), is_turned("conv.weight", shapes, True)
+    (True, False)
+    """
+    return inputs_first and len(shapes[name]) == 2 and f"{name.removesuffix('weight')}bias" in shapes
+
+
 @dataclass(eq=False)
 class _Gathered:
     """The same entries of a tensor in all models, as they come in from its blocks."""
@@ -116,8 +130,8 @@ class MatrixMethod(TensorMethod):
         if not isinstance(total, _Gathered):
             return facts
         matrices = total.values.reshape(len(total.values), setting.shape[0], -1)
-        is_turned = bool(facts.get("inputs_first"))
-        if is_turned:
+        turned = bool(facts.get("inputs_first"))
+        if turned:
             matrices = matrices.transpose(0, 2, 1)
         outputs, inputs = matrices.shape[1:]
         n_parts = 3 if _FUSED.search(setting.tensor) and outputs == 3 * inputs else 1
@@ -127,7 +141,7 @@ class MatrixMethod(TensorMethod):
             text = f"its decomposition did not end ({error})"
             raise InputError(setting.tensor, text, "give another method for it", "E-NUMBER") from error
         change = np.concatenate(merged)
-        return {**facts, "change": np.ascontiguousarray(change.T if is_turned else change).reshape(-1)}
+        return {**facts, "change": np.ascontiguousarray(change.T if turned else change).reshape(-1)}
 
     def merge(self, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Floats:
         """Return origin + scaling * change (n,)."""
