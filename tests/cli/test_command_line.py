@@ -66,7 +66,7 @@ def test_every_command_shows_an_example_that_its_own_options_take():
         assert (program, called) == ("consilience", name)
         one = load_command(name)
         assert one.name == name
-        one.make_context(name, words)
+        one.make_context(name, words, help_option_names=["-h", "--help"])  # as under the command itself
         shown = " ".join(one.get_help(click.Context(one, info_name=name, help_option_names=["-h", "--help"])).split())
         assert f"Example: {entry.example}" in shown
 
