@@ -227,7 +227,20 @@ def test_several_heads_are_compared_each_by_its_own():
         worst = max(float(sum(losses(net, slice(120, None)))) for net in nets)
         assert float(sum(losses(fusion.model, slice(120, None)))) <= 1.1 * worst
     described = [cs.describe(net, (rows[:120], (labels[:120], target[:120]))) for net in nets]
-    assert "several outputs, whose labels are not described" in described[0].description.notes
+    classes, number = described[0].description.output_labels
+    assert (classes.name, classes.classes, classes.counts.tolist()) == (
+        "classes",
+        ("0", "1", "2"),
+        np.bincount(labels[:120], minlength=3).tolist(),
+    )
+    with torch.no_grad():
+        answer = nets[0](rows[:120])
+    assert classes.own_loss == pytest.approx(
+        float((answer["classes"].argmax(1) != labels[:120]).double().mean()), abs=5e-4
+    )
+    error = functional.mse_loss(answer["number"], target[:120]) / target[:120].var(correction=0)
+    assert (number.name, number.classes, number.counts) == ("number", None, None)
+    assert number.own_loss == pytest.approx(float(error), rel=5e-3)
     assert cs.fuse(described, FAST).verdict.criterion.startswith("mean over the outputs")
 
 

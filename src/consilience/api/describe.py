@@ -64,7 +64,8 @@ def describe(
         ``(X, y)`` with labels (n,) or without, ``X`` (n, ...), the path of a .npz or .npy file, or a loader of batches
         ``(x, y)`` or ``x``, which is read once. Several inputs are a tuple ``((x, z), y)``, or a mapping by the names
         of arguments, such as a tokenizer returns, with labels under "labels". Maps and sequences have a label for each
-        pixel or token; of a language model labels are the texts' own next tokens. Default: not counted.
+        pixel or token; of a language model labels are the texts' own next tokens; of several outputs they are
+        a tuple, or a mapping by the outputs' names. Default: not counted.
     n_observations : float, optional
         Number of observations it was trained on, for models that do not record it (GaussianMixture, GaussianHMM,
         CategoricalHMM), and networks whose data are not given, or not all of them. Default: what a BayesianNetwork

@@ -8,14 +8,14 @@ targets there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from consilience.checks import Array, Labels
 from consilience.core.site_losses import RowLosses
@@ -34,11 +34,15 @@ from consilience.networks.descriptions.observations import (
     Batch,
     LabelsOfOutputs,
     are_binary,
+    are_classes,
     batches_of_data,
     class_names,
     kind_of_labels,
+    label_array,
     numbers_of_classes,
+    targets_of,
 )
+from consilience.networks.descriptions.output_labels import labels_by_output
 from consilience.networks.output_layout import OutputLayout, answered, have_next_token, layout_of, tokens_of
 from consilience.networks.repair.partial_forward import evaluation_without_gradients
 
@@ -121,27 +125,19 @@ def _task_of(module: nn.Module, layout: OutputLayout, batch: Batch, inputs: Any)
         text = "has no labels, by which networks are judged"
         raise InputError(batch.name, text, "give (X, y)", "E-NEEDED")
     if len(layout.widths) > 1:
-        return _heads(module, layout, batch, inputs)
+        return _heads(layout, batch)
     if isinstance(batch.labels, LabelsOfOutputs):
         text = f"has labels of {len(batch.labels.parts)} outputs, and the networks have one"
         raise InputError(batch.name, text, "give its labels alone", "E-SHAPE")
     if layout.has_positions:
         return _by_position(layout, batch)
     is_binary = layout.size == 1 and kind_of_labels(batch.labels) in "iub" and are_binary(batch.labels)
-    if is_binary or (layout.size > 1 and _are_classes(batch.labels)):
+    if is_binary or (layout.size > 1 and are_classes(batch.labels)):
         names = class_names(2 if is_binary else None, layout.size) or ()
         return _Task(
             "error", True, len(names), lambda one, _: _classes(one, names), _one_output(module, inputs, is_binary)
         )
     return _Task("squared error", False, 0, lambda one, _: _numbers(one, layout))
-
-
-def _are_classes(labels: Any) -> bool:
-    """Return whether labels are of classes: whole numbers or names, one for each row."""
-    values = _as_numpy(labels)
-    if values.ndim > 2 or (values.ndim == 2 and values.shape[1] != 1):
-        return False
-    return values.dtype.kind != "f" or bool((values == np.round(values)).all())
 
 
 def _one_output(module: nn.Module, inputs: Any, is_binary: bool) -> Any:
@@ -165,17 +161,8 @@ def _classes(batch: Batch, names: Sequence[str]) -> _Judged:
 
 def _numbers(batch: Batch, layout: OutputLayout) -> _Judged:
     """Judge numbers by the squared error."""
-    targets = _targets(batch.labels, layout.size, batch.name)
+    targets = targets_of(batch.labels, layout.size, batch.name)
     return _Judged(SquaredError(targets), np.ones((len(targets), 1)), None)
-
-
-def _targets(labels: Any, width: int, name: str) -> Array:
-    """Return targets (n, width)."""
-    values = _as_numpy(labels).astype(np.float64).reshape(len(labels), -1)
-    if values.shape[1] != width:
-        text = f"has targets of shape {values.shape}, and the networks answer {width} numbers"
-        raise InputError(name, text, "give a number for each output", "E-SHAPE")
-    return values
 
 
 def _next_tokens(module: nn.Module, batch: Batch, inputs: Any) -> _Judged:
@@ -193,14 +180,14 @@ def _next_tokens(module: nn.Module, batch: Batch, inputs: Any) -> _Judged:
 
 def _by_position(layout: OutputLayout, first: Batch) -> _Task:
     """Judge tokens or pixels with a class each by the share that is wrong; with numbers by the squared error."""
-    if layout.size > 1 and _as_numpy(first.labels).size == len(first.labels) * layout.n_positions:
+    if layout.size > 1 and label_array(first.labels).size == len(first.labels) * layout.n_positions:
         return _Task("share of tokens or pixels that are wrong", True, 0, lambda one, _: _classes_at(one, layout))
     return _Task("squared error", False, 0, lambda one, _: _numbers_at(one, layout))
 
 
 def _classes_at(batch: Batch, layout: OutputLayout) -> _Judged:
     """Judge classes of tokens or pixels; those without a class count for nothing."""
-    labels = _as_numpy(batch.labels)
+    labels = label_array(batch.labels)
     numbers = numbers_of_classes(labels.reshape(-1), tuple(map(str, range(layout.size))), batch.name)
     weights = (numbers >= 0).astype(np.float64).reshape(len(labels), -1)
     if not (weights.sum(axis=1) > 0).all():
@@ -210,7 +197,7 @@ def _classes_at(batch: Batch, layout: OutputLayout) -> _Judged:
 
 def _numbers_at(batch: Batch, layout: OutputLayout) -> _Judged:
     """Judge numbers at tokens or pixels, which have the axes of the outputs."""
-    labels = _as_numpy(batch.labels).astype(np.float64)
+    labels = label_array(batch.labels).astype(np.float64)
     n = len(labels)
     if labels.size != n * layout.n_positions * layout.size:
         text = f"has labels of shape {labels.shape}, and the networks answer {layout.n_positions} rows to an input"
@@ -219,43 +206,25 @@ def _numbers_at(batch: Batch, layout: OutputLayout) -> _Judged:
     return _Judged(SquaredError(rows.reshape(-1, layout.size)), np.ones((n, layout.n_positions)), None)
 
 
-def _heads(module: nn.Module, layout: OutputLayout, first: Batch, inputs: Any) -> _Task:
+def _heads(layout: OutputLayout, first: Batch) -> _Task:
     """Judge several outputs, each by its own."""
-    with evaluation_without_gradients(module):
-        answer = answered(module, inputs[:2])
-    names = tuple(map(str, answer)) if isinstance(answer, Mapping) else None
-    labels = _labels_of_heads(first, layout, names)
-    are_classes = [width > 1 and _are_classes(one) for one, width in zip(labels, layout.widths, strict=True)]
+    labels = labels_by_output(first, layout)
+    classify = [width > 1 and are_classes(one) for one, width in zip(labels, layout.widths, strict=True)]
     scales = [
-        1.0 if classes else float(np.var(_targets(one, width, first.name))) or 1.0
-        for one, width, classes in zip(labels, layout.widths, are_classes, strict=True)
+        1.0 if classes else float(np.var(targets_of(one, width, first.name))) or 1.0
+        for one, width, classes in zip(labels, layout.widths, classify, strict=True)
     ]
 
     def judged(batch: Batch, _: Any) -> _Judged:
         criteria: list[tuple[slice, Criterion]] = []
-        of_batch = _labels_of_heads(batch, layout, names)
-        for one, columns, classes, scale in zip(of_batch, layout.heads, are_classes, scales, strict=True):
+        of_batch = labels_by_output(batch, layout)
+        for one, columns, classes, scale in zip(of_batch, layout.heads, classify, scales, strict=True):
             width = columns.stop - columns.start
             if classes:
                 numbers = numbers_of_classes(one, tuple(map(str, range(width))), batch.name)
                 criteria.append((columns, ErrorOnLabels(numbers)))
             else:
-                criteria.append((columns, SquaredError(_targets(one, width, batch.name), scale)))
+                criteria.append((columns, SquaredError(targets_of(one, width, batch.name), scale)))
         return _Judged(MeanOfHeads(tuple(criteria)), np.ones((len(batch.inputs), 1)), None)
 
     return _Task("mean over the outputs of the error, or of the squared error over the variance", False, 0, judged)
-
-
-def _labels_of_heads(batch: Batch, layout: OutputLayout, names: Sequence[str] | None) -> tuple[Any, ...]:
-    """Return the labels of every output, in their order."""
-    labels = batch.labels
-    if not isinstance(labels, LabelsOfOutputs) or len(labels.parts) != len(layout.widths):
-        text = f"has labels of one output, and the networks have {len(layout.widths)}"
-        remedy = "give labels of each, as a mapping by their names or a tuple, or name the output that is meant"
-        raise InputError(batch.name, text, remedy, "E-SHAPE")
-    return labels.in_order(names)
-
-
-def _as_numpy(values: Any) -> Any:
-    """Return labels as an array of NumPy."""
-    return np.asarray(values.cpu() if isinstance(values, Tensor) else values)

@@ -40,6 +40,7 @@ class OutputLayout:
     n_positions: int = 1  # rows of an input in the network's outputs
     is_next_token: bool = False  # whether rows are logits of the token after each
     is_reconstruction: bool = False  # whether outputs have the shape of the inputs
+    names: tuple[str, ...] | None = None  # of several outputs; None where they are a tuple
 
     @property
     def size(self) -> int:
@@ -93,7 +94,8 @@ def layout_of(module: nn.Module, inputs: Tensor | Example) -> OutputLayout:
             return _layout_by_position(module, few, parts[0], of_inputs)
     if any(part.ndim > 2 for part in parts):
         raise UnsupportedError(f"the networks return several outputs, not a row of each (found {form_of(answer)})")
-    return OutputLayout(tuple(1 if part.ndim == 1 else part.shape[1] for part in parts))
+    names = tuple(map(str, answer)) if isinstance(answer, Mapping) and len(parts) > 1 else None
+    return OutputLayout(tuple(1 if part.ndim == 1 else part.shape[1] for part in parts), names=names)
 
 
 def answered(module: nn.Module, batch: Tensor | Example) -> Any:

@@ -115,11 +115,18 @@ class CandidateComparison:
 
     @property
     def _heads(self) -> tuple[tuple[slice, bool], ...]:
-        """Columns of every output, and whether it classifies, for networks of several; empty for one."""
+        """Columns of every output, and whether it classifies, for networks of several; empty for one.
+
+        Where no site describes labels of outputs, those of several numbers are taken for classes.
+        """
         layout = self.inputs.layout
         if layout is None or len(layout.widths) < 2:
             return ()
-        return tuple((columns, columns.stop - columns.start > 1) for columns in layout.heads)
+        said = map(self.workshop.ordered.classify, range(len(layout.widths)))
+        return tuple(
+            (columns, columns.stop - columns.start > 1 if classify is None else classify)
+            for columns, classify in zip(layout.heads, said, strict=True)
+        )
 
     @cached_property
     def classifies(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -55,6 +55,32 @@ class Sites:
             description is not None and description.input_shape is not None for description in self.descriptions
         )
         return self.classes is None and any(says_labels)
+
+    def of_output(self, place: int) -> Sites:
+        """Return the sites as they describe the labels of one of several outputs."""
+        described = [
+            None
+            if said is None or not said.output_labels
+            else replace(
+                said,
+                classes=(of_output := said.output_labels[place]).classes,
+                class_counts=of_output.counts,
+                withheld=(),
+                class_moments={},
+                class_mixtures={},
+                class_tokens={},
+                class_features=None,
+                own_error=None,
+            )
+            for said in self.descriptions
+        ]
+        return replace(self, descriptions=tuple(described))
+
+    def classify(self, place: int) -> bool | None:
+        """Return whether one of several outputs tells classes apart; None where no site says."""
+        said = (one.output_labels[place] for one in self.descriptions if one is not None and one.output_labels)
+        first = next(said, None)
+        return None if first is None else first.classes is not None
 
     @cached_property
     def class_counts(self) -> Array | None:

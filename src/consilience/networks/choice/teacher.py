@@ -40,7 +40,8 @@ class Teacher:
 
     Where every site says the counts of its classes it is exact under label shift: the fixed point of
     q(c) = sum_j p_j(c | x) sum_c' w_jc' q(c'), see ``classes.stationary``. Where these are estimated it is as good as
-    they are; without either it is the mean of the sites' probabilities by their weights. Of networks that do not
+    they are; without either it is the mean of the sites' probabilities by their weights. Several outputs have each the
+    counts of its own classes, where sites describe them. Of networks that do not
     classify it is the mean of their outputs, each weighted by how likely the input is at its site where sites describe
     the moments of their inputs.
     """
@@ -58,8 +59,10 @@ class Teacher:
         """
         if self.heads:
             of_heads = [
-                replace(self, classifies=classifies, heads=()).answers(outputs[..., columns], inputs)
-                for columns, classifies in self.heads
+                replace(self, sites=self.sites.of_output(place), classifies=classifies, heads=()).answers(
+                    outputs[..., columns], inputs
+                )
+                for place, (columns, classifies) in enumerate(self.heads)
             ]
             together: Array = np.concatenate(of_heads, axis=1)
             return together

@@ -12,6 +12,7 @@ may be missing; what each is for:
     next-token loss          how well a language model does on its own texts
     arguments, whole columns synthetic inputs such as networks of several inputs, of masks or of ids take
     features by class        nothing yet
+    labels of outputs        the ensemble of networks of several outputs, each by its own counts
     factors of layers        merging by Kronecker factors (K-FAC) and by regression (RegMean)
 """
 
@@ -175,6 +176,51 @@ class TokenCounts:
         return replace(self, unigrams=_stored(self.unigrams), lengths=_stored(self.lengths))
 
 
+@dataclass(frozen=True, eq=False)
+class OutputLabels:
+    """What a site says of the labels of one of several outputs.
+
+    Parameters
+    ----------
+    name : str, optional
+        The output's name; None where outputs are a tuple.
+    width : int
+        Numbers of it.
+    classes : tuple of str, optional
+        Names of the classes; None for an output of numbers.
+    counts : array of shape (C,), optional
+        Observations of each class; 0 where withheld. None where all are, and for numbers.
+    own_loss : float, optional
+        Share of the site's own labels that the network misses; of numbers the squared error over their variance.
+    """
+
+    name: str | None
+    width: int
+    classes: tuple[str, ...] | None = None
+    counts: Array | None = None
+    own_loss: float | None = None
+
+    @property
+    def called(self) -> str:
+        """The output's name in messages."""
+        return "an output" if self.name is None else f"the output {self.name!r}"
+
+    def problems(self, site: str, n_observations: float) -> Iterator[Problem]:
+        """Yield what contradicts itself, a line each."""
+        counts, n_classes = self.counts, len(self.classes or ())
+        if self.width < 1 or (self.classes is not None and n_classes != self.width):
+            yield Problem(site, f"has {n_classes} classes for {self.called} of {self.width} numbers", _AGAIN, "E-SHAPE")
+        if self.own_loss is not None and not (np.isfinite(self.own_loss) and self.own_loss >= 0):
+            yield Problem(site, f"expected the loss of {self.called}, found {self.own_loss}", code="E-NUMBER")
+        if counts is None:
+            return
+        if len(counts) != n_classes or not np.isfinite(counts).all() or (counts < 0).any():
+            yield Problem(site, f"has counts of classes of {self.called} that are no counts", _AGAIN, "E-NUMBER")
+        elif counts.sum() > n_observations * (1 + ROUNDING):
+            text = f"the classes of {self.called} have {counts.sum():g} observations, and it says that it has"
+            yield Problem(site, f"{text} {n_observations:g}", _AGAIN, "E-MISMATCH")
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Description(Displayed):
     """What a site says of its network.
@@ -216,6 +262,8 @@ class Description(Displayed):
         Mean loss in nats of a language model on the next tokens of its own texts.
     output : str or int, optional
         Which of the network's outputs is described, by its name or its place; None where it has one, or logits.
+    output_labels : tuple of OutputLabels
+        Of a network of several outputs, what is said of the labels of each; empty where nobody gave them.
     held_out : str, optional
         Digest of the rows that the site held out of training; None where it did not say.
     share_network : bool
@@ -270,6 +318,7 @@ class Description(Displayed):
     own_error: float | None = None
     own_loss: float | None = None
     output: str | int | None = None
+    output_labels: tuple[OutputLabels, ...] = ()
     held_out: str | None = None
     share_network: bool = False
     class_prior: Literal["own", "removed"] = "own"
@@ -316,6 +365,7 @@ class Description(Displayed):
             "statistics of channels": bool(self.channels),
             "statistics of layers": bool(self.layers),
             "counts of tokens": self.tokens is not None or bool(self.class_tokens),
+            "labels of outputs": bool(self.output_labels),
         }
         return {
             "inputs": None if self.input_shape is None else f"{self.input_kind} of shape {self.input_shape}",
@@ -348,6 +398,8 @@ class Description(Displayed):
                 text = f"moments of {of} are of {moments.n_observations:g} observations, and it says that it has {n:g}"
                 yield Problem(self.name, text, _AGAIN)
         yield from self._part_problems(size)
+        for of_output in self.output_labels:
+            yield from of_output.problems(self.name, n)
         yield from self._channel_problems()
         yield from self._class_problems()
         yield from [*self._token_problems()] or self._class_token_problems()

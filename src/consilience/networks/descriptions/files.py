@@ -25,6 +25,7 @@ from consilience.networks.descriptions.description import (
     Description,
     InputPart,
     Moments,
+    OutputLabels,
     PartKind,
     TokenCounts,
 )
@@ -43,6 +44,28 @@ class StoredPart(StrictModel):
     name: str | None
     shape: list[int]
     kind: PartKind
+
+
+class StoredOutputLabels(StrictModel):
+    """Statements on the labels of one of several outputs."""
+
+    name: str | None
+    width: int
+    classes: list[str] | None
+    counts: list[float] | None
+    own_loss: float | None
+
+    @classmethod
+    def of(cls, said: OutputLabels) -> StoredOutputLabels:
+        """Return what a file states."""
+        classes, counts = (None if one is None else list(one) for one in (said.classes, said.counts))
+        return cls(name=said.name, width=said.width, classes=classes, counts=counts, own_loss=said.own_loss)
+
+    def read(self) -> OutputLabels:
+        """Return what is said."""
+        classes = None if self.classes is None else tuple(self.classes)
+        counts = None if self.counts is None else np.array(self.counts, dtype=np.float64)
+        return OutputLabels(self.name, self.width, classes, counts, self.own_loss)
 
 
 class DescriptionHeader(StrictModel):
@@ -69,6 +92,7 @@ class DescriptionHeader(StrictModel):
     own_error: float | None
     own_loss: float | None
     output: str | int | None
+    output_labels: list[StoredOutputLabels]
     held_out: str | None
     share_network: bool
     class_prior: Literal["own", "removed"]
@@ -132,6 +156,7 @@ def write_description(path: Path, description: Description) -> None:
         **{name: None if part is None else part.model_dump() for name, part in stated.items()},
         "class_counts": None if description.class_counts is None else description.class_counts.tolist(),
         "parts": [{"name": part.name, "shape": list(part.shape), "kind": part.kind} for part in description.parts],
+        "output_labels": [StoredOutputLabels.of(one).model_dump() for one in description.output_labels],
         "whole_columns": sorted(description.whole_columns),
         "class_numbers": [int(number) for number in numbers],
         "mixture_sizes": [len(mixture) for mixture in mixtures] if any(mixtures) else [],
@@ -234,6 +259,7 @@ def _make(file: SafetensorsFile, header: DescriptionHeader, arrays: dict[str, An
     description = Description(
         **fields,
         parts=tuple(InputPart(part.name, tuple(part.shape), part.kind) for part in header.parts),
+        output_labels=tuple(one.read() for one in header.output_labels),
         whole_columns={column: values[f"whole/{column}"] for column in header.whole_columns},
         inputs=inputs,
         class_counts=None if header.class_counts is None else np.array(header.class_counts, dtype=np.float64),

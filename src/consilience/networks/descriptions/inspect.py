@@ -126,6 +126,10 @@ def _class_rows(header: DescriptionHeader) -> Iterator[Row]:
         yield "shared", "the other sites may get the network, where all sites say so"
     if header.own_error is not None:
         yield "errors", f"the network errs on {header.own_error:.1%} of the site's own of these classes"
+    for place, one in enumerate(header.output_labels):
+        named = [f"{name} {count:,g}" for name, count in zip(one.classes or (), one.counts or (), strict=False)]
+        what = f"{one.width} numbers" if one.classes is None else listed(named or one.classes)
+        yield f"output {one.name or place}", what if one.own_loss is None else f"{what}; own loss {one.own_loss:.4g}"
     if counts is not None:
         prior = "contain" if header.class_prior == "own" else "do not contain"
         yield "prior", f"the network's probabilities {prior} the frequencies of these classes"
@@ -159,6 +163,11 @@ def people_rows(header: DescriptionHeader) -> list[Row]:
         (True, PEOPLE, ""),
         (has_counts, "counts", f"how many observations of each class the site has{withheld}"),
         (not has_counts and header.n_observations, "counts", "how many observations the site has"),
+        (
+            any(one.counts for one in header.output_labels),
+            "counts by output",
+            f"how many observations have each class of each output{withheld}",
+        ),
         (header.inputs, "mean input", "what the site's inputs look like on average, and how they vary"),
         (
             header.input_range is not None,

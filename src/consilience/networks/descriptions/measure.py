@@ -35,6 +35,7 @@ from consilience.networks.descriptions.observations import (
     kind_of_labels,
     numbers_of_classes,
 )
+from consilience.networks.descriptions.output_labels import OutputLabelStatistic, output_labels_note
 from consilience.networks.descriptions.positions import NextTokenLoss, PositionCounts
 from consilience.networks.descriptions.statistic import (
     ErrorCounts,
@@ -127,9 +128,9 @@ class _Measurement:
     ) -> None:
         """Start without observations."""
         first = as_arguments(batch.parts, on_device(batch.inputs[:2], module), batch.padding)
-        layout, notes = _layout_of(module, first)
+        layout, notes = _layout_of(module, first, batch)
         self._layout = layout if layout is not None and layout.has_positions else None
-        batch = _without_other_labels(batch, layout)
+        given, batch = batch, _without_other_labels(batch, layout)
         n_outputs = _number_of_outputs(call_module(module, first)) if self._layout is None else self._layout.size
         is_named = batch.labels is not None and kind_of_labels(batch.labels) != "f"
         self._is_taken_for_binary = classes is None and is_named and n_outputs == 1 and are_binary(batch.labels)
@@ -157,6 +158,8 @@ class _Measurement:
         factors = LayerFactors(self._setting, bool(layers))
         self._notes = (*self._label_notes(is_named), *factors.notes, *notes)
         self._statistics = [*_statistics_of(self._setting, batch, are_labelled), factors]
+        if layout is not None and len(layout.widths) > 1 and isinstance(given.labels, LabelsOfOutputs):
+            self._statistics.append(OutputLabelStatistic(layout, given))
 
     @property
     def first_inputs(self) -> Any:
@@ -288,7 +291,7 @@ def _names_of_classes(
     return names
 
 
-def _layout_of(module: nn.Module, first: Tensor | Example) -> tuple[OutputLayout | None, tuple[str, ...]]:
+def _layout_of(module: nn.Module, first: Tensor | Example, batch: Batch) -> tuple[OutputLayout | None, tuple[str, ...]]:
     """Return where a network's outputs have their rows, and notes on what is left out for them.
 
     None where they have none, so that the default cannot compare such networks: a warning says so before the work.
@@ -299,12 +302,11 @@ def _layout_of(module: nn.Module, first: Tensor | Example) -> tuple[OutputLayout
         reason = f"{reason_of(error)}: the default will not compare candidates"
         warn_caller(f"network: {reason}; if one of its outputs is meant, name it with `output=`", UncomparedWarning)
         return None, (reason,)
-    is_several = len(layout.widths) > 1
-    return layout, ("several outputs, whose labels are not described",) if is_several else ()
+    return layout, output_labels_note(batch, layout) if len(layout.widths) > 1 else ()
 
 
 def _without_other_labels(batch: Batch, layout: OutputLayout | None) -> Batch:
-    """Return observations without labels that are not described: texts have their own, several outputs none."""
+    """Return observations without labels that do not group them: those of texts, and of several outputs."""
     is_other = layout is not None and (layout.is_next_token or len(layout.widths) > 1)
     is_other = is_other or isinstance(batch.labels, LabelsOfOutputs)
     return replace(batch, labels=None) if is_other else batch

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from consilience.checks import Labels
+from consilience.checks import Array, Labels
 from consilience.errors import InputError
 from consilience.files.labelled_arrays import read_labelled_arrays
 from consilience.networks.descriptions.description import InputPart
@@ -334,20 +334,20 @@ def class_names(classes: int | Sequence[Any] | None, n_outputs: int | None) -> t
 
 def are_binary(labels: Any) -> bool:
     """Return whether labels (n,) or (n, 1) are all 0, 1, or `IGNORED_LABEL`, as those of two classes are."""
-    values = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+    values = label_array(labels)
     return values.size == len(values) and bool(np.isin(values, (0, 1, IGNORED_LABEL)).all())
 
 
 def could_be_classes(labels: Any, n_outputs: int) -> bool:
     """Return whether labels (n,) or (n, 1) are whole numbers as those of classes would be, counted from 0 or from 1."""
-    values = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+    values = label_array(labels)
     is_number = (values == np.round(values)) & (values >= 0) & (values <= n_outputs)
     return values.size == len(values) and bool((is_number | (values == IGNORED_LABEL)).all())
 
 
 def are_one_hot(labels: Any, n_outputs: int | None) -> bool:
     """Return whether labels (n, n_outputs) are 0 but for a single 1 in each row, as those of classes are encoded."""
-    values = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+    values = label_array(labels)
     is_wide = values.ndim == 2 and values.shape[1] == n_outputs and values.shape[1] > 1
     return is_wide and bool(np.isin(values, (0, 1)).all() and (values.sum(axis=1) == 1).all())
 
@@ -357,7 +357,7 @@ def numbers_of_classes(labels: Any, classes: Sequence[str], name: str) -> Labels
 
     Labels (n,) or (n, 1) are numbers from 0, `IGNORED_LABEL` for none, or names of classes.
     """
-    values = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+    values = label_array(labels)
     # A column of labels is one for each observation too.
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
@@ -392,3 +392,25 @@ def kind_of_labels(labels: Any) -> str:
     if isinstance(labels, Tensor):
         return "f" if labels.is_floating_point() else "i"
     return str(np.asarray(labels).dtype.kind)
+
+
+def are_classes(labels: Any) -> bool:
+    """Return whether labels are of classes: whole numbers or names, one for each row."""
+    values = label_array(labels)
+    if values.ndim > 2 or (values.ndim == 2 and values.shape[1] != 1):
+        return False
+    return values.dtype.kind != "f" or bool((values == np.round(values)).all())
+
+
+def targets_of(labels: Any, width: int, name: str) -> Array:
+    """Return targets (n, width)."""
+    values: Array = label_array(labels).astype(np.float64).reshape(len(labels), -1)
+    if values.shape[1] != width:
+        text = f"has targets of shape {values.shape}, and the networks answer {width} numbers"
+        raise InputError(name, text, "give a number for each output", "E-SHAPE")
+    return values
+
+
+def label_array(labels: Any) -> Any:
+    """Return labels as an array of NumPy."""
+    return np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
