@@ -117,13 +117,13 @@ def test_an_ensemble_of_described_regressions_is_the_mean_of_the_numbers():
     assert note in cs.fuse(nets, "ensemble").notes[0]
 
 
-def test_an_ensemble_of_several_outputs_is_refused_in_a_line():
+def test_an_ensemble_of_members_with_other_outputs_is_refused_in_a_line():
     class Heads(Net):
         def forward(self, x):
             return super().forward(x), self.one(x)
 
-    ensemble = cs.fuse([Heads("tensor"), Heads("tensor")], "ensemble").model
-    with pytest.raises(cs.errors.InputError, match=r"outputs: expected one tensor .* found model 0 2 outputs"):
+    ensemble = cs.fuse([Heads("tensor"), Net("tensor")], "ensemble").model
+    with pytest.raises(cs.errors.InputError, match=r"outputs: expected tensors of the same shapes .* 2 outputs"):
         ensemble(X[:5])
 
 

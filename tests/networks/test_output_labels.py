@@ -124,3 +124,30 @@ def test_labels_that_are_not_those_of_the_outputs():
     ]
     with pytest.raises(InputError, match="other labels of the networks' outputs"):
         cs.fuse(described)
+
+
+def test_the_ensemble_of_several_outputs_averages_each(tmp_path):
+    counts = ((80, 15, 5), (5, 15, 80))
+    nets, described = [TwoTasks(0), TwoTasks(1)], []
+    for seed, net in enumerate(nets):
+        rows, kinds, places = rows_and_labels(counts[seed], seed)
+        described.append(cs.describe(net, (rows, (kinds, places))))
+    ensemble = cs.fuse(described, method="ensemble").model
+    with torch.no_grad():
+        kind, place = ensemble(rows)
+        kinds, places = zip(*(net(rows) for net in nets), strict=True)
+    torch.testing.assert_close(place, sum(places) / 2)
+    expected = stationary_answers(
+        np.stack([one.softmax(1).double().numpy() for one in kinds]), np.array(counts, dtype=float), [False, False]
+    )
+    np.testing.assert_allclose(kind.exp().numpy(), expected, atol=1e-5)
+    cs.save(ensemble, tmp_path / "both")
+    with torch.no_grad():
+        again = cs.load(tmp_path / "both", module=TwoTasks())(rows)
+    torch.testing.assert_close(again[0], kind)
+    fusion = cs.fuse(described, cs.methods.Auto(n_inputs=200, steps=20))
+    with torch.no_grad():
+        torch.testing.assert_close(fusion.ensemble(rows)[0], kind)
+        undescribed = cs.fuse(nets, method="ensemble").model(rows)
+    torch.testing.assert_close(undescribed[0].exp(), sum(one.softmax(1) for one in kinds) / 2)
+    torch.testing.assert_close(undescribed[1].exp(), sum(one.softmax(1) for one in places) / 2)  # taken for classes

@@ -170,8 +170,8 @@ def test_an_ensemble_is_saved_and_loaded_to_the_bit(tmp_path, mean, dtype):
     rows = inputs().to(dtype)
     assert torch.equal(answers(loaded, rows), answers(ensemble, rows))
     assert not loaded.training
-    assert (loaded.names, loaded.classes, loaded.class_prior) == (ensemble.names, ensemble.classes, prior)
-    assert np.array_equal(loaded.n_observations, [100, 77, 101.5])
+    assert (loaded.names, loaded.answer.classes, loaded.answer.class_prior) == (ensemble.names, ("a", "b", "ç"), prior)
+    assert np.array_equal(loaded.answer.n_observations, [100, 77, 101.5])
     cs.save(loaded, tmp_path / "again")
     for file in (tmp_path / "kept").iterdir():
         assert file.read_bytes() == (tmp_path / "again" / file.name).read_bytes()
@@ -230,6 +230,15 @@ def edited(**changes):
     return change
 
 
+def edited_answer(**changes):
+    def change(folder):
+        path = folder / "ensemble.json"
+        document = json.loads(path.read_text())
+        path.write_text(json.dumps({**document, "answer": {**document["answer"], **changes}}))
+
+    return change
+
+
 def exchanged(folder):
     (folder / "member-0.safetensors").rename(folder / "x")
     (folder / "member-1.safetensors").rename(folder / "member-0.safetensors")
@@ -245,14 +254,17 @@ BROKEN = {
     "a newer version": (edited(format_version=2), "has format version 2"),
     "another format": (edited(format="consilience-network"), "not valid at format"),
     "an unknown key": (edited(more=1), "not valid at more"),
-    "another mean": (edited(mean="median"), "not valid at mean"),
-    "no members": (edited(members=[], weights=[], class_prior=[], class_counts=None), "names no members"),
-    "too few weights": (edited(weights=[1.0]), "not valid at weights: expected one for each of 3 networks, found 1"),
-    "weights of zero": (edited(weights=[0.0, 0.0, 0.0]), "not valid at weights"),
-    "no counts": (edited(class_counts=None), "not valid at class_counts: the stationary mean needs"),
-    "negative counts": (edited(class_counts=[[1.0, -1.0, 1.0]] * 3), "not valid at class_counts"),
-    "ragged counts": (edited(class_counts=[[1.0], [1.0, 2.0], [1.0]]), "not valid at class_counts"),
-    "too many names": (edited(classes=["a"] * 4), "not valid at classes: 4 names for 3 classes"),
+    "another mean": (edited_answer(mean="median"), "not valid at answer.mean"),
+    "no members": (edited(members=[]), "names no members"),
+    "too few weights": (
+        edited_answer(weights=[1.0]),
+        "not valid at weights: expected one for each of 3 networks, found 1",
+    ),
+    "weights of zero": (edited_answer(weights=[0.0, 0.0, 0.0]), "not valid at weights"),
+    "no counts": (edited_answer(class_counts=None), "not valid at class_counts: the stationary mean needs"),
+    "negative counts": (edited_answer(class_counts=[[1.0, -1.0, 1.0]] * 3), "not valid at class_counts"),
+    "ragged counts": (edited_answer(class_counts=[[1.0], [1.0, 2.0], [1.0]]), "not valid at class_counts"),
+    "too many names": (edited_answer(classes=["a"] * 4), "not valid at classes: 4 names for 3 classes"),
     "a missing member": (lambda folder: (folder / "member-1.safetensors").unlink(), "member-1.safetensors: cannot be"),
     "a broken member": (lambda folder: (folder / "member-1.safetensors").write_bytes(b"x" * 99), "member-1.safetensor"),
     "exchanged members": (exchanged, "member-0.safetensors: is not the file that the ensemble was written with"),

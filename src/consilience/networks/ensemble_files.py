@@ -49,20 +49,31 @@ class _Member(StrictModel):
     sha256: str
 
 
+class _AnswerMean(StrictModel):
+    """How the members' answers are averaged; of several outputs, those to one."""
+
+    mean: Literal["probabilities", "logits", "stationary"]
+    weights: Chunked[list[float]]
+    classes: Chunked[list[str]] | None
+    class_counts: Chunked[list[list[float]]] | None
+    n_observations: Chunked[list[float]] | None
+    class_prior: Chunked[list[Literal["own", "removed"]]]
+    one_output: Literal["logits", "probabilities"] | None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `AnswerMean`."""
+        return {**self.model_dump(), "weights": np.array(self.weights, dtype=np.float64)}
+
+
 class _EnsembleDocument(StrictModel):
     """The JSON document of an ensemble's folder; member j is in ``member-j.safetensors``."""
 
     format: Literal["consilience-ensemble"]
     format_version: Literal[1]
     library_version: str
-    mean: Literal["probabilities", "logits", "stationary"]
     members: Chunked[list[_Member]]
-    weights: Chunked[list[float]]
-    classes: Chunked[list[str]] | None
-    class_counts: Chunked[list[list[float]]] | None
-    n_observations: Chunked[list[float]] | None
-    class_prior: Chunked[list[Literal["own", "removed"]]]
-    one_output: Literal["logits", "probabilities"] | None = None
+    answer: _AnswerMean
+    outputs: list[_AnswerMean]
 
 
 def is_ensemble(model: object) -> bool:
@@ -95,18 +106,25 @@ def write_ensemble(folder: Path, ensemble: ModuleEnsemble) -> None:
             "format": "consilience-ensemble",
             "format_version": _FORMAT_VERSION,
             "library_version": library_versions()["consilience"],
-            "mean": ensemble.mean,
             "members": members,
-            # As decimal numbers they come back to the bit.
-            "weights": ensemble.weights.double().tolist(),
-            "classes": None if ensemble.classes is None else list(ensemble.classes),
-            "class_counts": None if ensemble.class_counts is None else ensemble.class_counts.tolist(),
-            "n_observations": None if ensemble.n_observations is None else ensemble.n_observations.tolist(),
-            "class_prior": list(ensemble.class_prior),
+            "answer": _stated(ensemble.answer),
+            "outputs": [_stated(one) for one in ensemble.outputs],
         }
-        if ensemble.one_output is not None:
-            document["one_output"] = ensemble.one_output
         write_bytes(partial / DOCUMENT, f"{json.dumps(document, allow_nan=False, indent=1)}\n".encode())
+
+
+def _stated(answer: Any) -> dict[str, Any]:
+    """Return what a document states of the mean of the members' answers."""
+    return {
+        "mean": answer.mean,
+        # As decimal numbers they come back to the bit.
+        "weights": answer.weights.double().tolist(),
+        "classes": None if answer.classes is None else list(answer.classes),
+        "class_counts": None if answer.class_counts is None else answer.class_counts.tolist(),
+        "n_observations": None if answer.n_observations is None else answer.n_observations.tolist(),
+        "class_prior": list(answer.class_prior),
+        "one_output": answer.one_output,
+    }
 
 
 def read_ensemble(
@@ -120,7 +138,7 @@ def read_ensemble(
     than were written; InputError for members of another architecture; OptionError for a module that is none, or not one
     for each member.
     """
-    from consilience.networks.ensemble import ModuleEnsemble  # here, since it needs torch
+    from consilience.networks.ensemble import AnswerMean, ModuleEnsemble  # here, since it needs torch
 
     document = _read_document(folder)
     names = [member.name for member in document.members]
@@ -129,17 +147,8 @@ def read_ensemble(
         for number, (member, template) in enumerate(zip(document.members, _templates(module, names), strict=True))
     ]
     try:
-        return ModuleEnsemble(
-            modules,
-            np.array(document.weights, dtype=np.float64),
-            document.mean,
-            class_counts=document.class_counts,
-            n_observations=document.n_observations,
-            class_prior=document.class_prior,
-            classes=document.classes,
-            names=names,
-            one_output=document.one_output,
-        ).eval()
+        outputs = [AnswerMean(**one.arguments()) for one in document.outputs]
+        return ModuleEnsemble(modules, **document.answer.arguments(), names=names, outputs=outputs).eval()
     except InputError as error:
         raise FileFormatError([_not_valid(folder / DOCUMENT, problem) for problem in error.problems]) from error
 
@@ -165,7 +174,7 @@ def _read_document(folder: Path) -> _EnsembleDocument:
     members = [_Member.model_validate(member) for member in document.members]
     if not members:
         raise FileFormatError(path, "names no members", _REMEDY)
-    weights = np.array(document.weights, dtype=np.float64)
+    weights = np.array(document.answer.weights, dtype=np.float64)
     if not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
         problem = Problem("weights", "expected finite numbers that are not negative, and not all zero", code="E-NUMBER")
         raise FileFormatError(_not_valid(path, problem))

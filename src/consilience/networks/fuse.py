@@ -309,11 +309,12 @@ def _sites_of(
 def _prepare_ensemble(inputs: _Inputs, request: Request, method: NetworkMethod, sites: Sites) -> Prepared:
     """Return networks that stay side by side, weighed by class where all sites say their counts."""
     ensemble = as_ensemble_method(method).with_described_counts(sites.descriptions)
+    by_output = sites.by_output if ensemble.mean is None else []
     if sites.is_regression and ensemble.mean is None:
         ensemble = replace(ensemble, mean="logits")  # of numbers that are no classes, the mean of these
     asked = request.weights is not None or request.n_observations is not None
     counts = ensemble.site_class_counts(len(inputs.networks), sites.weights if asked else None)
-    fuse = partial(_keep_all, inputs.networks, ensemble, sites.weights, counts, request.seed)
+    fuse = partial(_keep_all, inputs.networks, ensemble, sites.weights, counts, by_output, request.seed)
     return Prepared((), fuse, doubts=inputs.doubts)
 
 
@@ -461,6 +462,7 @@ def _keep_all(
     method: NetworkEnsembleMethod,
     weights: Array,
     class_counts: Array | None,
+    by_output: Sequence[Sites],
     seed: int | None,
 ) -> NetworkFusion:
     """Return the ensemble of all modules, which need not be of one architecture, as a fusion."""
@@ -478,7 +480,7 @@ def _keep_all(
             NetworkInput(network.name, member, float(weight), network.digest, rests_on=network.rests_on)
             for network, member, weight in zip(described, members, weights, strict=True)
         ),
-        _rebuild=partial(_ensemble, described, weights, method.resolved_mean, class_counts),
+        _rebuild=partial(_ensemble, described, weights, method.resolved_mean, class_counts, by_output),
         keeps_models=True,
     )
     return replace(fusion, provenance=network_provenance(fusion, method, seed))
@@ -491,11 +493,17 @@ _TAKEN_FOR_CLASSES = (
 
 
 def _ensemble(
-    described: Sequence[DescribedNetwork], weights: Array, mean: Any, class_counts: Array | None, _fused: Network
+    described: Sequence[DescribedNetwork],
+    weights: Array,
+    mean: Any,
+    class_counts: Array | None,
+    by_output: Sequence[Sites],
+    _fused: Network,
 ) -> Any:
     """Return all modules side by side; no lambda, so that a fusion can be pickled."""
-    from consilience.networks.ensemble import ModuleEnsemble  # here, since it needs torch
+    from consilience.networks.ensemble import AnswerMean, ModuleEnsemble  # here, since it needs torch
 
     modules: list[Any] = copy.deepcopy([network.module for network in described])
     names = [network.name for network in described]
-    return ModuleEnsemble(modules, weights, mean, class_counts=class_counts, names=names).eval()
+    outputs = [AnswerMean(weights, **of_output.answer_mean) for of_output in by_output]
+    return ModuleEnsemble(modules, weights, mean, class_counts=class_counts, names=names, outputs=outputs).eval()

@@ -48,7 +48,6 @@ from consilience.networks.summary import GroupQuality, match_quality
 from consilience.networks.symmetry.transport import Transport
 
 if TYPE_CHECKING:
-    from consilience.networks.ensemble import Mean
     from consilience.networks.report.content import ShownNetworks
 
 
@@ -165,7 +164,7 @@ class NetworkFusion(Fusion):
         if self._rebuild is None:
             text = "give `module=`, a function that makes one"
             raise InputError("models", "these are files without a module", text, "E-NEEDED")
-        from consilience.networks.ensemble import ModuleEnsemble  # here, since it needs torch
+        from consilience.networks.ensemble import AnswerMean, ModuleEnsemble  # here, since it needs torch
 
         modules = [self._rebuild(local.network) for local in self.inputs]
         sites = Sites(
@@ -175,13 +174,13 @@ class NetworkFusion(Fusion):
         )
         if (estimated := self.details.get("estimated_classes")) is not None:
             sites = replace(sites, estimated_classes=np.array([estimated[name] for name in sites.names]))
-        mean: Mean = "logits" if sites.is_regression else "probabilities"
-        stated: dict[str, Any] = {"names": sites.names, "one_output": self.details.get("one_output")}
-        if sites.ensemble_counts is not None:
-            priors = ["own" if local.description is None else local.description.class_prior for local in self.inputs]
-            mean = "stationary"
-            stated |= {"class_counts": sites.ensemble_counts, "class_prior": priors, "classes": sites.classes}
-        return ModuleEnsemble(modules, sites.weights, mean, **stated).eval()
+        outputs = [AnswerMean(sites.weights, **of_output.answer_mean) for of_output in sites.by_output]
+        stated: dict[str, Any] = {
+            "names": sites.names,
+            "one_output": self.details.get("one_output"),
+            "outputs": outputs,
+        }
+        return ModuleEnsemble(modules, sites.weights, **sites.answer_mean, **stated).eval()
 
     @property
     def notes(self) -> tuple[str, ...]:

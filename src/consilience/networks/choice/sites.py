@@ -76,6 +76,21 @@ class Sites:
         ]
         return replace(self, descriptions=tuple(described))
 
+    @property
+    def by_output(self) -> list[Sites]:
+        """The sites as they describe each of several outputs; empty where none does, or where there is one output."""
+        n_outputs = max((len(one.output_labels) for one in self.descriptions if one is not None), default=0)
+        return [self.of_output(place) for place in range(n_outputs)]
+
+    @property
+    def answer_mean(self) -> dict[str, Any]:
+        """How the ensemble averages answers, as arguments of `AnswerMean`."""
+        if self.ensemble_counts is None:
+            return {"mean": "logits" if self.is_regression else "probabilities"}
+        priors = ["own" if one is None else one.class_prior for one in self.descriptions]
+        counts = {"class_counts": self.ensemble_counts, "class_prior": priors, "classes": self.classes}
+        return {"mean": "stationary", **counts}
+
     def classify(self, place: int) -> bool | None:
         """Return whether one of several outputs tells classes apart; None where no site says."""
         said = (one.output_labels[place] for one in self.descriptions if one is not None and one.output_labels)
