@@ -80,6 +80,8 @@ from consilience.files.limits import Limits
 @click.option("--epsilon", type=float, help="Noise on masked averages of networks, with --delta and --clip.")
 @click.option("--delta", type=float, help="Of that noise.")
 @click.option("--clip", type=float, help="Norm to which updates of networks are cut before noise is added.")
+@click.option("--allow-single", is_flag=True, help="Publish one site's own network where no fused one is better.")
+@click.option("--trust-counts", is_flag=True, help="Count a network's observations whole, however many are claimed.")
 @click.option("--poll", default=1.0, show_default=True, help="Seconds between looks into the place.")
 @click.option("--seed", type=click.IntRange(0), help="Seed; the same seed gives the same bytes.  [default: 0]")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
