@@ -584,10 +584,10 @@ class _News:
                 self.server.say(Event(f"{site}: {problems or 'is in'}", kind, self.number, site))
         report = self.report(chosen, {site: one.problems for site, one in checked.items() if one.problems})
         if report.to_bytes() != self.status:
+            self.write_status(report.to_bytes())
             if (line := report.status_line()) != self.line:
                 self.line = line
                 self.server.say(Event(line, "status", self.number))
-            self.write_status(report.to_bytes())
         has_problems = any(contribution.problems for contribution in checked.values())
         return len(checked) == len(self.server.plan.sites) and not has_problems
 
