@@ -39,7 +39,7 @@ class LazyGroup(click.Group):
             from consilience.catalogue import suggestion  # here, since only a misspelling needs it
 
             nested = next((name for name in COMMANDS if not self.path and name.endswith(f" {args[0]}")), None)
-            meant = f"; did you mean {nested}?" if nested else suggestion(args[0], known)
+            meant = f", did you mean {nested}?" if nested else suggestion(args[0], known)
             raise click.UsageError(f"No such command {args[0]!r}{meant or '.'} [E-COMMAND]", ctx)
         return super().resolve_command(ctx, args)
 

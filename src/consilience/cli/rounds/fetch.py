@@ -12,10 +12,12 @@ from consilience.cli.cases import CommandOfCases
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import echo_prose
 from consilience.cli.rounds.places import address_of, at_a_site, connection_of, site_options, valid_place, warn
+from consilience.drawing.words import printable
 from consilience.federated.flower.answer import receive_flower
-from consilience.federated.folder.site import receive_folder, wait_for_report
+from consilience.federated.folder.site import read_report, receive_folder, wait_for_report
 from consilience.federated.folder.storage import storage_of
 from consilience.federated.report import RoundReport
+from consilience.files.atomic import refuse_unwritable
 
 
 @click.command(cls=CommandOfCases, choices=[at_a_site(takes=("site",))])
@@ -36,7 +38,7 @@ def fetch(place: str, output: Path, timeout: float, quiet: bool, as_json: bool, 
     if address is not None:
         report = receive_flower(address, output, timeout=timeout, **connection)
     else:
-        report = _receive_last(place, output, timeout)
+        report = _receive_last(place, output, timeout, quiet)
     if site is not None and site not in report.sites:
         _warn_of_left_out(report, site)
     if as_json:
@@ -47,9 +49,12 @@ def fetch(place: str, output: Path, timeout: float, quiet: bool, as_json: bool, 
         click.echo(f"wrote {output}")
 
 
-def _receive_last(place: str, output: Path, timeout: float) -> RoundReport:
+def _receive_last(place: str, output: Path, timeout: float, quiet: bool) -> RoundReport:
     """Write the model after the last round or request of a place; return the report of its round."""
     storage, number, deadline = storage_of(place), 1, time.monotonic() + timeout
+    refuse_unwritable(output)
+    if not quiet and read_report(storage, 1) is None:
+        click.echo(printable(f"waiting for the end of the round in {place}"), err=True)
     when = f"within {timeout:g} seconds"
     while (report := wait_for_report(storage, number, deadline, when)).goes_on and not report.problems:
         number += 1

@@ -29,11 +29,16 @@ FLOWER = "flower://"
 
 def valid_place(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Return a place of the command line; raise BadParameter for one of Flower without a port."""
-    address = address_of(value or "")
-    if address is not None:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise click.BadParameter(f"expected {FLOWER}HOST:PORT, found {value!r}", ctx, param)
+    if (address := address_of(value or "")) is not None:
+        valid_address(ctx, param, address)
+    return value
+
+
+def valid_address(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """Return an address of the command line; raise BadParameter for one without a port."""
+    host, _, port = value.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise click.BadParameter(f"expected HOST:PORT, such as 0.0.0.0:8000; found {value!r}", ctx, param)
     return value
 
 
@@ -130,15 +135,18 @@ def read_plan(storage: Storage) -> Mapping[str, Json] | None:
     return plan
 
 
-def wait_for_open_round(place: str, timeout: float, say: Callable[[str], None]) -> None:
-    """Wait for the plan of a round, and raise where it is masked: what would be sent is not."""
+def wait_for_open_round(place: str, timeout: float, before: Callable[[], None]) -> None:
+    """Wait for the plan of a round, and raise where it is masked: what would be sent is not.
+
+    `before` is called where there is something to wait for.
+    """
     storage, deadline, pause = storage_of(place), time.monotonic() + timeout, FIRST_PAUSE
     while (plan := read_plan(storage)) is None:
         if time.monotonic() >= deadline:
             text = f"no server has opened a round here in {timeout:g} seconds, so whether it is masked is not known"
             raise InputError(place, text, "ask who opens it, or give `early=True`", "E-ROUND")
         if pause == FIRST_PAUSE:
-            say(f"waiting for a server to open the round in {place}; --early sends before")
+            before()
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
         pause = min(2.0 * pause, MAX_PAUSE)
     if plan.get("masked") is True:

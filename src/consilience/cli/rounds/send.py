@@ -28,9 +28,10 @@ from consilience.errors import OptionError
 from consilience.federated.flower.masked_site import send_masked_flower
 from consilience.federated.flower.site import send_flower
 from consilience.federated.folder.masked_site import send_masked
-from consilience.federated.folder.site import Sent, receive_folder, send_folder, take_part
+from consilience.federated.folder.site import Sent, receive_folder, send_folder, sendable_files, take_part
 from consilience.federated.masking.exchange import TookPart
 from consilience.federated.report import RoundReport
+from consilience.files.limits import Limits
 
 _WHAT: Choice = (
     Case(
@@ -135,7 +136,7 @@ def _send_folder(place: str, options: dict[str, Any]) -> None:
     quiet, as_json = options["quiet"], options["as_json"]
     refine = None if options["refine"] is None else _import_callable(options["refine"])
     if not options["early"]:
-        wait_for_open_round(place, timeout, (lambda _line: None) if quiet else _say)
+        wait_for_open_round(place, timeout, lambda: _before_waiting(place, options))
     if refine is not None:
         _, report = take_part(place, options["site"], refine, timeout=timeout, min_count=options["min_count"], say=warn)
         if receive is not None:
@@ -158,8 +159,14 @@ def _send_folder(place: str, options: dict[str, Any]) -> None:
         print_received(received, receive, quiet, sent.announcement.digest)
 
 
-def _say(line: str) -> None:
-    click.echo(printable(line), err=True)
+def _before_waiting(place: str, options: dict[str, Any]) -> None:
+    """Refuse a file that no server would take, and say that the round is waited for."""
+    if (file := options["file"]) is not None:
+        with sendable_files(file, options["fisher"], Limits(), options["min_count"], options["allow_differencing"]):
+            pass
+    if not options["quiet"]:
+        line = f"waiting for a server to open the round in {place}; --early sends without waiting"
+        click.echo(printable(line), err=True)
 
 
 def _print_rounds(report: RoundReport, receive: Path | None, quiet: bool, as_json: bool) -> None:

@@ -14,7 +14,7 @@ from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import echo_prose
 from consilience.cli.modules import import_module
 from consilience.cli.options import module_option, parse_settings
-from consilience.cli.rounds.places import address_of, at_the_server, valid_place, warn, warn_of_insecure
+from consilience.cli.rounds.places import address_of, at_the_server, valid_address, valid_place, warn, warn_of_insecure
 from consilience.core.recipe import Recipe, read_recipe
 from consilience.drawing.words import printable
 from consilience.errors import OptionError
@@ -126,7 +126,13 @@ _TLS: Choice = (Case("the server", lambda _given: True, needs=(("certificates", 
 
 
 @click.command(cls=CommandOfCases, choices=[_TLS])
-@click.option("--address", required=True, metavar="HOST:PORT", help="Where to listen, such as 0.0.0.0:8000.")
+@click.option(
+    "--address",
+    required=True,
+    metavar="HOST:PORT",
+    callback=valid_address,
+    help="Where to listen, such as 0.0.0.0:8000.",
+)
 @click.option("--site-keys", required=True, type=_PATH, help="Folder with the public key NAME.pub of each site.")
 @click.option("--certificates", type=_PATH, help="Folder with server.crt and server.key.")
 @click.option("--insecure", is_flag=True, help="Without TLS; for trying out on one machine.")
