@@ -298,7 +298,12 @@ def _write_local(storage: Any) -> float:
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".consilience-check-") as stream:
         stream.write(b"consilience")
         stream.flush()
-        return Path(stream.name).stat().st_mtime
+        return _modified(Path(stream.name))
+
+
+def _modified(path: Path) -> float:
+    """Return the time of a file by its file system."""
+    return path.stat().st_mtime
 
 
 def _write_remote(storage: Any) -> float | None:
