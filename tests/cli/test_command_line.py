@@ -15,7 +15,7 @@ import click
 import pytest
 
 import consilience as cs
-from consilience.cli.command_table import COMMANDS, load_command
+from consilience.cli.command_table import COMMANDS, GROUPS, commands_in, load_command
 from consilience.cli.doctor import EXTRAS
 from consilience.cli.json_output import FIELDS
 from consilience.cli.methods import TABLES, option_meanings
@@ -62,18 +62,37 @@ def loaded_commands():
 
 def test_every_command_shows_an_example_that_its_own_options_take():
     for name, entry in COMMANDS.items():
-        program, called, *words = shlex.split(entry.example)
-        assert (program, called) == ("consilience", name)
-        one = load_command(name)
-        assert one.name == name
+        program, *words = shlex.split(entry.example)
+        called = name.split()
+        assert (program, words[: len(called)]) == ("consilience", called)
+        one, words = load_command(name), words[len(called) :]
+        assert one.name == called[-1]
         one.make_context(name, words, help_option_names=["-h", "--help"])  # as under the command itself
         shown = " ".join(one.get_help(click.Context(one, info_name=name, help_option_names=["-h", "--help"])).split())
         assert f"Example: {entry.example}" in shown
 
 
 def test_help_has_a_whole_sentence_of_every_command_in_one_line(command):
-    rows = command("--help").out.partition("Commands:\n")[2].splitlines()[: len(COMMANDS)]
-    assert [row.split(maxsplit=1) for row in rows] == [[name, COMMANDS[name].summary] for name in sorted(COMMANDS)]
+    for group in ("", *GROUPS):
+        rows = command(*group.split(), "--help").out.partition("Commands:\n")[2].splitlines()
+        listed = commands_in(group)
+        assert [row.split(maxsplit=1) for row in rows[: len(listed)]] == [list(row) for row in listed.items()]
+        assert all(len(row) <= 80 for row in rows[: len(listed)])
+
+
+def test_groups_are_one_line_and_have_commands(command):
+    for group, entry in GROUPS.items():
+        assert f"\n  {group}  " in command("--help").out
+        assert len(commands_in(group)) > 1
+        assert entry.text.split(":")[0] in command(group, "--help").out
+        assert command(group).code == 2
+
+
+def test_a_misspelt_command_of_a_group_is_answered_with_the_one_that_was_meant(command):
+    done = command("round", "opne")
+    assert (done.code, "No such command 'opne', did you mean open?" in done.err) == (2, True)
+    done = command("send", "a.safetensors")
+    assert (done.code, "No such command 'send', did you mean round send?" in done.err) == (2, True)
 
 
 def test_the_page_lists_the_options_that_several_commands_share():
@@ -117,6 +136,9 @@ def test_completion_knows_commands_and_options(folder):
     words = [sys.executable, "-c", "from consilience.cli import main; main()"]
     done = subprocess.run(words, env=environment, check=False, capture_output=True, text=True)
     assert set(done.stdout.split()) == {"plain,merge", "plain,methods"}
+    environment |= {"COMP_WORDS": "consilience round s", "COMP_CWORD": "2"}
+    done = subprocess.run(words, env=environment, check=False, capture_output=True, text=True)
+    assert set(done.stdout.split()) == {"plain,send", "plain,status"}
 
 
 def test_another_shell_is_refused(command):
@@ -149,7 +171,7 @@ def printed(command, *words):
     done = command(*words, "--json")
     assert (done.code, done.err) == (0, ""), done.err
     document = json.loads(done.out)
-    expected = set(FIELDS[words[0]])
+    expected = set(FIELDS[words[0] if words[0] in COMMANDS else " ".join(words[:2])])
     assert expected - {"*"} <= set(document) if "*" in expected else set(document) == expected
     return document
 
@@ -203,10 +225,14 @@ def test_json_of_networks(nets, command):
 def test_json_of_a_round(folder, command):
     (folder / "round").mkdir()
     for name in ("a", "b"):
-        document = printed(command, "send", f"{name}.safetensors", "--to", "round", "--site", name)
+        document = printed(command, "round", "send", f"{name}.safetensors", "--to", "round", "--site", name, "--early")
         assert document["attempt"] == 1
-    document = printed(command, "serve", "round", "--sites", "a,b", "-o", "fused.safetensors", "--poll", "0.05")
+    assert printed(command, "round", "status", "round")["state"] == "not opened"
+    assert printed(command, "round", "check", "round", "--sites", "a,b")["ok"] is True
+    document = printed(command, "round", "open", "round", "--sites", "a,b", "-o", "fused.safetensors", "--poll", "0.05")
     assert document["wrote"][0] == "fused.safetensors"
+    assert printed(command, "round", "status", "round")["state"] == "over"
+    assert printed(command, "round", "fetch", "round", "-o", "back.safetensors")["wrote"] == ["back.safetensors"]
 
 
 def test_problems_are_json_too_and_exit_codes_stay(folder, command):

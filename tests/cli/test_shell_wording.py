@@ -38,7 +38,7 @@ def test_texts_of_the_library_name_no_flag_but_in_a_whole_command():
     found = {
         (path.relative_to(LIBRARY).as_posix(), flag)
         for path in LIBRARY.rglob("*.py")
-        if path.parent.name != "cli"
+        if path.relative_to(LIBRARY).parts[0] != "cli"
         for text in texts(path)
         for flag in FLAG.findall(re.sub(r"`[^`]*`?", "", text))
         if not text.startswith("--")  # a style sheet's, or the arguments of another program

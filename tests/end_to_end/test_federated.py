@@ -29,6 +29,10 @@ def free_port():
         return found.getsockname()[1]
 
 
+def to(address):
+    return ["--to", f"flower://{address}"]
+
+
 @contextmanager
 def running(*arguments, cwd):
     """Start the command; it and all it started are gone at the end."""
@@ -128,11 +132,11 @@ def children_of(*markers):
 def test_a_round_over_flower_takes_the_good_sites_and_tells_the_truth(room):
     port = free_port()
     address = f"127.0.0.1:{port}"
-    serve = ["serve", "--flower", "--address", address, "--certificates", room, "--site-keys", room / "keys"]
+    serve = ["round", "flower", "--address", address, "--certificates", room, "--site-keys", room / "keys"]
     serve += ["-o", "fused.safetensors", "--deadline", "50", "--quorum", "3", "--poll", "0.2"]
 
     def send(site, *more):
-        told = ["send", room / "files" / site, "--flower", address, "--root-certificates", room / "ca.crt"]
+        told = ["round", "send", room / "files" / site, *to(address), "--root-certificates", room / "ca.crt"]
         return running(*told, "--key", room / site, "--timeout", "200", *more, cwd=room)
 
     (room / "corrupt.bin").write_bytes((room / "files" / "corrupt").read_bytes()[:-40])
@@ -189,7 +193,7 @@ def test_strangers_without_a_key_do_not_hold_up_a_round(room):
     """Idle connections, half requests and bodies without an end, from an address of their own."""
     port = free_port()
     address = f"127.0.0.1:{port}"
-    serve = ["serve", "--flower", "--address", address, "--certificates", room, "--site-keys", room / "keys"]
+    serve = ["round", "flower", "--address", address, "--certificates", room, "--site-keys", room / "keys"]
     serve += ["-o", "fused.safetensors", "--deadline", "120", "--quorum", "2", "--poll", "0.2", "--sites", "ada,bell"]
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -213,7 +217,7 @@ def test_strangers_without_a_key_do_not_hold_up_a_round(room):
         held = [one for one in map(stranger, range(1100)) if one is not None]
         started = time.monotonic()
         for site in ("ada", "bell"):
-            told = ["send", room / "files" / site, "--flower", address, "--root-certificates", room / "ca.crt"]
+            told = ["round", "send", room / "files" / site, *to(address), "--root-certificates", room / "ca.crt"]
             stack.enter_context(running(*told, "--key", room / site, "--timeout", "100", cwd=room))
         _, err = server.communicate(timeout=200)
         assert server.returncode == 0, err
@@ -243,7 +247,7 @@ def plain_requests(port, certificate):
 def test_a_server_that_was_killed_goes_on_with_sites_that_wait(room):
     port = free_port()
     address = f"127.0.0.1:{port}"
-    serve = ["serve", "--flower", "--address", address, "--certificates", room, "--site-keys", room / "keys"]
+    serve = ["round", "flower", "--address", address, "--certificates", room, "--site-keys", room / "keys"]
     serve += [
         "-o",
         "fused.safetensors",
@@ -258,7 +262,7 @@ def test_a_server_that_was_killed_goes_on_with_sites_that_wait(room):
     ]
 
     def send(site):
-        told = ["send", room / "files" / site, "--flower", address, "--root-certificates", room / "ca.crt"]
+        told = ["round", "send", room / "files" / site, *to(address), "--root-certificates", room / "ca.crt"]
         return running(*told, "--key", room / site, "--timeout", "200", "--receive", f"{site}.back", cwd=room)
 
     with send("ada") as ada:
@@ -300,7 +304,7 @@ def test_a_port_that_is_taken_is_said_so(room):
 @pytest.mark.alone
 def test_a_server_that_is_stopped_leaves_nothing_running(room):
     port = free_port()
-    serve = ["serve", "--flower", "--address", f"127.0.0.1:{port}", "--insecure"]
+    serve = ["round", "flower", "--address", f"127.0.0.1:{port}", "--insecure"]
     serve += ["--site-keys", room / "keys", "-o", "fused.safetensors", "--deadline", "60"]
     with running(*serve, cwd=room) as server:
         listening(port)

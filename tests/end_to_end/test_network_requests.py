@@ -58,19 +58,21 @@ def over_flower(room, then, n_requests, answer_options, *serve_options, sites=tu
         path.rename(path.with_name(path.name.replace(".key.pub", ".pub")))
     port = free_port()
     address = f"127.0.0.1:{port}"
-    serve = ["serve", "--flower", "--address", address, "--certificates", room, "--site-keys", room / "keys"]
+    serve = ["round", "flower", "--address", address, "--certificates", room, "--site-keys", room / "keys"]
     serve += ["-o", "fused.safetensors", "--deadline", "120", "--poll", "0.1", "--then", then, *serve_options]
-    known = ["--flower", address, "--root-certificates", "ca.crt", "--timeout", "240"]
+    known = [f"flower://{address}", "--root-certificates", "ca.crt", "--timeout", "240"]
     with ExitStack() as stack:
         server = stack.enter_context(running(*serve, cwd=room))
         listening(port)
         for site in sites:
             told = [one.format(site) for one in send_options]
-            sent = stack.enter_context(running("send", site, *known, "--key", f"{site}.key", *told, cwd=room))
+            sent = stack.enter_context(
+                running("round", "send", site, "--to", *known, "--key", f"{site}.key", *told, cwd=room)
+            )
             assert sent.wait(240) == 0, sent.stderr.read()
         answers = [
             stack.enter_context(
-                running("answer", *known, "--key", f"{site}.key", *answer_options(site), "--follow", cwd=room)
+                running("round", "answer", *known, "--key", f"{site}.key", *answer_options(site), "--follow", cwd=room)
             )
             for site in sites
         ]

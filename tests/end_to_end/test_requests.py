@@ -11,7 +11,6 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from click import UsageError
 from click.testing import CliRunner
 from sklearn.linear_model import LogisticRegression
 
@@ -23,6 +22,7 @@ from tests.end_to_end.test_federated import ENVIRONMENT, free_port, listening, r
 from tests.federated.rounds import rows, write_sites
 
 SITES = ("ada", "bell", "curie")
+ANSWER = ("round", "answer", "round")
 
 
 @pytest.fixture
@@ -50,16 +50,14 @@ def run(*arguments):
 
 @pytest.mark.slow
 def test_sites_answer_over_a_folder_and_a_server_that_was_killed_goes_on(room, expected):
-    serve = ["serve", "round", "-o", "fused.safetensors", "--sites", ",".join(SITES), "--then", "em:2"]
+    serve = ["round", "open", "round", "-o", "fused.safetensors", "--sites", ",".join(SITES), "--then", "em:2"]
     serve += ["--deadline", "120", "--poll", "0.05"]
     for site in SITES:
-        assert run("send", site, "--to", "round", "--site", site).exception is None
+        assert run("round", "send", "--early", site, "--to", "round", "--site", site).exception is None
     follow = ["--follow", "--timeout", "240"]
     with ExitStack() as stack:
         sites = {
-            site: stack.enter_context(
-                running("answer", "round", "--site", site, "--data", f"{site}.npy", *follow, cwd=room)
-            )
+            site: stack.enter_context(running(*ANSWER, "--site", site, "--data", f"{site}.npy", *follow, cwd=room))
             for site in SITES[:2]
         }
         with running(*serve, cwd=room) as server:
@@ -67,7 +65,7 @@ def test_sites_answer_over_a_folder_and_a_server_that_was_killed_goes_on(room, e
                 pass
             os.killpg(server.pid, signal.SIGKILL)
         third = stack.enter_context(
-            running("answer", "round", "--site", "curie", "--data", "curie.npy", *follow, "--receive", "back", cwd=room)
+            running(*ANSWER, "--site", "curie", "--data", "curie.npy", *follow, "--receive", "back", cwd=room)
         )
         done = subprocess.run(
             [sys.executable, "-m", "consilience", *serve],
@@ -101,23 +99,23 @@ def test_sites_answer_over_flower(room, expected):
         path.rename(path.with_name(path.name.replace(".key.pub", ".pub")))
     port = free_port()
     address = f"127.0.0.1:{port}"
-    serve = ["serve", "--flower", "--address", address, "--certificates", room, "--site-keys", room / "keys"]
+    serve = ["round", "flower", "--address", address, "--certificates", room, "--site-keys", room / "keys"]
     serve += ["-o", "fused.safetensors", "--deadline", "120", "--poll", "0.1", "--then", "em:2"]
-    known = ["--flower", address, "--root-certificates", "ca.crt", "--timeout", "240"]
+    known = [f"flower://{address}", "--root-certificates", "ca.crt", "--timeout", "240"]
     with ExitStack() as stack:
         server = stack.enter_context(running(*serve, cwd=room))
         listening(port)
         for site in SITES:
-            sent = stack.enter_context(running("send", site, *known, "--key", f"{site}.key", cwd=room))
+            sent = stack.enter_context(running("round", "send", site, "--to", *known, "--key", f"{site}.key", cwd=room))
             assert sent.wait(240) == 0, sent.stderr.read()
         follow = {
             site: stack.enter_context(
-                running("answer", *known, "--key", f"{site}.key", "--data", f"{site}.npy", *more, cwd=room)
+                running("round", "answer", *known, "--key", f"{site}.key", "--data", f"{site}.npy", *more, cwd=room)
             )
             for site, more in (("ada", ["--follow", "--receive", "back"]), ("bell", ["--follow"]))
         }
         for number in (1, 2):  # curie is called for every request
-            command = ("answer", *known, "--key", "curie.key", "--data", "curie.npy")
+            command = ("round", "answer", *known, "--key", "curie.key", "--data", "curie.npy")
             once = stack.enter_context(running(*command, cwd=room))
             out, err = once.communicate(timeout=240)
             assert once.returncode == 0, err
@@ -158,20 +156,22 @@ def test_a_refinement_over_flower_is_that_in_memory(tmp_path):
     expected = cs.federated.exchange("refine", cs.fuse(sent), data, rounds=6)
     port = free_port()
     address = f"127.0.0.1:{port}"
-    serve = ["serve", "--flower", "--address", address, "--certificates", tmp_path, "--site-keys", tmp_path / "keys"]
+    serve = ["round", "flower", "--address", address, "--certificates", tmp_path, "--site-keys", tmp_path / "keys"]
     serve += ["-o", "fused.safetensors", "--deadline", "120", "--poll", "0.1", "--then", "refine:6"]
-    known = ["--flower", address, "--root-certificates", "ca.crt", "--timeout", "240"]
+    known = [f"flower://{address}", "--root-certificates", "ca.crt", "--timeout", "240"]
     with ExitStack() as stack:
         server = stack.enter_context(running(*serve, cwd=tmp_path))
         listening(port)
         for site in data:
             send = stack.enter_context(
-                running("send", f"{site}.safetensors", *known, "--key", f"{site}.key", cwd=tmp_path)
+                running("round", "send", f"{site}.safetensors", "--to", *known, "--key", f"{site}.key", cwd=tmp_path)
             )
             assert send.wait(240) == 0, send.stderr.read()
         follow = [
             stack.enter_context(
-                running("answer", *known, "--key", f"{site}.key", "--data", f"{site}.npz", "--follow", cwd=tmp_path)
+                running(
+                    "round", "answer", *known, "--key", f"{site}.key", "--data", f"{site}.npz", "--follow", cwd=tmp_path
+                )
             )
             for site in data
         ]
@@ -190,20 +190,21 @@ def test_a_refinement_over_flower_is_that_in_memory(tmp_path):
 
 def test_the_command_says_what_was_withheld_and_is_quiet_when_told(room, tmp_path):
     for site in SITES:
-        run("send", site, "--to", "round", "--site", site)
-    run("serve", "round", "-o", "f", "--sites", ",".join(SITES), "--then", "em", "--deadline", 0.2, "--poll", 0.05)
+        run("round", "send", "--early", site, "--to", "round", "--site", site)
+    opened = ["round", "open", "round", "-o", "f", "--then", "em", "--deadline", "0.2", "--poll", "0.05"]
+    run(*opened, "--sites", ",".join(SITES))
     for path in room.glob("round/server/2/round.json"):  # the request is open again
         path.unlink()
     np.save(tmp_path / "near.npy", rows(0)[:4])
-    found = run("answer", "round", "--site", "ada", "--data", "near.npy", "--min-count", 1.5)
+    found = run(*ANSWER, "--site", "ada", "--data", "near.npy", "--min-count", 1.5)
     assert found.exception is None
     assert "with sums over 4 rows" in found.output
     assert re.search(r"parts? of few observations (was|were) withheld", found.output)
-    assert run("answer", "round", "--site", "ada", "--data", "ada.npy", "--quiet").output == ""
-    few = run("answer", "round", "--site", "ada", "--data", "near.npy").exception
+    assert run(*ANSWER, "--site", "ada", "--data", "ada.npy", "--quiet").output == ""
+    few = run(*ANSWER, "--site", "ada", "--data", "near.npy").exception
     assert isinstance(few, InputError)
     assert few.problems[0].startswith("near.npy: has 4 rows, and sums over fewer than 5")
-    module = run("answer", "round", "--site", "ada", "--data", "ada.npy", "--module", "torch:nn.Identity").exception
+    module = run(*ANSWER, "--site", "ada", "--data", "ada.npy", "--module", "torch:nn.Identity").exception
     assert isinstance(module, OptionError)
 
 
@@ -220,18 +221,3 @@ def test_requests_and_answers_are_inspected(room):
     assert json.loads(run("inspect", "answer", "--json").output)["shapes"]["first"] == [3, 2]
     (room / "short").write_bytes(request.data[:-9])
     assert isinstance(run("inspect", "short").exception, InputError)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["answer", "round", "--data", "x.npy"], "Missing argument 'PLACE' or option '--site'"),
-        (["answer", "round", "--site", "a", "--data", "x.npy", "--key", "k"], "for --flower only"),
-        (["answer", "--flower", "h:1", "--data", "x.npy"], "--flower takes --key"),
-        (["answer", "round", "--site", "a"], "Missing option '--data'"),
-    ],
-)
-def test_options_that_do_not_go_together_are_said(arguments, text):
-    found = run(*arguments)
-    assert isinstance(found.exception, UsageError)
-    assert text in found.exception.format_message()

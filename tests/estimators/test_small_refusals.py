@@ -55,13 +55,14 @@ def test_results_of_adding_and_removing_are_not_sent_unless_differencing_is_allo
     for name, word in (("left", "removed from"), ("more", "added to")):
         with pytest.raises(cs.errors.InputError, match=f"a site was {word} others.*allow_differencing=True"):
             cs.federated.send_folder(tmp_path / f"{name}.safetensors", tmp_path / "round", "a")
-    done = command("send", str(tmp_path / "left.safetensors"), "--to", str(tmp_path / "round"), "--site", "a")
+    done = command("round", "send", str(tmp_path / "left.safetensors"), "--to", str(tmp_path / "round"), "--site", "a")
     assert done.code == 1
     assert "by subtraction" in done.err
     cs.federated.send_folder(tmp_path / "left.safetensors", tmp_path / "round", "a", allow_differencing=True)
     again = command(
-        *("send", str(tmp_path / "more.safetensors"), "--to", str(tmp_path / "round"), "--site", "b"),
+        *("round", "send", str(tmp_path / "more.safetensors"), "--to", str(tmp_path / "round"), "--site", "b"),
         "--allow-differencing",
+        "--early",
     )
     assert again.code == 0, again.err
 

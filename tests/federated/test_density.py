@@ -210,7 +210,7 @@ def test_over_a_folder_and_the_command(tmp_path, monkeypatch):
     def follow(site):
         for name, function in (("of three", "own_density:of_three"), (site, "own_density:log_density")):
             options = ["--site", site, "--data", f"{site}.npy", "--density", function, "--follow"]
-            results[name] = CliRunner().invoke(cli, ["answer", str(place), *options])
+            results[name] = CliRunner().invoke(cli, ["round", "answer", str(place), *options])
 
     sites = [threading.Thread(target=follow, args=(site,), daemon=True) for site in "a"]
     options = {"module": poisson_density, "follow": True}
@@ -232,9 +232,9 @@ def test_over_a_folder_and_the_command(tmp_path, monkeypatch):
                                      module=poisson_density)  # fmt: skip
     np.testing.assert_allclose(cs.load(output).variables["rate"], expected.draws.variables["rate"])
     refused = CliRunner().invoke(
-        cli, ["answer", str(place), "--site", "a", "--data", "a.npy", "--module", "x:y", "--density", "x:y"]
+        cli, ["round", "answer", str(place), "--site", "a", "--data", "a.npy", "--module", "x:y", "--density", "x:y"]
     )
-    assert "give one" in refused.output
+    assert "--module is for requests about other models, not for requests about draws" in refused.output
 
 
 def test_inspection_says_what_an_answer_tells(tmp_path):

@@ -210,7 +210,7 @@ def test_contributions_that_vanish_after_they_were_taken_still_count(files, plac
 
 @pytest.mark.slow
 def test_a_server_that_was_killed_goes_on(files, place, output, expected, tmp_path):
-    command = [sys.executable, "-m", "consilience", "serve", str(place), "-o", str(output)]
+    command = [sys.executable, "-m", "consilience", "round", "open", str(place), "-o", str(output)]
     command += ["--sites", "a,b,c", "--deadline", "60", "--poll", "0.05", "--method", "kmeans"]
     send(files["a"], place, "a")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as server:

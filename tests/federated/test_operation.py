@@ -96,7 +96,7 @@ def test_a_round_killed_at_any_line_of_its_log_ends_with_the_same_bytes(files, t
 def test_logs_for_a_machine_are_json_lines(files, tmp_path):
     for site in "abc":
         send(files[site], tmp_path / "round", site)
-    command = ["serve", str(tmp_path / "round"), "-o", str(tmp_path / "fused.safetensors"), "--sites", "a,b,c"]
+    command = ["round", "open", str(tmp_path / "round"), "-o", str(tmp_path / "fused.safetensors"), "--sites", "a,b,c"]
     done = CliRunner().invoke(cli, [*command, "--method", "kmeans", "--poll", "0.05", "--log", "json"])
     assert done.exit_code == 0, done.output
     events = [json.loads(line) for line in done.stderr.splitlines()]

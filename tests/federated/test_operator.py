@@ -14,7 +14,7 @@ from tests.cli.running import command
 from tests.federated.network_sites import SITES, make, trained
 
 send, serve = cs.federated.send_folder, cs.federated.serve_folder
-OPEN = ["serve"]
+OPEN = ["round", "open"]
 
 
 @pytest.fixture(scope="module")

@@ -51,9 +51,14 @@ def test_a_misspelt_kind_is_answered_with_the_one_that_was_meant():
 
 
 def test_a_misspelt_kind_is_refused_before_anything_is_read_or_written(tmp_path):
-    absent = {"recipe": tmp_path / "no.yaml", "site-keys": tmp_path / "no", "work": tmp_path / "work"}
+    absent = {
+        "recipe": tmp_path / "no.yaml",
+        "certificates": tmp_path / "no",
+        "site-keys": tmp_path / "no",
+        "work": tmp_path / "work",
+    }
     beside = [f"--{name}={path}" for name, path in absent.items()]
-    done = command("serve", "--flower", "--address=host:1", *beside, "-o", tmp_path / "out", "--then", "emm")
+    done = command("round", "flower", "--address=host:1", *beside, "-o", tmp_path / "out", "--then", "emm")
     assert done.code == 2
     assert re.search(r"^consilience: --then: there is no kind 'emm', did you mean em\?", done.err), done.err
     with pytest.raises(cs.errors.OptionError, match=r"^then: there is no kind 'emm'"):

@@ -1,4 +1,4 @@
-"""The table of commands: what each does in a line, an example, and where it is defined."""
+"""The table of commands and groups: what each does in a line, an example, and where it is defined."""
 
 from __future__ import annotations
 
@@ -23,9 +23,6 @@ def _entry(place: str, summary: str, example: str) -> CommandEntry:
 
 
 COMMANDS = {
-    "answer": _entry(
-        "answer:answer", "Answer the open request of a round.", "answer shared/round --site lund --data patients.csv"
-    ),
     "barrier": _entry(
         "networks:barrier",
         "Compute the loss barrier between two networks.",
@@ -78,11 +75,45 @@ COMMANDS = {
         "Write a page about a fused model and its sites.",
         "report fused.safetensors lund.safetensors oslo.safetensors -o report.html",
     ),
-    "send": _entry(
-        "serve:send", "Send a site's file to a round.", "send lund.safetensors --to shared/round --site lund"
+    "round answer": _entry(
+        "rounds.answer:answer",
+        "Answer the open request of a round from own rows.",
+        "round answer shared/round --site lund --data patients.csv",
     ),
-    "serve": _entry(
-        "serve:serve", "Run a round over a shared folder.", "serve shared/round --sites lund,oslo -o fused.safetensors"
+    "round check": _entry(
+        "rounds.check:check",
+        "List every problem of a round before it is opened.",
+        "round check shared/round --sites lund,oslo -o fused.safetensors --expect public.safetensors",
+    ),
+    "round fetch": _entry(
+        "rounds.fetch:fetch",
+        "Receive the fused model of a round, now or later.",
+        "round fetch shared/round -o fused.safetensors --site lund",
+    ),
+    "round flower": _entry(
+        "rounds.server:flower",
+        "Open a round that sites reach over Flower.",
+        "round flower --address 0.0.0.0:8000 --site-keys keys --certificates tls -o fused.safetensors",
+    ),
+    "round masked": _entry(
+        "rounds.server:masked",
+        "Open a round of masked sums, and see the sum alone.",
+        "round masked shared/round --signing-keys keys --expect public.safetensors -o fused.safetensors",
+    ),
+    "round open": _entry(
+        "rounds.server:open_round",
+        "Open a round over a shared folder or a bucket.",
+        "round open shared/round --sites lund,oslo -o fused.safetensors",
+    ),
+    "round send": _entry(
+        "rounds.send:send",
+        "Send a site's file to a round.",
+        "round send lund.safetensors --to shared/round --site lund",
+    ),
+    "round status": _entry(
+        "rounds.status:status",
+        "Show who is in a round, who is missing, and its end.",
+        "round status shared/round -o fused.safetensors",
     ),
     "symmetry": _entry(
         "networks:symmetry",
@@ -90,12 +121,39 @@ COMMANDS = {
         "symmetry --module nets:make --example 1,784 -o symmetry.json",
     ),
 }
-"""All commands: a new one has a file and an entry."""
+"""All commands, those of a group by both words: a new one has a file and an entry."""
+
+
+@dataclass(frozen=True)
+class GroupEntry:
+    """A group of commands."""
+
+    summary: str  # what they do, in a line of ``consilience --help``
+    text: str  # the same at the head of its own ``--help``
+
+
+GROUPS = {
+    "round": GroupEntry(
+        "Open, join and watch federated rounds.",
+        "Federated rounds: a server opens one (open, flower, masked), sites send their models, answer requests and "
+        "fetch the fused model; status watches a round, and check finds what would stop it.",
+    )
+}
+"""All groups of commands: their commands are in `COMMANDS`."""
+
+
+def commands_in(group: str) -> dict[str, str]:
+    """Return what each command and group in a group does, by its name there; "" for ``consilience`` itself."""
+    prefix = f"{group} " if group else ""
+    summaries = {name: entry.summary for name, entry in COMMANDS.items()}
+    summaries |= {name: entry.summary for name, entry in GROUPS.items()}
+    inside = {name.removeprefix(prefix): text for name, text in summaries.items() if name.startswith(prefix)}
+    return {name: inside[name] for name in sorted(inside) if " " not in name}
 
 
 @cache
 def load_command(name: str) -> click.Command:
-    """Return the command of a name, with its example."""
+    """Return the command of a name such as "fuse" or "round open", with its example."""
     entry = COMMANDS[name]
     command: click.Command = resolve_name(entry.place)
     command.short_help, command.epilog = entry.summary, f"\b\nExample:\n  {entry.example}"

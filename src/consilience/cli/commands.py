@@ -1,33 +1,45 @@
-"""The command ``consilience``: the group of all commands."""
+"""The command ``consilience``: the group of all commands, and groups in it such as ``consilience round``."""
 
 from __future__ import annotations
 
+from functools import cache
+
 import click
 
-from consilience.cli.command_table import COMMANDS, load_command
+from consilience.cli.command_table import COMMANDS, GROUPS, commands_in, load_command
 
 
-class CommandGroup(click.Group):
-    """All commands, each imported when it is called; a misspelt one is answered with the one that was meant."""
+class LazyGroup(click.Group):
+    """Commands of the table, each imported when it is called; a misspelt one is answered with the one that was meant.
+
+    `path` is the name of the group in the table, "" for ``consilience`` itself.
+    """
+
+    path = ""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands."""
+        """Return the names of the commands and groups in this one."""
         del ctx
-        return sorted(COMMANDS)
+        return list(commands_in(self.path))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command; None for a name that is none."""
+        """Return a command or group; None for a name that is none."""
         del ctx
-        return load_command(cmd_name) if cmd_name in COMMANDS else None
+        name = f"{self.path} {cmd_name}".strip()
+        if name in GROUPS:
+            return group_of(name)
+        return load_command(name) if name in COMMANDS else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command of the first word, or raise with the nearest."""
-        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+        known = commands_in(self.path)
+        if args and not args[0].startswith("-") and args[0] not in known:
             from consilience.catalogue import suggestion  # here, since only a misspelling needs it
 
-            meant = suggestion(args[0], COMMANDS)
+            nested = next((name for name in COMMANDS if not self.path and name.endswith(f" {args[0]}")), None)
+            meant = f", did you mean {nested}?" if nested else suggestion(args[0], known)
             raise click.UsageError(f"No such command {args[0]!r}{meant or '.'} [E-COMMAND]", ctx)
         return super().resolve_command(ctx, args)
 
@@ -35,7 +47,16 @@ class CommandGroup(click.Group):
         """Write a line for each command, without importing any."""
         del ctx
         with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name].summary) for name in sorted(COMMANDS)])
+            formatter.write_dl(list(commands_in(self.path).items()))
+
+
+@cache
+def group_of(name: str) -> LazyGroup:
+    """Return the group of a name in the table."""
+    entry = GROUPS[name]
+    group = LazyGroup(name.rsplit(" ", 1)[-1], help=entry.text, short_help=entry.summary)
+    group.path = name
+    return group
 
 
 _EXIT_CODES = """\b
@@ -43,7 +64,7 @@ Exit codes: 0 done, 1 the input is at fault (a line for each problem on stderr),
 2 wrong usage or options, 130 interrupted."""
 
 
-@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EXIT_CODES)
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EXIT_CODES)
 @click.version_option(package_name="consilience")
 def cli() -> None:
     """Fuse models that were trained apart into one. No data travels, only parameters."""

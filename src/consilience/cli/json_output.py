@@ -21,10 +21,6 @@ from consilience.errors import Problem
 Command = Callable[..., None]
 
 FIELDS: Mapping[str, Mapping[str, str]] = {
-    "answer": {
-        "answers": "list of {kind, number, rounds, n_observations, withheld, sha256, again}; one with --masked",
-        "wrote": "paths",
-    },
     "barrier": {"t": "positions from A (0) to B (1)", "values": "curves by name", "summary": "barriers by name"},
     "check": {"ok": "true", "models": "number of models"},
     "completion": {"shell": "bash, zsh or fish", "script": "text to be sourced"},
@@ -65,13 +61,28 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "divergence": "nats that float32 moved a component at most", "wrote": "paths",
     },
     "report": {"wrote": "paths"},
-    "send": {
-        "attempt": "number, null with --refine and --masked",
-        "sha256": "of what was sent, null with --refine and --masked",
-        "took_part": "whether it is in the fused model, null where nobody waited", "warnings": "texts",
-        "rounds": "number of rounds, with --refine; of sums, with --masked", "wrote": "paths",
+    "round answer": {
+        "answers": "list of {kind, number, rounds, n_observations, withheld, sha256, again}; one of a masked round",
+        "wrote": "paths",
     },
-    "serve": {"report": "the content of OUTPUT.round.json", "wrote": "paths"},
+    "round check": {"ok": "true", "checked": "texts by what was looked at"},
+    "round fetch": {"report": "the report of the last round that has a model", "wrote": "paths"},
+    "round flower": {"report": "the content of OUTPUT.round.json", "wrote": "paths"},
+    "round masked": {"report": "the content of OUTPUT.round.json", "wrote": "paths"},
+    "round open": {"report": "the content of OUTPUT.round.json", "wrote": "paths"},
+    "round send": {
+        "attempt": "number, null with --refine and under masks",
+        "sha256": "of what was sent, null with --refine and under masks",
+        "took_part": "whether it is in the fused model, null where nobody waited", "warnings": "texts",
+        "rounds": "number of rounds, with --refine; of sums, under masks", "wrote": "paths",
+    },
+    "round status": {
+        "place": "path or URL", "state": "not opened, open, over or failed", "number": "of the open round, or the last",
+        "sites_in": "names", "missing": "names", "refused": "lists of reasons by site",
+        "request": "{kind, number, rounds} of the open request, or null",
+        "step": "of the open masked sum, or null", "seconds_left": "until the deadline, or null",
+        "verdict": "text, or null", "report": "the last one that was published, or null",
+    },
     "symmetry": {
         "groups": "list of {name, units, actions, parent}", "notes": "list of texts", "proved": "text",
         "wrote": "paths",

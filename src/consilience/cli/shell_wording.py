@@ -41,7 +41,8 @@ def problem_of_the_command(problem: Problem) -> Problem:
 
 def called_command() -> click.Command | None:
     """Return the command that was called; None where there is none of that name."""
-    return next((load_command(word) for word in sys.argv[1:2] if word in COMMANDS), None)
+    names = (" ".join(sys.argv[1:count]) for count in (3, 2))  # of two words in a group
+    return next((load_command(name) for name in names if name in COMMANDS), None)
 
 
 def _method_options() -> Collection[str]:

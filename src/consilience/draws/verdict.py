@@ -98,7 +98,7 @@ def judge_weighted(weighted: WeightedPoints, method: DrawsMethod, details: Draws
         against[f"{names} did not answer, and in the place of it the Gaussian of {verb}"] = "let all sites answer"
     if not weighted.is_reliable:
         against["weights are too uneven to be trusted"] = (
-            "ask again, with more requests: `consilience serve --then density:N`"
+            "ask again, with more requests: `consilience round open --then density:N`"
         )
     if any(len(places) for places in stack.bimodal):
         against["sites have modes that are apart, and points may have missed one"] = "compare with their own draws"
@@ -142,7 +142,7 @@ def _size_notes(stack: Subposteriors) -> dict[str, str]:
     return {
         f"{which} {verb} fewer than {MIN_ROWS_PER_COORDINATE} rows for each parameter, where errors of 0.3 standard"
         " deviations must be expected": (
-            "join small sites before sampling, or send a second message (`consilience serve --then density`)"
+            "join small sites before sampling, or send a second message (`consilience round open --then density`)"
         )
     }
 
@@ -164,7 +164,7 @@ def _skewness_notes(stack: Subposteriors, method: DrawsMethod) -> dict[str, str]
         return {}
     return {
         ", and ".join(sentences): (
-            "send a second message (`consilience serve --then density`); of few parameters, compare with"
+            "send a second message (`consilience round open --then density`); of few parameters, compare with"
             " `method='semiparametric'`, `parametric=False`"
         )
     }
@@ -176,7 +176,7 @@ def _density_notes(stack: Subposteriors) -> dict[str, str]:
     instead = f": in a product of Gaussians {shift}" if shift else ""
     return {
         f"subposteriors are skewed, so that their densities are multiplied{instead}": (
-            "send a second message (`consilience serve --then density`)"
+            "send a second message (`consilience round open --then density`)"
         )
     }
 

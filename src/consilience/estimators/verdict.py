@@ -65,7 +65,7 @@ def _judge_shrinkage(name: str, rows: str, statistics: Statistics, details: Esti
             "approximate",
             text,
             None,
-            remedy="to reach that fit, let sites answer one request: `consilience serve --then moments4`",
+            remedy="to reach that fit, let sites answer one request: `consilience round open --then moments4`",
         )
     without_answers: FourthMomentDetails = {"rows": 0.0, "is_complete": False, "unknown": []}
     moments4 = details.get("moments4", without_answers)
@@ -79,7 +79,9 @@ def _judge_shrinkage(name: str, rows: str, statistics: Statistics, details: Esti
         text += (
             f"; of {', '.join(moments4['unknown'][:8])} no site stated them, and the shrinkage of OAS is used instead"
         )
-    remedy = "let all sites answer `consilience serve --then moments4` with the rows that their first message was of"
+    remedy = (
+        "let all sites answer `consilience round open --then moments4` with the rows that their first message was of"
+    )
     return Verdict("approximate", text + ".", None, remedy=remedy)
 
 
@@ -118,6 +120,6 @@ def _judge_product(
     against += statistics.approximations
     if laplace.no_refinement(statistics) is None:
         remedies.append(
-            f"to reach that fit, let sites answer requests: `consilience serve --then refine:{USUAL_ROUNDS}`"
+            f"to reach that fit, let sites answer requests: `consilience round open --then refine:{USUAL_ROUNDS}`"
         )
     return Verdict("approximate", "; ".join([text, *against]) + ".", None, remedy="; ".join(remedies) or None)

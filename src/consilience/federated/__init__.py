@@ -1,7 +1,7 @@
 """Federated rounds: sites send their models, a server fuses them, over a folder, a bucket or Flower."""
 
 from consilience.federated.contribution import Announcement, Contribution
-from consilience.federated.flower.answer import answer_flower
+from consilience.federated.flower.answer import answer_flower, receive_flower
 from consilience.federated.flower.masked_site import answer_masked_flower, send_masked_flower
 from consilience.federated.flower.server import serve_flower
 from consilience.federated.flower.site import send_flower
@@ -58,6 +58,7 @@ __all__ = [
     "finish",
     "read_answer",
     "read_request",
+    "receive_flower",
     "receive_folder",
     "reduce",
     "request",

@@ -64,7 +64,7 @@ def _of_request(header: RequestHeader) -> _Parts:
         f"request {header.number} of {header.rounds} ({header.kind}) of a round, which the server asks of every site",
         0.0,
         "nothing: it asks for sums",
-        following="let each site answer it: `consilience answer PLACE --site NAME --data DATA`",
+        following="let each site answer it: `consilience round answer PLACE --site NAME --data DATA`",
     )
     rows.append(_content(header))
     return rows, people_rows(tells, "a request holds nothing of the site that answers"), plain

@@ -24,7 +24,7 @@ _FILE_KEYS = {"format", "format_version", "library_version", "status"}
 """Keys of the document that are no fields of the report."""
 _OPTIONAL = {"then", "request", "carried", "plan", "masked", "verdict", "chosen", "single_site", "notes"}
 """Fields that the document has only where there is something in them."""
-_REMEDY = "`consilience serve` writes it"
+_REMEDY = "`consilience round open` writes it"
 FORMAT, VERSION = "consilience-round", 1
 OPEN = "open"
 """What a report says in place of how the round closed, while it has not."""

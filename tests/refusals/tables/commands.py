@@ -61,7 +61,7 @@ USAGE = each("command, ", {
         "evaluate a.safetensors b.safetensors c.safetensors --data d.csv", "symmetry",
         "symmetry --module somenets:make_mlp",
         "barrier", "barrier a.safetensors", "merge", "merge a", "merge a b -o out --threads none", "pack", "pack sites",
-        "fisher", "serve", "send", "merge a b -o out --seed -1",
+        "fisher", "round", "round open", "round send", "round opne", "send", "merge a b -o out --seed -1",
     )},
     **by_words(FUSED, (
         "--method mean", "--method consensus", "--set speed=9", "--set regularization", "--set =1",

@@ -6,6 +6,7 @@ requests are over. Between questions the site computes its answer, and answers n
 
 from __future__ import annotations
 
+import socket
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,8 +22,10 @@ from consilience.federated.flower.site import ReceivedModel, connect, refuse_unk
 from consilience.federated.folder.answer import Answered, parse_request, refuse_receive
 from consilience.federated.folder.request_server import request_name
 from consilience.federated.folder.site import TIMEOUT
+from consilience.federated.report import RoundReport
 from consilience.federated.requests.base import MAX_REQUEST_BYTES, Answer, RoundRequest
 from consilience.federated.requests.exchange import answer, rows_for
+from consilience.files.atomic import refuse_unwritable
 from consilience.files.limits import Limits
 
 
@@ -41,7 +44,7 @@ def answer_flower(
     insecure: bool = False,
     say: Callable[[Answered], None] | None = None,
 ) -> tuple[Answered, ...]:
-    """Answer the requests of a server that `consilience serve --flower --then` runs; only sums leave.
+    """Answer the requests of a server that `consilience round flower --then` runs; only sums leave.
 
     Parameters
     ----------
@@ -92,6 +95,68 @@ def answer_flower(
         if receive is not None:
             write_fused(address, site.model, Path(receive))
     return tuple(done)
+
+
+def receive_flower(
+    address: str,
+    output: str | Path,
+    *,
+    key: str | Path,
+    root_certificates: str | Path | None = None,
+    timeout: float = TIMEOUT,
+    insecure: bool = False,
+) -> RoundReport:
+    """Wait for the model after the last request of a round over Flower, and write it to a file.
+
+    Parameters
+    ----------
+    address, key, root_certificates, insecure
+        As for `send_flower`.
+    output : path
+        File for the fused model.
+    timeout : float
+        Seconds in which the round must end. Default: 3600.
+
+    Returns
+    -------
+    RoundReport
+        The report of the last round that has a model.
+
+    Raises
+    ------
+    InputError
+        When no server runs at the address, the server refuses the key, the round failed, or it did not end in time.
+    UnsupportedError
+        When Flower is not installed.
+    """
+    refuse_unknown_server(root_certificates, insecure)
+    refuse_unwritable(Path(output))
+    quiet_flower()
+    _refuse_silent_server(address)
+    deadline = time.monotonic() + timeout
+    with tempfile.TemporaryFile() as fused, connect(address, Path(key), root_certificates, insecure, deadline) as node:
+        site = _RequestAnswers(True, True, ReceivedModel(fused))  # one that follows all requests, and answers none
+        while not site.is_done:
+            if time.monotonic() > deadline:
+                raise InputError(address, f"the round did not end in {timeout:g} s", code="E-ROUND")
+            node.answer_one(site.answer)
+        if site.model.refusal is not None:
+            raise InputError(address, site.model.refusal, code="E-ROUND")
+        return write_fused(address, site.model, Path(output))
+
+
+_REACH_SECONDS = 10.0
+"""Time for a connection to the port. Chosen by hand."""
+
+
+def _refuse_silent_server(address: str) -> None:
+    """Raise where nothing listens at an address: a server that has ended has no model to hand out."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS).close()
+    except (OSError, ValueError) as error:
+        text = f"no server runs there ({error}), and over Flower the model is handed out only while one does"
+        raise InputError(address, text, "ask the server's owner for the fused file", "E-ROUND") from error
 
 
 @dataclass

@@ -167,7 +167,7 @@ class FlowerLink:
             self._attend_masked(site, node)
             return
         if self._is_masked():
-            why = "this round is masked; nothing was taken. Send with `consilience send --masked`"
+            why = "this round is masked; nothing was taken. Send with `consilience round send --signing-key KEY`"
             self.ask(node, {"ask": "refused", "why": why})
             self._wait_until_gone(node)
             return

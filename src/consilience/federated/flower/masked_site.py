@@ -122,7 +122,7 @@ def send_masked_flower(
     allow_differencing: bool = False,
     say: Callable[[str], None] | None = None,
 ) -> TookPart:
-    """Take part with a file in a masked round that `consilience serve --flower --masked` runs.
+    """Take part with a file in a masked round that `consilience round masked flower://...` runs.
 
     Parameters
     ----------

@@ -88,11 +88,11 @@ def serve_flower(
     if insecure == (certificates is not None):
         raise OptionError("certificates", "give the folder of server.crt and server.key, or insecure, not both")
     quiet_flower()
-    keys = _read_keys(Path(site_keys))
+    keys = read_site_keys(Path(site_keys))
     if missing := sorted(set(sites or ()) - set(keys)):
         raise InputError(site_keys, f"has no key of {', '.join(missing)}", "put NAME.pub there", "E-NEEDED")
-    certificate, key = (None, None) if certificates is None else _certificate_and_key(Path(certificates))
-    host, port = _split_address(address)
+    certificate, key = (None, None) if certificates is None else certificate_and_key(Path(certificates))
+    host, port = split_address(address)
     target = Path(output)
     work_folder = work_folder_of(target, work)
     spool = work_folder / "flower"
@@ -180,7 +180,7 @@ def _wait_until_ready(child: subprocess.Popen[bytes], settings: dict[str, Any], 
     raise InputError("", f"{settings['host']}:{settings['port']}: Flower did not start: {cause}", code="E-ROUND")
 
 
-def _read_keys(folder: Path) -> dict[str, Path]:
+def read_site_keys(folder: Path) -> dict[str, Path]:
     """Return the files of the sites' public keys, by site; raise for all that are no such keys."""
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
@@ -192,7 +192,7 @@ def _read_keys(folder: Path) -> dict[str, Path]:
     return paths
 
 
-def _certificate_and_key(folder: Path) -> tuple[str, str]:
+def certificate_and_key(folder: Path) -> tuple[str, str]:
     """Return the paths of the server's certificate and of its key."""
     pair = folder / CERTIFICATE, folder / KEY
     if missing := [path for path in pair if not path.is_file()]:
@@ -202,7 +202,8 @@ def _certificate_and_key(folder: Path) -> tuple[str, str]:
     return str(pair[0].absolute()), str(pair[1].absolute())
 
 
-def _split_address(address: str) -> tuple[str, int]:
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of an address; raise OptionError for what is none."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise OptionError("address", f"expected HOST:PORT, such as 0.0.0.0:8000; found {address!r}")

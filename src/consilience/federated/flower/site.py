@@ -67,7 +67,7 @@ def send_flower(
     insecure: bool = False,
     allow_differencing: bool = False,
 ) -> Sent:
-    """Check a file and send it to a server that `consilience serve --flower` runs.
+    """Check a file and send it to a server that `consilience round flower` runs.
 
     Parameters
     ----------

@@ -145,11 +145,11 @@ def _next_request(storage: Storage, site: str, number: int, deadline: float) -> 
         if read_report(storage, number) is not None:  # this one is over
             number += 1
             continue
-        message = _fetch_request(storage, number, limits)
+        message = fetch_request(storage, number, limits)
         if message is not None:
             return number, message
         if time.monotonic() >= deadline:
-            remedy = "is `consilience serve --then` running?"
+            remedy = "is `consilience round open --then` running?"
             raise InputError(storage.where, "published no request in time", remedy, "E-ROUND")
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
         pause = min(2.0 * pause, MAX_PAUSE)
@@ -162,7 +162,7 @@ def _refuse_without_requests(storage: Storage, report: RoundReport) -> None:
     raise InputError(storage.where, "this round has no requests: nothing follows its models", code="E-ROUND")
 
 
-def _fetch_request(storage: Storage, number: int, limits: Limits) -> RoundRequest | None:
+def fetch_request(storage: Storage, number: int, limits: Limits) -> RoundRequest | None:
     """Return the request of a round, checked; None while there is none."""
     label = f"{storage.where}: {request_name(number)}"
     try:

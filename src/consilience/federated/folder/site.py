@@ -303,7 +303,7 @@ def server_limits(storage: Storage, site: str) -> tuple[Limits, bool]:
         text = retry(lambda: storage.read("server/plan.json", MAX_REPORT_BYTES))
     except FileNotFoundError:
         return Limits(), False
-    plan = parse_document(Path("plan.json"), text, "content", "`consilience serve` writes it")
+    plan = parse_document(Path("plan.json"), text, "content", "`consilience round open` writes it")
     try:
         if site not in plan["sites"]:
             raise InputError(
@@ -311,9 +311,8 @@ def server_limits(storage: Storage, site: str) -> tuple[Limits, bool]:
             )
         if plan.get("masked") is True:
             found = "this round is masked, and what you would send is not; nothing was sent"
-            raise InputError(
-                storage.where, found, "send it with `consilience send --masked` and this site's signing key"
-            )
+            remedy = "take part with this site's signing key: `consilience round send --signing-key KEY`"
+            raise InputError(storage.where, found, remedy)
         names = {field.name for field in fields(Limits)}  # a later version may have more
         limits = Limits(**{name: value for name, value in plan["limits"].items() if name in names})
         return limits, plan.get("allow_single") is True

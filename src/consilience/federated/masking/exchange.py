@@ -156,7 +156,7 @@ class MaskedPart:
     def _refuse_open_round(self) -> None:
         """Raise where the round in this place is not masked: numbers would leave bare."""
         data = self._wait(1, None, "server/plan.json", MAX_PLAN_BYTES, "no plan")
-        document = parse_document(Path("plan.json"), data, "content", "`consilience serve` writes it")
+        document = parse_document(Path("plan.json"), data, "content", "`consilience round open` writes it")
         if not isinstance(document, dict) or document.get("masked") is not True:
             raise InputError(self.mailbox.where, "this round is not masked; nothing was sent", "send openly", "E-ROUND")
 

@@ -34,7 +34,7 @@ from consilience.files.safetensors_file import SafetensorsFile, TensorHeader, as
 from consilience.files.schemas import StrictModel
 
 FORMAT, FORMAT_VERSION = "consilience-masked", 1
-REMEDY = "`consilience send --masked` and `serve --masked` write such files"
+REMEDY = "`consilience round send --signing-key` and `consilience round masked` write such files"
 ADVERTISE, DEAL, MASK, CONFIRM, REVEAL = 1, 2, 3, 4, 5
 """The steps of a site."""
 STEPS = (ADVERTISE, DEAL, MASK, CONFIRM, REVEAL)

@@ -111,7 +111,7 @@ class RequestSum(Summand):
 
 _NOT_SUMS = {
     POSTERIORS.name: "components of mixtures, topics and states are matched, for which each site's own must be seen; "
-    "from a common start their EM is sums: `consilience serve --then em`"
+    "from a common start their EM is sums: `consilience round open --then em`"
 }
 """Why the files of a kind are no sums, by its name."""
 

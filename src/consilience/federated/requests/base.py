@@ -363,7 +363,7 @@ def read_request(where: Path | SafetensorsFile) -> RoundRequest:
     Raises FileFormatError for anything but the file of a request, or one of a later version.
     """
     file = as_file(where)
-    header, content = _read(file, RequestHeader, REQUEST_FORMAT, "`consilience serve --then` publishes it")
+    header, content = _read(file, RequestHeader, REQUEST_FORMAT, "`consilience round open --then` publishes it")
     features = Features(**header.features.model_dump())
     return RoundRequest(header.kind, header.number, header.rounds, content, features)
 
@@ -374,7 +374,7 @@ def read_answer(where: Path | SafetensorsFile) -> Answer:
     Raises FileFormatError for anything but the file of an answer, or one of a later version.
     """
     file = as_file(where)
-    header, content = _read(file, AnswerHeader, ANSWER_FORMAT, "`consilience answer` writes it")
+    header, content = _read(file, AnswerHeader, ANSWER_FORMAT, "`consilience round answer` writes it")
     return Answer(header.kind, header.number, header.request, header.n_observations, header.min_count, content)
 
 

@@ -89,7 +89,8 @@ class LogDensities(RequestKind):
     needs_module: ClassVar[bool] = True
     module: ClassVar[str] = (
         "a function of (draws, rows), draws a dictionary of arrays (n, ...), that returns the log densities (n,) which"
-        " the site's sampler sampled, without Jacobians (in the shell `consilience answer --density PKG.MOD:FUNCTION`)"
+        " the site's sampler sampled, without Jacobians (in the shell `consilience round answer --density PKG.MOD:"
+        "FUNCTION`)"
     )
     tells: ClassVar[tuple[tuple[str, str], ...]] = (
         ("log densities", "of all rows together at each point: as much as sums that suffice, where the model has such"),

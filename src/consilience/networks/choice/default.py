@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 FEW = (
     "describe networks of more observations, give unlabelled `inputs=`, keep fusion.ensemble, or let sites make its"
-    " head exact by a second message (`consilience serve --then head`)"
+    " head exact by a second message (`consilience round open --then head`)"
 )
 """The remedy where sites are too small to describe their inputs. Of 20 sites of 75 rows the last one made 62 to 66 % of
 rows 95 to 96 % (docs/evidence/heads.md)."""

@@ -1,22 +1,33 @@
-"""The command ``answer``: a site answers the requests of a round from its own data."""
+"""The command ``round answer``: a site answers the requests of a round from its own data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
+from consilience.checks import Json
+from consilience.cli.cases import Case, Choice, CommandOfCases
 from consilience.cli.json_output import echo_json, json_option
-from consilience.cli.masked import MaskedOptions, flower_connection, only_for, place_and_site
 from consilience.cli.modules import import_module, import_object
+from consilience.cli.rounds.masks import MaskedOutput, masked_site_options, masks_of
+from consilience.cli.rounds.places import IN_A_ROUND, address_of, at_a_site, connection_of, site_options, valid_place
 from consilience.core.min_count import MIN_COUNT
 from consilience.drawing.words import format_count
 from consilience.errors import ConsilienceError
 from consilience.federated.flower.answer import answer_flower
+from consilience.federated.flower.masked_site import answer_masked_flower
 from consilience.federated.folder.answer import Answered, answer_folder
+from consilience.federated.folder.masked_site import answer_masked
+from consilience.federated.masking.exchange import TookPart
+
+_MODEL: Choice = (
+    Case("requests about draws", lambda given: given["density"] is not None, takes=("density",)),
+    Case("requests about other models", lambda _given: True, takes=("module", "own")),
+)
 
 
 @contextmanager
@@ -32,9 +43,9 @@ def _naming_density(density: str | None) -> Iterator[None]:
         raise type(error)(named) from error
 
 
-@click.command()
-@click.argument("place", required=False)
-@click.option("--site", help="Name of this site.")
+@click.command(cls=CommandOfCases, choices=[_MODEL, at_a_site("site"), IN_A_ROUND])
+@click.argument("place", callback=valid_place)
+@site_options
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="Rows of this site: .csv, .npy or .npz.")
 @click.option(
     "--held-out",
@@ -56,70 +67,53 @@ def _naming_density(density: str | None) -> Iterator[None]:
     metavar="PKG.MOD:FUNCTION",
     help="The function of the site's log density, for requests about draws. Importing it runs its code.",
 )
+@masked_site_options("SITE.masked")
 @click.option("--follow", is_flag=True, help="Answer all requests of the round, not the open one alone.")
 @click.option("--receive", type=click.Path(path_type=Path), help="With --follow, write the model after the last one.")
 @click.option("--min-count", default=MIN_COUNT, show_default=True, help="Sums over fewer observations do not leave.")
 @click.option("--timeout", default=3600.0, show_default=True, help="Seconds to wait for a request, and for its end.")
-@click.option("--flower", metavar="HOST:PORT", help="Address of a server that runs with --flower.")
-@click.option("--key", type=click.Path(path_type=Path), help="Private key of this site, for --flower.")
-@click.option("--root-certificates", type=click.Path(path_type=Path), help="Certificate by which it is known, PEM.")
-@click.option("--insecure", is_flag=True, help="Without TLS; for trying out on one machine.")
-@click.option("--masked", is_flag=True, help="Answer under masks all requests of a server that runs with --masked.")
-@click.option("--signing-key", type=click.Path(path_type=Path), help="Ed25519 key of this site, for --masked.")
-@click.option(
-    "--signing-keys", type=click.Path(path_type=Path), help="Folder with NAME.pub of all sites, not from the server."
-)
-@click.option("--work", type=click.Path(path_type=Path), help="Own folder, for --masked.  [default: SITE.masked]")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @json_option
 def answer(
-    place: str | None,
-    site: str | None,
-    data: Path,
+    place: str,
     module: str | None,
     own: Path | None,
     density: str | None,
-    flower: str | None,
-    key: Path | None,
-    root_certificates: Path | None,
-    insecure: bool,
     quiet: bool,
     as_json: bool,
-    masked: bool,
-    signing_key: Path | None,
-    signing_keys: Path | None,
-    work: Path | None,
     **options: Any,
 ) -> None:
     """Answer the open request of the round in PLACE from this site's data; only sums over its rows leave.
 
-    A server that runs `consilience serve --then KIND:N` publishes the requests. Without --follow one is answered, the
-    open one or the next, and the command ends; called again, it answers the next.
+    A server that was given --then KIND:N publishes the requests. Without --follow one is answered, the open one or the
+    next, and the command ends; called again, it answers the next. With --signing-key all are answered, under masks.
     """
-    connection: dict[str, Any] = {"key": key, "root_certificates": root_certificates, "insecure": insecure}
-    if masked:
-        options.pop("follow")
-        only_for("requests of several kinds, which are not masked", held_out=options.pop("held_out"))
-        masks = MaskedOptions(signing_key, signing_keys, work, quiet=quiet, as_json=as_json, **options)
-        masks.answer(str(data), place, site, flower=flower, connection=connection, module=_model_of(module, own))
+    connection, address = connection_of(options), address_of(place)
+    if (masks := masks_of(options)) is not None:
+        output = MaskedOutput(options["receive"], quiet, as_json)
+        arguments = {**masks, "module": _model_of(module, own), "say": output.say}
+        arguments |= {name: options[name] for name in ("min_count", "timeout", "receive")}
+        if address is not None:
+            took = answer_masked_flower(address, str(options["data"]), **connection, **arguments)
+        else:
+            took = answer_masked(place, options["site"], str(options["data"]), **arguments)
+        output.print(took, _masked_json)
         return
-    only_for("--masked", signing_key=signing_key, signing_keys=signing_keys, work=work)
-    if module is not None and density is not None:
-        raise click.UsageError("--module is for requests about networks, --density for those about draws; give one.")
-    given = _model_of(module, own)
-    if density is not None:
-        given = import_object(density, f"--density {density}")
+    site, data = options.pop("site"), options.pop("data")
+    given = _model_of(module, own) if density is None else import_object(density, f"--density {density}")
     arguments = {**options, "say": None if quiet or as_json else _print_answer, "module": given}
-    if flower is not None:
-        usage = "--flower takes --key, and no PLACE or --site (its key says who)."
-        known = flower_connection(place, site, connection, usage)
-        with _naming_density(density):
-            sent = answer_flower(flower, data, **known, **arguments)
-    else:
-        place, site = place_and_site(place, site, connection, "Missing argument 'PLACE' or option '--site'.")
-        with _naming_density(density):
+    with _naming_density(density):
+        if address is not None:
+            sent = answer_flower(address, data, **connection, **arguments)
+        else:
             sent = answer_folder(place, site, data, **arguments)
     _print_answers(sent, options["follow"] and not quiet, options["receive"], as_json)
+
+
+def _masked_json(took: TookPart) -> Mapping[str, Json]:
+    """Return a site's answers in a masked round as JSON values."""
+    unsaid = dict.fromkeys(("n_observations", "withheld", "sha256"))
+    return {"answers": [{"kind": "masked", "number": took.sums, "rounds": took.sums, **unsaid, "again": False}]}
 
 
 def _model_of(named: str | None, path: Path | None) -> Any:

@@ -1,0 +1,1 @@
+"""The commands ``consilience round ...``: servers of rounds, their sites, and who watches."""

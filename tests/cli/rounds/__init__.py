@@ -1,0 +1,1 @@
+"""Commands of rounds as an operator and sites meet them."""
