@@ -72,6 +72,7 @@ class Checkpoint:
     # What adapters change when a tensor is read: by the path of its file and its first byte (``checkpoints.lora``).
     changes: Mapping[tuple[Path, int], Any] = field(default_factory=dict)
     adapters: tuple[Checkpoint, ...] = ()  # the adapters that do so
+    notes: tuple[str, ...] = ()  # what a user should know of how it was read, a line each
 
     @property
     def nbytes(self) -> int:

@@ -124,6 +124,7 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
     inputs = _opened(request)
     expected = None if request.symmetry is None else (*request.symmetry.layouts, *request.symmetry.aliases)
     inputs, notes, prefixes = with_common_names(inputs, expected)
+    notes += [note for checkpoint in inputs.all for note in checkpoint.notes]
     vocabulary = None
     if request.vocabulary is not None:
         inputs, vocabulary = with_vocabulary(request.vocabulary, inputs)

@@ -9,22 +9,29 @@ it is the base's, which then is needed. Whatever cannot be merged is refused by 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
-from consilience.checkpoints.folder import ADAPTER_WEIGHTS, Checkpoint, adapter_folder, open_adapter
+from consilience.checkpoints.folder import ADAPTER_WEIGHTS, Checkpoint
 from consilience.checkpoints.inputs import MergeInputs
-from consilience.checkpoints.lora.config import AGREEING, config_problems, disagreements
+from consilience.checkpoints.lora.config import AGREEING, config_problems, disagreements, most_common
+from consilience.checkpoints.lora.conventions import (
+    FactorNames,
+    left_out,
+    modules_in_base,
+    output_names,
+    with_common_modules,
+)
 from consilience.checkpoints.lora.factors import (
     A_NAMES,
-    B_NAMES,
     BIAS,
     LowRankAdapter,
     base_name,
     module_problems,
     read_factors,
 )
+from consilience.checkpoints.lora.files import LORA_FILE, LoraFile, adapter_at, file_metadata, open_adapter_at
 from consilience.checkpoints.lora.into_base import name_in, open_model
 from consilience.checkpoints.methods.average import TensorAverage
 from consilience.checkpoints.methods.base import TensorMethod
@@ -50,6 +57,8 @@ class PreparedAdapters:
     base: Checkpoint | None  # what they were trained from, where tensors were trained as a whole
     weights: tuple[float, ...]  # (J,), as the method takes them
     ranks: dict[str, int]  # rank of every module of the output
+    names: dict[str, FactorNames]  # of its tensors, by module
+    scales: dict[str, float]  # what the product of its factors is multiplied by, by module
     plan: MergePlan  # what is written
 
     @property
@@ -66,13 +75,13 @@ def are_adapters(request: MergeRequest) -> bool:
 
     Raises InputError for adapters beside whole models, naming them.
     """
-    adapters = [path for path in request.models if adapter_folder(path) is not None]
-    others = [path for path in request.models if adapter_folder(path) is None]
+    adapters = [path for path in request.models if adapter_at(path) is not None]
+    others = [path for path in request.models if adapter_at(path) is None]
     if adapters and others:
         raise InputError(
             Problem(path, f"is an adapter, and {others[0]} is none", _MERGE_INTO_BASE, "E-ADAPTER") for path in adapters
         )
-    if request.base is not None and adapter_folder(request.base) is not None:
+    if request.base is not None and adapter_at(request.base) is not None:
         raise InputError(request.base, "is an adapter, and no base", "give the whole model", "E-ADAPTER")
     if request.rank is not None and not adapters:
         text = "is of merged adapters, and these are whole models"
@@ -95,19 +104,22 @@ def prepare_adapters(request: MergeRequest, output: Path) -> PreparedAdapters:
     weights = request.method.weights_of(request.weights, len(request.models), "weights")
     adapters = _read_all(request)
     base = None if request.base is None else open_model(request.base)
+    _refuse_output(adapters, output)
     _refuse_misfits(request, adapters, base, weights)
     ranks = {}
     for module in dict.fromkeys(module for adapter in adapters for module in adapter.factors):
         owned = zip(adapters, weights, strict=True)
         owners = [adapter for adapter, weight in owned if module in adapter.factors and weight]
-        rank = sum(adapter.shape(adapter.parts(module)[0])[0] for adapter in owners)
+        rank = sum(adapter.rank(module) for adapter in owners)
         if not rank:
             continue
         if not is_sum(request.method):  # the merge of products has a rank of its own
-            rank = min(request.rank or rank, *_sizes(owners[0], module))
-        ranks[module] = rank if request.rank is None else min(rank, request.rank, *_sizes(owners[0], module))
-    tasks = _tasks(request, adapters, ranks, weights)
-    shards = assign_shards(tasks, 0, ADAPTER_WEIGHTS)
+            rank = min(request.rank or rank, *owners[0].sizes(module))
+        ranks[module] = rank if request.rank is None else min(rank, request.rank, *owners[0].sizes(module))
+    names = output_names(adapters, list(ranks))
+    scales, metadata = _scales_of_output(adapters, ranks)
+    tasks = _tasks(request, adapters, ranks, weights, names)
+    shards = tuple(replace(one, metadata=metadata) for one in assign_shards(tasks, 0, _file_name(adapters, output)))
     inputs = MergeInputs(tuple(adapter.checkpoint for adapter in adapters), base)
     plan = MergePlan(
         shards,
@@ -116,13 +128,31 @@ def prepare_adapters(request: MergeRequest, output: Path) -> PreparedAdapters:
         _memory(request, adapters, ranks),
         _notes(adapters, base),
     )
-    return PreparedAdapters(request, tuple(adapters), base, weights, ranks, plan)
+    return PreparedAdapters(request, tuple(adapters), base, weights, ranks, names, scales, plan)
 
 
-def _sizes(adapter: LowRankAdapter, module: str) -> tuple[int, int]:
-    """Return the outputs and inputs of a module."""
-    a_name, b_name = adapter.parts(module)
-    return adapter.shape(b_name)[0], prod(adapter.shape(a_name)[1:])
+def _file_name(adapters: Sequence[LowRankAdapter], output: Path) -> str:
+    """Return the name of the file of weights."""
+    if adapters[0].convention == "peft":
+        return ADAPTER_WEIGHTS
+    return output.name if output.suffix == SINGLE_FILE_SUFFIX else LORA_FILE
+
+
+def _scales_of_output(
+    adapters: Sequence[LowRankAdapter], ranks: Mapping[str, int]
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Return the scale of every module of the output, and the metadata of its file.
+
+    alpha is r, and the scale 1; but all modules of a file of kohya's have one alpha, since loaders take the most common
+    one for modules whose names they do not find again.
+    """
+    files = [one.checkpoint for one in adapters if isinstance(one.checkpoint, LoraFile)]
+    if adapters[0].convention == "peft":
+        return dict.fromkeys(ranks, 1.0), {"format": "pt"}
+    alphas: dict[str, float] = {module: float(rank) for module, rank in ranks.items()}
+    if adapters[0].convention == "kohya":
+        alphas = dict.fromkeys(ranks, float(most_common(ranks.values())))
+    return {module: alphas[module] / rank for module, rank in ranks.items()}, file_metadata(files, ranks, alphas)
 
 
 def _memory(request: MergeRequest, adapters: Sequence[LowRankAdapter], ranks: Mapping[str, int]) -> int:
@@ -132,7 +162,7 @@ def _memory(request: MergeRequest, adapters: Sequence[LowRankAdapter], ranks: Ma
         owners = [adapter for adapter in adapters if module in adapter.factors]
         factors = sum(prod(adapter.shape(name)) for adapter in owners for name in adapter.factors[module].values())
         # Factors as read, stacked, decomposed, rounded, and what rounding changed; or products, and their merge.
-        products = 0 if is_sum(request.method) else (2 * len(adapters) + 4) * prod(_sizes(owners[0], module))
+        products = 0 if is_sum(request.method) else (2 * len(adapters) + 4) * prod(owners[0].sizes(module))
         largest = max(largest, 6 * factors + products)
     return 8 * largest
 
@@ -143,15 +173,17 @@ def _read_all(request: MergeRequest) -> list[LowRankAdapter]:
     adapters: list[LowRankAdapter] = []
     for path in request.models:
         try:
-            adapters.append(read_factors(open_adapter(adapter_folder(path) or path)))
+            adapters.append(read_factors(open_adapter_at(adapter_at(path) or path)))
         except InputError as error:
             problems += error.problems
     if not problems:
         for adapter in adapters:
-            problems += list(config_problems(adapter.name, adapter.config)) or _factor_problems(adapter)
+            is_file = adapter.convention != "peft" and adapter.config["peft_type"] == "LORA"  # without a configuration
+            unfit = [] if is_file else list(config_problems(adapter.name, adapter.config))
+            problems += unfit or _factor_problems(adapter)
     if problems:
         raise InputError(problems)
-    return adapters
+    return with_common_modules(adapters)
 
 
 _BASE_FIELDS = ("base_model_name_or_path", "revision")
@@ -186,12 +218,18 @@ def _without_base(request: MergeRequest, adapters: Sequence[LowRankAdapter], wei
 def _base_problems(adapters: Sequence[LowRankAdapter], base: Checkpoint) -> Iterator[Problem]:
     """Yield which adapters change what a base does not have, or not in this shape."""
     for adapter in adapters:
+        if isinstance(adapter.checkpoint, LoraFile):
+            try:
+                modules_in_base(base, adapter.checkpoint, _own_sizes(adapter))
+            except InputError as error:
+                yield from error.problems
+            continue
         for module in adapter.factors:
             name = name_in(base, f"{module}.weight")
             if name is None:
                 yield Problem(adapter.name, f"changes {module}, which {base.name} does not have", _OTHER, "E-MISMATCH")
-            elif sorted(_sizes(adapter, module)) != sorted(_flat(base.tensors[name][1].shape)):
-                text = f"{module} is {' by '.join(map(str, _sizes(adapter, module)))}, in {base.name} "
+            elif sorted(adapter.sizes(module)) != sorted(_flat(base.tensors[name][1].shape)):
+                text = f"{module} is {' by '.join(map(str, adapter.sizes(module)))}, in {base.name} "
                 yield Problem(adapter.name, text + f"{list(base.tensors[name][1].shape)}", _OTHER, "E-SHAPE")
         for name in adapter.others:
             target = base_name(name)
@@ -208,9 +246,21 @@ def _flat(shape: tuple[int, ...]) -> tuple[int, int]:
     return shape[0], prod(shape[1:])
 
 
-def _disagreements(adapters: Sequence[LowRankAdapter], fields: Sequence[str]) -> Iterator[Problem]:
-    """Yield the fields in which an adapter differs from the first."""
-    return disagreements([adapter.name for adapter in adapters], [adapter.config for adapter in adapters], fields)
+def _own_sizes(adapter: LowRankAdapter) -> dict[str, tuple[int, int] | None]:
+    """Return outputs and inputs of modules by their names in the adapter's file."""
+    return {adapter.own_names.get(module, module): adapter.sizes(module) for module in adapter.factors}
+
+
+def _disagreements(adapters: Sequence[LowRankAdapter], fields: Sequence[str]) -> list[Problem]:
+    """Return the fields in which an adapter differs from the first of its convention."""
+    found: list[Problem] = []
+    for is_file in (False, True):
+        alike = [adapter for adapter in adapters if (adapter.convention != "peft") == is_file]
+        if is_file:  # which may not state its base, and states nothing else
+            fields, alike = _BASE_FIELDS[:1], [one for one in alike if one.config.get(_BASE_FIELDS[0])]
+        if alike:
+            found += disagreements([one.name for one in alike], [one.config for one in alike], fields)
+    return found
 
 
 def _notes(adapters: Sequence[LowRankAdapter], base: Checkpoint | None) -> tuple[str, ...]:
@@ -220,6 +270,10 @@ def _notes(adapters: Sequence[LowRankAdapter], base: Checkpoint | None) -> tuple
     for tensor in _whole_tensors(adapters):
         lacking = ", ".join(adapter.name for adapter in adapters if tensor not in adapter.others)
         notes += [f"{tensor} is not in {lacking}, where it is the base's"] if lacking and base is not None else []
+    for adapter in adapters:
+        if base is not None and isinstance(adapter.checkpoint, LoraFile):
+            said = left_out(adapter.checkpoint, modules_in_base(base, adapter.checkpoint, _own_sizes(adapter)))
+            notes += [] if said is None else [f"{adapter.name}: {said}"]
     return tuple(notes)
 
 
@@ -242,8 +296,18 @@ def _refuse_options(request: MergeRequest, output: Path) -> None:
     }  # fmt: skip
     if given := [name for name, value in values.items() if value not in (None, ())]:
         raise OptionError(", ".join(given), "is for whole models, and these are adapters", "leave it out")
-    if output.suffix == SINGLE_FILE_SUFFIX:
-        raise OptionError("output", f"an adapter is a folder, found {output}", "give a folder")
+
+
+def _refuse_output(adapters: Sequence[LowRankAdapter], output: Path) -> None:
+    """Raise for an output that the convention of the first adapter does not have."""
+    if adapters[0].convention == "peft":
+        if output.suffix == SINGLE_FILE_SUFFIX:
+            raise OptionError("output", f"an adapter is a folder, found {output}", "give a folder")
+        return
+    for adapter in adapters:
+        if adapter.others:
+            text = f"{adapter.others[0]} was trained as a whole, which a file of factors has no place for"
+            raise InputError(adapter.name, text, "give an adapter of peft first", "E-ADAPTER")
 
 
 def _whole_tensors(adapters: Sequence[LowRankAdapter]) -> list[str]:
@@ -269,9 +333,10 @@ def _shape_problems(adapters: Sequence[LowRankAdapter]) -> list[Problem]:
     for adapter in adapters:
         ends = {}
         for module in adapter.factors:
-            a_name, b_name = adapter.parts(module)
+            a_shape, b_shape = adapter.shapes(module)
             is_embedding = A_NAMES[1] in adapter.factors[module]
-            ends[module] = (adapter.shape(b_name)[0], *adapter.shape(a_name)[1:], is_embedding)
+            kernel = a_shape[2:] if prod(a_shape[2:]) > 1 else ()  # of one place it may be left out
+            ends[module] = (b_shape[0], a_shape[1], *kernel, is_embedding)
         ends |= {name: adapter.shape(name) for name in adapter.others}
         for place, end in ends.items():
             first, expected = first_with.setdefault(place, (adapter, end))
@@ -282,7 +347,11 @@ def _shape_problems(adapters: Sequence[LowRankAdapter]) -> list[Problem]:
 
 
 def _tasks(
-    request: MergeRequest, adapters: Sequence[LowRankAdapter], ranks: dict[str, int], weights: tuple[float, ...]
+    request: MergeRequest,
+    adapters: Sequence[LowRankAdapter],
+    ranks: dict[str, int],
+    weights: tuple[float, ...],
+    names: Mapping[str, FactorNames],
 ) -> list[TensorTask]:
     """Return the tensors of the output: factors module by module, then those that were trained as a whole."""
     tasks = []
@@ -301,12 +370,14 @@ def _tasks(
 
     for module, rank in ranks.items():
         owner = next(adapter for adapter in adapters if module in adapter.factors)
-        a_name, b_name = owner.parts(module)
-        a_shape, b_shape = owner.shape(a_name), owner.shape(b_name)
-        add(owner, a_name, (rank, *a_shape[1:]), a_name, AS_IT_IS)
-        add(owner, b_name, (b_shape[0], rank, *b_shape[2:]), b_name, AS_IT_IS)
-        if (bias := bias_name(adapters, b_name)) is not None:
-            add(owner, bias, (b_shape[0],), owner.factors[module].get(BIAS, b_name), AS_IT_IS)
+        (a_name, b_name), (a_shape, b_shape) = owner.parts(module), owner.shapes(module)
+        written = names[module]
+        add(owner, written.a, (rank, *a_shape[1:]), a_name, AS_IT_IS)
+        add(owner, written.b, (b_shape[0], rank, *b_shape[2:]), b_name, AS_IT_IS)
+        if written.bias is not None:
+            add(owner, written.bias, (b_shape[0],), owner.factors[module].get(BIAS, b_name), AS_IT_IS)
+        if written.alpha is not None:
+            tasks.append(TensorTask(written.alpha, (), "F32", FLOAT_TYPES["F32"].itemsize, AS_IT_IS))
     for name in dict.fromkeys(name for adapter in adapters for name in adapter.others):
         owner = next(adapter for adapter in adapters if name in adapter.others)
         add(owner, name, owner.shape(name), name, Treatment(whole, weights))
@@ -315,13 +386,3 @@ def _tasks(
 
 AS_IT_IS = Treatment(TensorAverage(), (1.0,))
 """How what was computed is written: rounded once."""
-
-
-def bias_name(adapters: Sequence[LowRankAdapter], b_name: str) -> str | None:
-    """Return the name of the bias of a factor B where any adapter trained such; None for embeddings, which have none.
-
-    peft gives one to every module of an adapter with lora_bias. Where an adapter has none, it is 0.
-    """
-    if not b_name.endswith(B_NAMES[0]) or not any(adapter.has_factor_biases for adapter in adapters):
-        return None
-    return b_name.removesuffix(B_NAMES[0]) + BIAS

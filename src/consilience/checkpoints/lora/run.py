@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from consilience.checkpoints.buffers import TensorReaders, non_finite_problem
 from consilience.checkpoints.card import merge_provenance, short_name
 from consilience.checkpoints.folder import ADAPTER_CONFIG, Checkpoint
 from consilience.checkpoints.inputs import MergeInputs, locate_tensor
-from consilience.checkpoints.lora.config import merged_config, module_scale
+from consilience.checkpoints.lora.config import merged_config
 from consilience.checkpoints.lora.factors import (
     BIAS,
     Losses,
@@ -29,7 +29,7 @@ from consilience.checkpoints.lora.factors import (
 )
 from consilience.checkpoints.lora.folder import finish_adapter, streaming
 from consilience.checkpoints.lora.into_base import name_in
-from consilience.checkpoints.lora.plan import AS_IT_IS, PreparedAdapters, bias_name, is_sum
+from consilience.checkpoints.lora.plan import AS_IT_IS, PreparedAdapters, is_sum
 from consilience.checkpoints.numbers import FLOAT_TYPES, Floats, rounded_to
 from consilience.checkpoints.output import (
     copy_companions_of,
@@ -79,15 +79,23 @@ def run_adapters(prepared: PreparedAdapters, output: Path, progress: Progress) -
         details = execution.details()
         notes = [*plan.notes, *copy_companions_of(inputs.models[0], partial, {ADAPTER_CONFIG})]
         notes += [*execution.notes(), *execution.alarms(details)]
-        config = merged_config(
-            [adapter.config for adapter in prepared.adapters],
-            [list(adapter.factors) for adapter in prepared.adapters],
-            prepared.ranks,
-            lora_bias=any(adapter.has_factor_biases for adapter in prepared.adapters),
-        )
+        config = _config_of_output(prepared)
         record = merge_provenance(request.document(), inputs, digests, {shard.name: digest}, details, notes)
         finish_adapter(partial, output, config, record)
     return FinishedMerge({shard.name: digest}, record, tuple(notes), 0)
+
+
+def _config_of_output(prepared: PreparedAdapters) -> dict[str, Json] | None:
+    """Return the configuration of peft of the output; None for files without one."""
+    adapters = prepared.adapters
+    if adapters[0].convention != "peft":
+        return None
+    return merged_config(
+        [adapter.config for adapter in adapters if adapter.convention == "peft"],
+        [list(adapter.factors) for adapter in adapters],
+        prepared.ranks,
+        lora_bias=any(adapter.has_factor_biases for adapter in adapters),
+    )
 
 
 @dataclass(eq=False)
@@ -107,10 +115,8 @@ class _Execution:
     def modules(self) -> dict[str, str]:
         """Modules by the names of the tensors of the output that are their factors."""
         found: dict[str, str] = {}
-        for module in self.prepared.ranks:
-            a_name, b_name = self._owners(module)[0][0].parts(module)
-            bias = bias_name(self.prepared.adapters, b_name)
-            found |= dict.fromkeys([a_name, b_name, *([] if bias is None else [bias])], module)
+        for module, names in self.prepared.names.items():
+            found |= dict.fromkeys(names.all, module)
         return found
 
     def position(self, task: TensorTask) -> int:
@@ -165,35 +171,45 @@ class _Execution:
     def _module(self, module: str) -> dict[str, Floats]:
         """Return the merged tensors of a module in float64, and note what they lose."""
         owners = self._owners(module)
-        rank = self.prepared.ranks[module]
-        scales, factors = [], []
-        for adapter, _ in owners:
-            a, b = (self._read(adapter, name) for name in adapter.parts(module))
-            factors.append((a, b))
-            scales.append(module_scale(adapter.config, module, len(a)))
-        coefficients = [share * scale for (_, share), scale in zip(owners, scales, strict=True)]
+        rank, names, scale = self.prepared.ranks[module], self.prepared.names[module], self.prepared.scales[module]
+        factors, scales = self._factors(module)
+        coefficients = [share * own for (_, share), own in zip(owners, scales, strict=True)]
         if is_sum(self.prepared.request.method):
             whole_a, whole_b = stack(factors, coefficients)
             a, b = truncated(whole_a, whole_b, rank) if rank < len(whole_a) else (whole_a, whole_b)
             gram = product_gram([*zip(factors, scales, strict=True)], (whole_a, whole_b))
             self._grams[module] = self._with_room(gram, [adapter for adapter, _ in owners])
         else:
-            merged = self._merged_product(module, dict(zip((one.name for one, _ in owners), factors, strict=True)))
+            merged = self._merged_product(module, factors, scales)
             a, b = factorised(merged, rank)
             a, b = a.reshape(rank, *factors[0][0].shape[1:]), b.reshape(len(b), rank, *factors[0][1].shape[2:])
             whole_a, whole_b = np.eye(merged.shape[1]), merged
-        a_name, b_name = owners[0][0].parts(module)
-        rounded = [self._rounded(name, values) for name, values in ((a_name, a), (b_name, b))]
-        self.losses.squares[module] = squared_change(whole_a, whole_b, *rounded)
-        tensors = {a_name: a, b_name: b}
-        if (bias := bias_name(self.prepared.adapters, b_name)) is not None:
-            terms = [
-                coefficient * self._read(adapter, adapter.factors[module][BIAS])
-                for (adapter, _), coefficient in zip(owners, coefficients, strict=True)
-                if BIAS in adapter.factors[module]
-            ]
-            tensors[bias] = sum(terms, np.zeros(len(b)))
+        b = b / scale
+        rounded_a, rounded_b = self._rounded(names.a, a), self._rounded(names.b, b)
+        self.losses.squares[module] = squared_change(whole_a, whole_b, rounded_a, scale * rounded_b)
+        tensors = {names.a: a, names.b: b}
+        if names.alpha is not None:
+            tensors[names.alpha] = np.array(scale * rank)
+        if names.bias is not None:
+            tensors[names.bias] = self._bias(module, coefficients, len(b)) / scale
         return tensors
+
+    def _factors(self, module: str) -> tuple[list[tuple[Floats, Floats]], list[float]]:
+        """Return the factors A and B of the adapters that change a module, in the shapes of the first's, and scales."""
+        factors: list[tuple[Floats, Floats]] = []
+        for adapter, _ in self._owners(module):
+            a, b = adapter.read(module, partial(self._read, adapter))
+            first_a, first_b = factors[0] if factors else (a, b)
+            factors.append((a.reshape(len(a), *first_a.shape[1:]), b.reshape(len(b), len(a), *first_b.shape[2:])))
+        return factors, [adapter.scale(module) for adapter, _ in self._owners(module)]
+
+    def _bias(self, module: str, coefficients: Sequence[float], size: int) -> Floats:
+        """Return the merged biases of a factor B (outputs,), 0 where an adapter has none."""
+        total = np.zeros(size)
+        for (adapter, _), coefficient in zip(self._owners(module), coefficients, strict=True):
+            if BIAS in adapter.factors[module]:
+                total = total + coefficient * self._read(adapter, adapter.factors[module][BIAS])
+        return total
 
     def _with_room(self, gram: Floats, owners: Sequence[LowRankAdapter]) -> Array:
         """Return the inner products of some adapters and of the merge as `changes` has them, the base being zero."""
@@ -203,16 +219,17 @@ class _Execution:
         padded[np.ix_(places, places)] = gram
         return padded
 
-    def _merged_product(self, module: str, factors: dict[str, tuple[Floats, Floats]]) -> Array:
+    def _merged_product(self, module: str, factors: list[tuple[Floats, Floats]], scales: list[float]) -> Array:
         """Return the merge (outputs, inputs) of the adapters' products, by a method that looks at their entries."""
         method, products = self.prepared.request.method, []
-        shape = next((len(b), a.size // len(a)) for a, b in factors.values())
+        owners = [id(adapter) for adapter, _ in self._owners(module)]
+        shape = len(factors[0][1]), factors[0][0][0].size
         for adapter in self.prepared.adapters:
             product = np.zeros(shape)
-            if adapter.name in factors:
-                a, b = factors[adapter.name]
-                scale = module_scale(adapter.config, module, len(a))
-                product = scale * (b.reshape(len(b), -1) @ a.reshape(len(a), -1))
+            if id(adapter) in owners:
+                number = owners.index(id(adapter))
+                a, b = factors[number]
+                product = scales[number] * (b.reshape(len(b), -1) @ a.reshape(len(a), -1))
             products.append(float64_reader(product, adapter.name))
         base = float64_reader(np.zeros(shape), "") if method.needs_base or method.takes_base else None
         treatment = Treatment(method, self.prepared.weights)
