@@ -25,8 +25,8 @@ from consilience.checkpoints.lora.config import module_rank, module_scale, train
 from consilience.checkpoints.lora.files import LoraFile
 from consilience.checkpoints.lora.names import Convention
 from consilience.checkpoints.numbers import FLOAT_TYPES, Floats
-from consilience.checks import Json
-from consilience.errors import Problem
+from consilience.checks import Json, is_count
+from consilience.errors import OptionError, Problem
 
 PREFIX = "base_model.model."
 """What peft puts before the names of the base's modules."""
@@ -235,9 +235,40 @@ def truncated(a: Floats, b: Floats, rank: int) -> tuple[Floats, Floats]:
     )
 
 
-def factorised(matrix: Floats, rank: int) -> tuple[Floats, Floats]:
-    """Return factors A (rank, inputs) and B (outputs, rank) of the nearest matrix of a rank."""
+def singular_values(a: Floats, b: Floats) -> Floats:
+    """Return the singular values of B A, of which A (r, ...) and B (outputs, r, ...) are the factors."""
+    _, r_a = np.linalg.qr(a.reshape(len(a), -1).T)
+    _, r_b = np.linalg.qr(b.reshape(len(b), -1))
+    return np.asarray(np.linalg.svd(r_b @ r_a.T, compute_uv=False))
+
+
+def least_rank(values: Floats, share: float) -> int:
+    """Return the smallest rank whose singular values have a share of the energy, the sum of their squares.
+
+    Examples
+    --------
+    >>> least_rank(np.array([3.0, 1.0, 0.1]), 0.89), least_rank(np.array([3.0, 1.0, 0.1]), 0.91)
+    (1, 2)
+    """
+    energies = np.cumsum(np.square(values))
+    return 1 + int(np.count_nonzero(energies[:-1] < share * energies[-1]))
+
+
+def as_rank(rank: object) -> int | float:
+    """Return a rank, or a share of energy that decides it; raise OptionError for anything else."""
+    if is_count(rank):
+        return int(rank)  # type: ignore[call-overload]
+    if isinstance(rank, float | np.floating) and 0 < float(rank) < 1:
+        return float(rank)
+    text = f"expected a positive integer, or a share of the energy between 0 and 1, found {rank!r}"
+    raise OptionError("rank", text)
+
+
+def factorised(matrix: Floats, rank: int | float) -> tuple[Floats, Floats]:
+    """Return factors A (rank, inputs) and B (outputs, rank) of the nearest matrix of a rank, or share of energy."""
     left, values, right = np.linalg.svd(matrix, full_matrices=False)
+    if isinstance(rank, float):
+        rank = least_rank(values, rank)
     roots = np.sqrt(values[:rank])
     return roots[:, None] * right[:rank], left[:, :rank] * roots
 

@@ -9,17 +9,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from consilience.checkpoints.folder import Checkpoint, open_checkpoint
-from consilience.checkpoints.lora.changes import TensorChange, changes_by, changes_by_file
+from consilience.checkpoints.lora.changes import ReadTensor, TensorChange, changes_by, changes_by_file
 from consilience.checkpoints.lora.conventions import left_out, modules_in_base
 from consilience.checkpoints.lora.files import LoraFile, adapter_at, open_adapter_at
 from consilience.checkpoints.numbers import FLOAT_TYPES
+from consilience.checks import Array
 from consilience.errors import InputError, Problem
 
 _OTHER = "give the base that it was trained from"
 _MAX_LISTED = 3
 """Tensors that a message names. Chosen by hand."""
+
+
+class Change(Protocol):
+    """What is done to a tensor of a base when it is read."""
+
+    def apply(self, values: Array, read: ReadTensor) -> Array:
+        """Return the tensor, changed (in the same shape)."""
 
 
 def split_adapters(path: Path) -> tuple[Path, list[Path]]:
@@ -50,9 +59,6 @@ def open_model(path: Path) -> Checkpoint:
 
 def with_adapter(base: Checkpoint, adapter: Checkpoint) -> Checkpoint:
     """Return a checkpoint whose tensors an adapter changes when they are read."""
-    if base.quantisation is not None:
-        text = f"is quantised by {base.quantisation}, so an adapter has nothing to be added to"
-        raise InputError(base.name, text, "dequantise it first", "E-TYPE")
     if isinstance(adapter, LoraFile):
         return _with_file(base, adapter)
     named: list[tuple[str, TensorChange]] = []
@@ -73,7 +79,7 @@ def _with_file(base: Checkpoint, adapter: LoraFile) -> Checkpoint:
     """Return a checkpoint whose tensors a LoRA file changes, of the components that the checkpoint has."""
     found = changes_by_file(adapter)
     taken = modules_in_base(base, adapter, {module: known.sizes for module, known in found.items()})
-    named = [(name, found[module].change) for module, name in taken.items()]
+    named: list[tuple[str, Change]] = [(name, found[module].change) for module, name in taken.items()]
     for module, name in taken.items():
         if (bias := found[module].bias) is not None:
             named.append((f"{name.removesuffix('weight')}bias", bias))
@@ -85,12 +91,15 @@ def _with_file(base: Checkpoint, adapter: LoraFile) -> Checkpoint:
     return replace(with_changes(base, adapter, named), notes=(*base.notes, *notes))
 
 
-def with_changes(base: Checkpoint, adapter: Checkpoint, named: Sequence[tuple[str, TensorChange]]) -> Checkpoint:
+def with_changes(base: Checkpoint, adapter: Checkpoint, named: Sequence[tuple[str, Change]]) -> Checkpoint:
     """Return a checkpoint of which some tensors, by name, are changed when they are read.
 
-    Raises InputError for tensors that are no floats, or that are tied to others.
+    Raises InputError for quantised bases, and tensors that are no floats or are tied to others.
     """
-    changes: dict[tuple[Path, int], tuple[TensorChange, ...]] = dict(base.changes)
+    if base.quantisation is not None:
+        text = f"is quantised by {base.quantisation}, so an adapter has nothing to be added to"
+        raise InputError(base.name, text, "dequantise it first", "E-TYPE")
+    changes: dict[tuple[Path, int], tuple[Change, ...]] = dict(base.changes)
     for name, change in named:
         number, stored = base.tensors[name]
         if stored.dtype not in FLOAT_TYPES:

@@ -181,7 +181,7 @@ _OUTSIDE_BLOCKS = {
     "time_embed_2": "time_embedding_linear_2", "label_emb_0_0": "add_embedding_linear_1",
     "label_emb_0_2": "add_embedding_linear_2",
 }  # fmt: skip
-_BLOCK = re.compile(r"(input_blocks|middle_block|output_blocks)_(\d+)(?:_(\d+))?(?:_(.+))?")
+_BLOCK = re.compile(r"(input_blocks|middle_block|output_blocks)_(\d{1,3})(?:_(\d{1,3}))?(?:_(.+))?")
 _LAYERS = 3
 """Layers of a block of the U-Nets of Stable Diffusion: two of residuals and attention, and one that resamples."""
 

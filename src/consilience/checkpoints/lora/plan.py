@@ -33,6 +33,14 @@ from consilience.checkpoints.lora.factors import (
 )
 from consilience.checkpoints.lora.files import LORA_FILE, LoraFile, adapter_at, file_metadata, open_adapter_at
 from consilience.checkpoints.lora.into_base import name_in, open_model
+from consilience.checkpoints.lora.residual import (
+    ADAPTER,
+    BASE,
+    ChangedBase,
+    other_factors,
+    prepare_changed_base,
+    refuse_residual_options,
+)
 from consilience.checkpoints.methods.average import TensorAverage
 from consilience.checkpoints.methods.base import TensorMethod
 from consilience.checkpoints.methods.task_vectors import TaskArithmetic
@@ -60,14 +68,33 @@ class PreparedAdapters:
     names: dict[str, FactorNames]  # of its tensors, by module
     scales: dict[str, float]  # what the product of its factors is multiplied by, by module
     plan: MergePlan  # what is written
+    changed_base: ChangedBase | None = None  # the base that takes what means of factors leave out
+
+    @property
+    def whole_plan(self) -> MergePlan:
+        """The plan of all that is written, the base included."""
+        if self.changed_base is None:
+            return self.plan
+        plans = {ADAPTER: self.plan, BASE: self.changed_base.merge.plan}
+        return MergePlan(
+            tuple(replace(one, name=f"{place}/{one.name}") for place, plan in plans.items() for one in plan.shards),
+            self.plan.bytes_in,
+            sum(plan.bytes_out for plan in plans.values()),
+            self.changed_base.merge.plan.memory + self.plan.memory + self.changed_base.memory,
+            self.plan.notes,
+        )
 
     @property
     def shares(self) -> list[float]:
         """What each product is multiplied by, in a sum: weights that sum to 1, or as given and times the scaling."""
-        method = self.request.method
-        scaling = method.scaling if isinstance(method, TaskArithmetic) else 1.0
-        total = (sum(self.weights) or 1.0) if getattr(method, "normalize", True) else 1.0
-        return [scaling * weight / total for weight in self.weights]
+        return _shares(self.request.method, self.weights)
+
+
+def _shares(method: TensorMethod, weights: Sequence[float]) -> list[float]:
+    """Return what each product is multiplied by, in a sum."""
+    scaling = method.scaling if isinstance(method, TaskArithmetic) else 1.0
+    total = (sum(weights) or 1.0) if getattr(method, "normalize", True) else 1.0
+    return [scaling * weight / total for weight in weights]
 
 
 def are_adapters(request: MergeRequest) -> bool:
@@ -86,6 +113,8 @@ def are_adapters(request: MergeRequest) -> bool:
     if request.rank is not None and not adapters:
         text = "is of merged adapters, and these are whole models"
         raise OptionError("rank", text, "leave it out, or extract an adapter (`consilience extract`)")
+    if request.residual_into_base and not adapters:
+        raise OptionError("residual_into_base", "is of adapters, and these are whole models", "leave it out")
     return bool(adapters)
 
 
@@ -101,11 +130,21 @@ def prepare_adapters(request: MergeRequest, output: Path) -> PreparedAdapters:
     options that are not for adapters.
     """
     _refuse_options(request, output)
+    if request.residual_into_base:
+        refuse_residual_options(request, is_folder=output.suffix != SINGLE_FILE_SUFFIX)
     weights = request.method.weights_of(request.weights, len(request.models), "weights")
     adapters = _read_all(request)
     base = None if request.base is None else open_model(request.base)
     _refuse_output(adapters, output)
     _refuse_misfits(request, adapters, base, weights)
+    return planned(request, tuple(adapters), base, weights, _highest_ranks(request, adapters, weights), output)
+
+
+def _highest_ranks(
+    request: MergeRequest, adapters: Sequence[LowRankAdapter], weights: Sequence[float]
+) -> dict[str, int]:
+    """Return the rank of every module of the output, the highest that it can be where a share of energy decides."""
+    limit = request.rank if isinstance(request.rank, int) else None
     ranks = {}
     for module in dict.fromkeys(module for adapter in adapters for module in adapter.factors):
         owned = zip(adapters, weights, strict=True)
@@ -113,11 +152,27 @@ def prepare_adapters(request: MergeRequest, output: Path) -> PreparedAdapters:
         rank = sum(adapter.rank(module) for adapter in owners)
         if not rank:
             continue
+        if request.residual_into_base:
+            ranks[module] = owners[0].rank(module)
+            continue
+        sizes = owners[0].sizes(module)
         if not is_sum(request.method):  # the merge of products has a rank of its own
-            rank = min(request.rank or rank, *owners[0].sizes(module))
-        ranks[module] = rank if request.rank is None else min(rank, request.rank, *owners[0].sizes(module))
+            rank = min(*sizes) if limit is None and request.rank is not None else min(limit or rank, *sizes)
+        ranks[module] = rank if limit is None else min(rank, limit, *sizes)
+    return ranks
+
+
+def planned(
+    request: MergeRequest,
+    adapters: tuple[LowRankAdapter, ...],
+    base: Checkpoint | None,
+    weights: tuple[float, ...],
+    ranks: dict[str, int],
+    output: Path,
+) -> PreparedAdapters:
+    """Return what a merge of adapters that fit together will do, once the ranks of its modules are known."""
     names = output_names(adapters, list(ranks))
-    scales, metadata = _scales_of_output(adapters, ranks)
+    scales, metadata = _scales_of_output(request, adapters, ranks)
     tasks = _tasks(request, adapters, ranks, weights, names)
     shards = tuple(replace(one, metadata=metadata) for one in assign_shards(tasks, 0, _file_name(adapters, output)))
     inputs = MergeInputs(tuple(adapter.checkpoint for adapter in adapters), base)
@@ -128,7 +183,16 @@ def prepare_adapters(request: MergeRequest, output: Path) -> PreparedAdapters:
         _memory(request, adapters, ranks),
         _notes(adapters, base),
     )
-    return PreparedAdapters(request, tuple(adapters), base, weights, ranks, names, scales, plan)
+    changed_base = None
+    if request.residual_into_base:
+        shares, dtypes = _shares(request.method, weights), {task.name: task.dtype for task in tasks}
+        changed_base = prepare_changed_base(request, adapters, shares, scales, names, dtypes, output)
+    return PreparedAdapters(request, adapters, base, weights, ranks, names, scales, plan, changed_base)
+
+
+def replanned(prepared: PreparedAdapters, ranks: dict[str, int], output: Path) -> PreparedAdapters:
+    """Return a merge whose modules have other ranks."""
+    return planned(prepared.request, prepared.adapters, prepared.base, prepared.weights, ranks, output)
 
 
 def _file_name(adapters: Sequence[LowRankAdapter], output: Path) -> str:
@@ -139,16 +203,17 @@ def _file_name(adapters: Sequence[LowRankAdapter], output: Path) -> str:
 
 
 def _scales_of_output(
-    adapters: Sequence[LowRankAdapter], ranks: Mapping[str, int]
+    request: MergeRequest, adapters: Sequence[LowRankAdapter], ranks: Mapping[str, int]
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Return the scale of every module of the output, and the metadata of its file.
 
-    alpha is r, and the scale 1; but all modules of a file of kohya's have one alpha, since loaders take the most common
-    one for modules whose names they do not find again.
+    alpha is r and the scale 1, but means factor by factor keep the configuration of the first adapter of peft. All
+    modules of a file of kohya's have one alpha, since loaders take the most common one where they do not find a name.
     """
     files = [one.checkpoint for one in adapters if isinstance(one.checkpoint, LoraFile)]
     if adapters[0].convention == "peft":
-        return dict.fromkeys(ranks, 1.0), {"format": "pt"}
+        kept = request.residual_into_base
+        return {module: adapters[0].scale(module) if kept else 1.0 for module in ranks}, {"format": "pt"}
     alphas: dict[str, float] = {module: float(rank) for module, rank in ranks.items()}
     if adapters[0].convention == "kohya":
         alphas = dict.fromkeys(ranks, float(most_common(ranks.values())))
@@ -197,6 +262,8 @@ def _refuse_misfits(
     is_allowed = bool(request.allow_differences) or base is not None  # shapes are compared with the base's
     fatal = [field for field in AGREEING if not (is_allowed and field in _BASE_FIELDS)]
     problems = [*_disagreements(adapters, fatal), *_shape_problems(adapters)]
+    if request.residual_into_base:
+        problems += other_factors(adapters)
     if base is not None:
         problems += _base_problems(adapters, base)
     elif not problems and (whole := _without_base(request, adapters, weights)):
@@ -380,6 +447,8 @@ def _tasks(
             tasks.append(TensorTask(written.alpha, (), "F32", FLOAT_TYPES["F32"].itemsize, AS_IT_IS))
     for name in dict.fromkeys(name for adapter in adapters for name in adapter.others):
         owner = next(adapter for adapter in adapters if name in adapter.others)
+        if request.residual_into_base and owner.is_of_base(name):
+            continue  # peft would load it over the changed base
         add(owner, name, owner.shape(name), name, Treatment(whole, weights))
     return tasks
 

@@ -22,23 +22,28 @@ from consilience.checkpoints.lora.factors import (
     LowRankAdapter,
     base_name,
     factorised,
+    least_rank,
     product_gram,
+    singular_values,
     squared_change,
     stack,
     truncated,
 )
-from consilience.checkpoints.lora.folder import finish_adapter, streaming
+from consilience.checkpoints.lora.folder import streaming, write_records
 from consilience.checkpoints.lora.into_base import name_in
-from consilience.checkpoints.lora.plan import AS_IT_IS, PreparedAdapters, is_sum
+from consilience.checkpoints.lora.plan import AS_IT_IS, PreparedAdapters, is_sum, replanned
+from consilience.checkpoints.lora.residual import ADAPTER, BASE, ChangedBase, mean_of_factors
 from consilience.checkpoints.numbers import FLOAT_TYPES, Floats, rounded_to
 from consilience.checkpoints.output import (
     copy_companions_of,
     merge_identity,
     open_partial_output,
+    publish,
     refuse_full_disk,
 )
-from consilience.checkpoints.plan import TensorTask, Treatment
-from consilience.checkpoints.run import FinishedMerge, unequal
+from consilience.checkpoints.plan import MergePlan, TensorTask, Treatment
+from consilience.checkpoints.request import SINGLE_FILE_SUFFIX
+from consilience.checkpoints.run import FinishedMerge, run, unequal
 from consilience.checkpoints.stream import Stream
 from consilience.checkpoints.tensor_reader import (
     ArrayTensorReader,
@@ -57,39 +62,75 @@ _SAID_FROM = 1e-6
 """Relative change from which a note says so: rounding to 32 bits stays below, to 16 bits it is at 1e-3."""
 
 
-def run_adapters(prepared: PreparedAdapters, output: Path, progress: Progress) -> FinishedMerge:
-    """Merge the adapters, and put the whole folder in the output's place.
+def run_adapters(prepared: PreparedAdapters, output: Path, progress: Progress) -> tuple[FinishedMerge, MergePlan]:
+    """Merge the adapters, and put the whole folder in the output's place; return what was written and its plan.
 
     Raises InputError for values that are not finite or that the type of the output cannot hold, and files that changed.
     """
-    request, plan = prepared.request, prepared.plan
+    request = prepared.request
     inputs = MergeInputs(tuple(adapter.checkpoint for adapter in prepared.adapters), prepared.base)
-    (shard,) = plan.shards
     identity = merge_identity([request.document(), [file.header.digest for file in inputs.files]])
     with open_partial_output(output, identity, resume=False) as partial:
-        refuse_full_disk(output, shard.nbytes)
         with streaming(inputs, request.seed) as (input_files, stream):
+            if isinstance(request.rank, float):
+                ranks = _Execution(prepared, input_files, stream, progress).ranks_of_share(request.rank)
+                prepared = replanned(prepared, ranks, output)
+            plan = prepared.whole_plan
+            refuse_full_disk(output, sum(shard.nbytes for shard in plan.shards))
+            folder = partial.folder if prepared.changed_base is None else partial.folder / ADAPTER
+            folder.mkdir(exist_ok=True)
             execution = _Execution(prepared, input_files, stream, progress)
+            (shard,) = prepared.plan.shards
             digest = stream.write_shard(
-                shard, partial.folder / shard.name, execution.readers_of, lambda _: {}, execution.position,
+                shard, folder / shard.name, execution.readers_of, lambda _: {}, execution.position,
                 execution.on_written,
             )  # fmt: skip
             digests = input_files.digests()
             input_files.refuse_changed()
         details = execution.details()
-        notes = [*plan.notes, *copy_companions_of(inputs.models[0], partial, {ADAPTER_CONFIG})]
+        notes = [*prepared.plan.notes, *copy_companions_of(inputs.models[0], folder, {ADAPTER_CONFIG})]
         notes += [*execution.notes(), *execution.alarms(details)]
-        config = _config_of_output(prepared)
-        record = merge_provenance(request.document(), inputs, digests, {shard.name: digest}, details, notes)
-        finish_adapter(partial, output, config, record)
-    return FinishedMerge({shard.name: digest}, record, tuple(notes), 0)
+        files = {shard.name: digest}
+        if prepared.changed_base is not None:
+            base = _write_base(prepared, prepared.changed_base, partial.folder / BASE, execution)
+            lost = prepared.changed_base.losses
+            details["base"] = {"output": dict(base.digests), "rounding": lost.errors, "error": lost.error}
+            notes += [note for note in base.notes if note not in prepared.changed_base.merge.plan.notes]
+            notes += _said_of_base(prepared.changed_base)
+            files = {f"{ADAPTER}/{name}": digest for name, digest in files.items()}
+            files |= {f"{BASE}/{name}": digest for name, digest in base.digests.items()}
+        record = merge_provenance(request.document(), inputs, digests, files, details, notes)
+        write_records(folder, _config_of_output(prepared, output), record, output.suffix == SINGLE_FILE_SUFFIX)
+        publish(partial, output, output.suffix == SINGLE_FILE_SUFFIX)
+    return FinishedMerge(files, record, tuple(notes), 0), plan
 
 
-def _config_of_output(prepared: PreparedAdapters) -> dict[str, Json] | None:
+def _write_base(prepared: PreparedAdapters, changed: ChangedBase, folder: Path, execution: _Execution) -> FinishedMerge:
+    """Write the base that takes what the means of factors leave out."""
+    before, total = execution.written, prepared.whole_plan.bytes_out
+
+    def progress(written: int, _: int) -> None:
+        execution.progress(before + written, total)
+
+    return run(changed.merge, folder, resume=False, progress=progress)
+
+
+def _said_of_base(changed: ChangedBase) -> list[str]:
+    """Return that rounding the base changes the products, where it shows."""
+    if changed.losses.error <= _SAID_FROM:
+        return []
+    text = f"rounding the base changes the mean of the products by {changed.losses.error:.1e} of its size"
+    return [f"{text}; a wider dtype keeps more"]
+
+
+def _config_of_output(prepared: PreparedAdapters, output: Path) -> dict[str, Json] | None:
     """Return the configuration of peft of the output; None for files without one."""
     adapters = prepared.adapters
     if adapters[0].convention != "peft":
         return None
+    if prepared.changed_base is not None:
+        place = {"base_model_name_or_path": f"{output.name}/{BASE}", "revision": None, "inference_mode": True}
+        return {**adapters[0].config, **place}
     return merged_config(
         [adapter.config for adapter in adapters if adapter.convention == "peft"],
         [list(adapter.factors) for adapter in adapters],
@@ -127,7 +168,7 @@ class _Execution:
     def on_written(self, nbytes: int) -> None:
         """Tell that so many more bytes are written."""
         self.written += nbytes
-        self.progress(self.written, self.prepared.plan.bytes_out)
+        self.progress(self.written, self.prepared.whole_plan.bytes_out)
 
     def readers_of(self, task: TensorTask) -> TensorReaders:
         """Return the readers of what a tensor is merged of: computed factors, or what was trained as a whole."""
@@ -174,7 +215,12 @@ class _Execution:
         rank, names, scale = self.prepared.ranks[module], self.prepared.names[module], self.prepared.scales[module]
         factors, scales = self._factors(module)
         coefficients = [share * own for (_, share), own in zip(owners, scales, strict=True)]
-        if is_sum(self.prepared.request.method):
+        if self.prepared.changed_base is not None:
+            whole_a, whole_b = stack(factors, coefficients)
+            a, b = mean_of_factors(factors, coefficients, [share for _, share in owners], scale)
+            gram = product_gram([*zip(factors, scales, strict=True)], (whole_a, whole_b))
+            self._grams[module] = self._with_room(gram, [adapter for adapter, _ in owners])
+        elif is_sum(self.prepared.request.method):
             whole_a, whole_b = stack(factors, coefficients)
             a, b = truncated(whole_a, whole_b, rank) if rank < len(whole_a) else (whole_a, whole_b)
             gram = product_gram([*zip(factors, scales, strict=True)], (whole_a, whole_b))
@@ -184,7 +230,7 @@ class _Execution:
             a, b = factorised(merged, rank)
             a, b = a.reshape(rank, *factors[0][0].shape[1:]), b.reshape(len(b), rank, *factors[0][1].shape[2:])
             whole_a, whole_b = np.eye(merged.shape[1]), merged
-        b = b / scale
+        b = b if self.prepared.changed_base is not None else b / scale
         rounded_a, rounded_b = self._rounded(names.a, a), self._rounded(names.b, b)
         self.losses.squares[module] = squared_change(whole_a, whole_b, rounded_a, scale * rounded_b)
         tensors = {names.a: a, names.b: b}
@@ -193,6 +239,20 @@ class _Execution:
         if names.bias is not None:
             tensors[names.bias] = self._bias(module, coefficients, len(b)) / scale
         return tensors
+
+    def ranks_of_share(self, share: float) -> dict[str, int]:
+        """Return the smallest rank of every module that keeps a share of the energy of its merged product."""
+        ranks = {}
+        for module, highest in self.prepared.ranks.items():
+            factors, scales = self._factors(module)
+            if is_sum(self.prepared.request.method):
+                pairs = zip(self._owners(module), scales, strict=True)
+                values = singular_values(*stack(factors, [share_of * own for (_, share_of), own in pairs]))
+            else:
+                values = np.linalg.svd(self._merged_product(module, factors, scales), compute_uv=False)
+            ranks[module] = min(highest, least_rank(values, share))
+        self.stream.take_changes()  # these merges are made again
+        return ranks
 
     def _factors(self, module: str) -> tuple[list[tuple[Floats, Floats]], list[float]]:
         """Return the factors A and B of the adapters that change a module, in the shapes of the first's, and scales."""
@@ -253,12 +313,18 @@ class _Execution:
         return {task.name: task.dtype for task in self.prepared.plan.shards[0].tasks}
 
     @property
+    def _what_is_lost(self) -> str:
+        if self.prepared.changed_base is not None:
+            return "residual"
+        return "rank and rounding" if self._is_reduced else "rounding"
+
+    @property
     def _is_reduced(self) -> bool:
         return self.prepared.request.rank is not None or not is_sum(self.prepared.request.method)
 
     def details(self) -> dict[str, Json]:
         """Return ranks, errors, and how far the merge and its models are from no change."""
-        what = "rank and rounding" if self._is_reduced else "rounding"
+        what = self._what_is_lost
         lost: dict[str, Json] = {"ranks": self.prepared.ranks, what: self.losses.errors, "error": self.losses.error}
         found: dict[str, Json] = {"adapters": lost}
         grams = {**self._grams, **self.stream.take_changes()}
@@ -276,6 +342,9 @@ class _Execution:
         worst = self.losses.worst
         if self.losses.errors[worst] <= _SAID_FROM:
             return []
+        if self.prepared.changed_base is not None:
+            size = f"{self.losses.error:.1e} of the mean of products"
+            return [f"the adapter alone misses {size}, which its base holds: load it with {BASE}, no other"]
         what = "ranks and rounding change" if self._is_reduced else "rounding changes"
         most = f"up to {self.losses.errors[worst]:.1e} in {worst}"
         return [f"{what} the merged products by {self.losses.error:.1e} of their size, {most}"]
