@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 from consilience.catalogue import unreadable
 from consilience.checkpoints.folder import Checkpoint, adapter_folder, open_adapter, open_checkpoint
@@ -30,6 +31,10 @@ from consilience.checkpoints.lora.names import (
 from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checks import Json
 from consilience.errors import FileFormatError, InputError, Problem
+from consilience.files.document import ADAPTER, METADATA_KEY
+from consilience.files.format import read_document
+from consilience.files.safetensors_file import SafetensorsFile
+from consilience.files.schemas import Chunked, FiniteJSON, MadeHeader, StrictModel
 
 LORA_FILE = "pytorch_lora_weights.safetensors"
 """The file of diffusers in a folder."""
@@ -37,8 +42,31 @@ LORA_FILE = "pytorch_lora_weights.safetensors"
 METADATA_OF_DIFFUSERS = "lora_adapter_metadata"
 """The entry of a file's metadata in which diffusers keeps configurations of peft, their fields behind a component."""
 
+_KEPT_OF_KOHYA = ("ss_base_model_version", "ss_network_module", "ss_v2")
+"""Metadata of kohya's trainer that say what an adapter is; others tell of its training."""
+
+FORMAT_VERSION = 1
+"""Version of the format, stated by every file; another one is refused."""
+
 _SUFFIX = ".safetensors"
 _AGAIN = "save the adapter again"
+
+
+class AdapterHeader(StrictModel):
+    """The JSON document in the header of an adapter file."""
+
+    format: Literal["consilience-adapter"]
+    format_version: Literal[1]
+    library_version: str
+    config: FiniteJSON | None = None
+    metadata: Chunked[dict[str, str]] = Field(default_factory=dict)
+    n_observations: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    provenance: MadeHeader | None = None
+
+
+def read_adapter_header(file: SafetensorsFile) -> AdapterHeader:
+    """Return the document of an adapter file, checked; raises FileFormatError for other files."""
+    return read_document(file, ADAPTER, AdapterHeader, FORMAT_VERSION, "an adapter file")[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +78,12 @@ class LoraFile(Checkpoint):
     unknown: tuple[str, ...] = ()  # tensors that are not understood
     alphas: Mapping[str, float] = field(default_factory=dict)  # of the modules that have one
     settings: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)  # configurations of peft, by component
+    metadata: Mapping[str, str] = field(default_factory=dict)  # texts of the writer
+
+    @property
+    def needed_metadata(self) -> dict[str, str]:
+        """What loaders read of its metadata."""
+        return {name: text for name, text in self.metadata.items() if name in (*_KEPT_OF_KOHYA, METADATA_OF_DIFFUSERS)}
 
     def scale(self, module: str, rank: int) -> float:
         """Return what the product of a module's factors of some rank is multiplied by."""
@@ -69,7 +103,9 @@ def adapter_at(path: Path) -> Path | None:
     if file.suffix != _SUFFIX or not file.is_file():
         return None
     try:
-        return None if read_names(read_header(file).tensors) is None else file
+        header = read_header(file)
+        is_packed = f'"{ADAPTER}"' in header.metadata.get(METADATA_KEY, "")
+        return file if is_packed or read_names(header.tensors) is not None else None
     except FileFormatError:
         return None  # whoever opens it as a checkpoint says what is wrong
 
@@ -81,18 +117,24 @@ def open_adapter_at(path: Path) -> Checkpoint:
     return open_adapter(path)
 
 
-def _open_file(path: Path) -> LoraFile:
-    checkpoint = open_checkpoint(path)
+def _open_file(path: Path) -> Checkpoint:
+    """Return the adapter in a file, with its configuration where it is of peft and travels in a file of ours."""
+    checkpoint = open_checkpoint(path, takes_other_formats=True)
+    metadata = checkpoint.files[0].header.metadata
+    if METADATA_KEY in metadata:
+        packed = read_adapter_header(SafetensorsFile(path))
+        if packed.config is not None:
+            return replace(checkpoint, config=packed.config)
+        metadata = packed.metadata
     names = read_names(checkpoint.tensors)
     if names is None:
         raise FileFormatError(path, "has no factors of LoRA")
-    metadata = checkpoint.files[0].header.metadata
     kinds = {part.partition("_")[0] for parts in names.modules.values() for part in parts}
     kind = "LORA" if kinds == {"lora"} else "LOKR" if "lokr" in kinds else "LOHA"
     opened = LoraFile(
         checkpoint.name, checkpoint.files, checkpoint.tensors,
         config={"peft_type": kind, "base_model_name_or_path": metadata.get("ss_base_model_version")},
-        convention=names.convention, modules=names.modules, unknown=names.unknown,
+        convention=names.convention, modules=names.modules, unknown=names.unknown, metadata=metadata,
     )  # fmt: skip
     try:
         alphas = {module: _number(opened, name) for module, name in names.alphas.items()}
@@ -163,8 +205,7 @@ def file_metadata(files: list[LoraFile], ranks: Mapping[str, int], alphas: Mappi
     """
     first = files[0]
     if first.convention == "kohya":
-        own = first.files[0].header.metadata
-        kept = {key: own[key] for key in ("ss_base_model_version", "ss_network_module", "ss_v2") if key in own}
+        kept = {key: first.metadata[key] for key in _KEPT_OF_KOHYA if key in first.metadata}
         same = len(set(ranks.values())) == 1
         sizes = {"dim": str(max(ranks.values())) if same else "Dynamic", ALPHA: str(max(alphas.values()))}
         return {"format": "pt", **kept, **{f"ss_network_{key}": value for key, value in sizes.items()}}

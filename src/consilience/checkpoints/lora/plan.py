@@ -241,14 +241,16 @@ def _read_all(request: MergeRequest) -> list[LowRankAdapter]:
             adapters.append(read_factors(open_adapter_at(adapter_at(path) or path)))
         except InputError as error:
             problems += error.problems
-    if not problems:
-        for adapter in adapters:
-            is_file = adapter.convention != "peft" and adapter.config["peft_type"] == "LORA"  # without a configuration
-            unfit = [] if is_file else list(config_problems(adapter.name, adapter.config))
-            problems += unfit or _factor_problems(adapter)
+    problems = problems or [problem for adapter in adapters for problem in adapter_problems(adapter)]
     if problems:
         raise InputError(problems)
     return with_common_modules(adapters)
+
+
+def adapter_problems(adapter: LowRankAdapter) -> list[Problem]:
+    """Return what keeps an adapter from being merged with others, whatever these are."""
+    is_file = adapter.convention != "peft" and adapter.config["peft_type"] == "LORA"  # without a configuration
+    return ([] if is_file else list(config_problems(adapter.name, adapter.config))) or _factor_problems(adapter)
 
 
 _BASE_FIELDS = ("base_model_name_or_path", "revision")

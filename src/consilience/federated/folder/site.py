@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import consilience as cs
-from consilience.api.kinds import kind_of_file, load_file
+from consilience.api.kinds import kind_of_file, load_file, packed
 from consilience.checks import is_count
 from consilience.core.min_count import MIN_COUNT
 from consilience.errors import InputError, OptionError, Problem
@@ -272,6 +272,17 @@ def sendable_files(
     `min_count` are withheld: a file without them, which is gone afterwards, is sent. Raises InputError with everything
     that is wrong with the files, and where nothing would be left of the model.
     """
+    with tempfile.TemporaryDirectory(prefix="consilience-packed-") as place:
+        own = packed(Path(file), Path(place) / "adapter.safetensors")
+        with _sendable(own, fisher, limits, min_count, allow_differencing) as sendable:
+            yield sendable
+
+
+@contextmanager
+def _sendable(
+    file: Path, fisher: str | Path | None, limits: Limits, min_count: float, allow_differencing: bool
+) -> Iterator[tuple[list[SafetensorsFile], tuple[Problem, ...]]]:
+    """Yield the files that a site sends, from a file of this library or a checkpoint; see `sendable_files`."""
     files = [SafetensorsFile(Path(part)) for part in (file, fisher) if part is not None]
     if problems := [problem for part in files for problem in exceeded_limits(part, limits)]:
         raise InputError(problems)
