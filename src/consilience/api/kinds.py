@@ -113,7 +113,7 @@ def _kinds_of_inputs(inputs: Sequence[NamedInput]) -> list[Kind | None]:
 
     A kind is asked once for all that none before it knew.
     """
-    kinds = [None if one.file is None else _KIND_OF_FORMAT.get(str(one.format)) for one in inputs]
+    kinds = [None if one.file is None else _kind_of_opened(one, one.file) for one in inputs]
     waiting = [position for position, one in enumerate(inputs) if one.file is None]
     for kind in KINDS:
         if waiting:
@@ -122,6 +122,13 @@ def _kinds_of_inputs(inputs: Sequence[NamedInput]) -> list[Kind | None]:
                 kinds[position] = kind if is_known else None
             waiting = [position for position in waiting if kinds[position] is None]
     return kinds
+
+
+def _kind_of_opened(one: NamedInput, file: SafetensorsFile) -> Kind | None:
+    """Return the kind of a file by its document, without one by the names of its tensors; None where neither says."""
+    if one.is_plain_checkpoint:
+        return next((kind for kind in KINDS if kind.is_plain(file)), None)
+    return _KIND_OF_FORMAT.get(str(one.format))
 
 
 def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mapping[str, Any] | None = None) -> Kind:

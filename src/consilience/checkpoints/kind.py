@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,11 +44,11 @@ class Adapters(Kind):
         return ADAPTER_METHODS
 
     def expands_path(self, path: str) -> bool:
-        """Return whether a path is a folder or file of an adapter as other programs write it."""
-        return _foreign_adapter(path) is not None
+        """Return whether a path is a folder of an adapter; files are recognised when they are opened."""
+        return os.path.isdir(path) and _foreign_adapter(path) is not None
 
     def expand(self, models: Any) -> Any:
-        """Return adapters of other programs read, in a mapping by the stems of their paths."""
+        """Return adapters in folders read, in a mapping by the stems of their paths."""
         from consilience.checkpoints.lora.adapter import LoraAdapter
 
         def read(model: Any) -> Any:
@@ -109,6 +110,12 @@ class Adapters(Kind):
             text = f"is about {number:g} observations, fewer than {min_count:g}: nothing may leave"
             raise InputError(file, text, "`min_count=0` keeps it", "E-FEW")
         return None
+
+    def is_plain(self, file: SafetensorsFile) -> bool:
+        """Return whether a file has the names of factors; see `Kind.is_plain`."""
+        from consilience.checkpoints.lora.names import read_names
+
+        return read_names(file.header().shapes) is not None
 
     def pack(self, path: Path, target: Path) -> bool:
         """Write the adapter of another program as a file that can be sent; see `Kind.pack`."""

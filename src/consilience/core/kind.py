@@ -265,6 +265,14 @@ class Kind(ABC):
         """
         return models
 
+    def is_plain(self, file: SafetensorsFile) -> bool:
+        """Return whether a safetensors file without a document is a model of this kind, by the names of its tensors.
+
+        Checkpoints of networks need not be recognised: they are what any other such file is.
+        """
+        del file
+        return False
+
     def pack(self, path: Path, target: Path) -> bool:
         """Write what is at a path, and no file of ours, to `target` as a file that can be sent; return whether it was.
 

@@ -81,8 +81,7 @@ class LoraAdapter(Displayed):
 
     @classmethod
     def of_file(cls, file: SafetensorsFile) -> LoraAdapter:
-        """Return the adapter in a file of this library, whose tensors stay there."""
-        read_adapter_header(file)
+        """Return the adapter in a file of this library, or a LoRA file, whose tensors stay there."""
         return cls._of(file.path, is_lazy=True)
 
     @classmethod

@@ -111,10 +111,8 @@ def adapter_at(path: Path) -> Path | None:
 
 
 def open_adapter_at(path: Path) -> Checkpoint:
-    """Return the adapter at a path that `adapter_at` gave, its header and its configuration read."""
-    if path.suffix == _SUFFIX and path.is_file():
-        return _open_file(path)
-    return open_adapter(path)
+    """Return the adapter in a folder or a file, its header and its configuration read."""
+    return _open_file(path) if path.is_file() else open_adapter(path)
 
 
 def _open_file(path: Path) -> Checkpoint:

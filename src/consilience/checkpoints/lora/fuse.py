@@ -50,12 +50,12 @@ class AdapterReading(Reading[LoraAdapter]):
         self.min_count = min_count
 
     def takes(self, file: NamedInput) -> bool:
-        """Return whether a file is an adapter file."""
-        return file.format == ADAPTER
+        """Return whether a file is an adapter file, or may be a LoRA file of another program."""
+        return file.format == ADAPTER or file.is_plain_checkpoint
 
     def read(self, file: SafetensorsFile) -> tuple[LoraAdapter, Record]:
-        """Return what is in an adapter file, tensors left there, and its provenance."""
-        made = read_adapter_header(file).provenance
+        """Return what is in an adapter file or a LoRA file, tensors left there, and its provenance."""
+        made = None if file.is_plain_checkpoint else read_adapter_header(file).provenance
         return LoraAdapter.of_file(file), None if made is None else made.model_dump(exclude_unset=True)
 
     def convert(self, one: NamedInput) -> tuple[LoraAdapter, Record]:
