@@ -169,6 +169,13 @@ def test_damaged_adapter_files_are_refused(tmp_path):
             cs.fuse([path, tmp_path / "a.safetensors"])
 
 
+def test_a_folder_that_cannot_be_sent_is_named_as_it_was_typed(tmp_path):
+    folder = write_adapter(tmp_path / "mine", factors(0), use_dora=True)
+    with pytest.raises(cs.errors.InputError, match="mine: sets use_dora") as refused:
+        cs.federated.send_folder(folder, tmp_path / "round", "lund")
+    assert "packed" not in str(refused.value)
+
+
 def run_round(folder, sites, **options):
     """Serve a round whose sites have sent their adapters; return its result and the fused file."""
     place = folder / "round"

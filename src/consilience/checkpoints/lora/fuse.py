@@ -195,10 +195,13 @@ def sizes_of(file: SafetensorsFile) -> tuple[int, float]:
 
     Raises InputError for adapters that cannot be merged.
     """
-    adapter = LoraAdapter.of_file(file)
-    known = read_factors(open_adapter_at(file.path))
-    if problems := adapter_problems(known):
-        raise InputError(problems)
+    try:
+        adapter = LoraAdapter.of_file(file)
+        known = read_factors(open_adapter_at(file.path))
+        if problems := adapter_problems(known):
+            raise InputError(problems)
+    except InputError as error:
+        raise InputError(problem.renamed(file.path, file) for problem in error.problems) from error
     values = {name: _values(adapter, name) for name in adapter.tensors}
     if odd := [name for name, found in values.items() if found is not None and not np.isfinite(found).all()]:
         raise InputError(non_finite_problem(odd[0], str(file)))

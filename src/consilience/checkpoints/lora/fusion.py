@@ -91,7 +91,7 @@ class AdapterFusion(Fusion):
     def _own_verdict(self) -> Verdict:
         lost = self.details["error"]
         exact = "the product of every module is the weighted mean of the adapters' products"
-        text = exact if not lost else f"{exact}, up to {lost:.1e} of its size"
+        text = exact if not lost else f"{exact}, with an error of {lost:.1e} of its size"
         known = "whether it is no worse than the best of the adapters is not known"
         return Verdict("stacked" if not lost else "rounded", f"{text}; {known}.", harmless=None)
 

@@ -7,8 +7,10 @@ from collections import Counter
 from consilience.checkpoints.lora.factors import read_factors
 from consilience.checkpoints.lora.files import open_adapter_at, read_adapter_header
 from consilience.checkpoints.lora.fusion import TELLS
+from consilience.checkpoints.lora.plan import adapter_problems
 from consilience.core.inspection import Row, listed, plain_words, provenance_rows
 from consilience.core.kind import Inspection
+from consilience.errors import InputError
 from consilience.files.safetensors_file import SafetensorsFile
 
 
@@ -17,6 +19,8 @@ def inspect_adapter(file: SafetensorsFile) -> Inspection:
     header = read_adapter_header(file)
     checkpoint = open_adapter_at(file.path)
     adapter = read_factors(checkpoint)
+    if problems := adapter_problems(adapter):
+        raise InputError(problem.renamed(file.path, file) for problem in problems)
     shapes = {name: list(stored.shape) for name, (_, stored) in checkpoint.tensors.items()}
     ranks = Counter(adapter.rank(module) for module in adapter.factors)
     base = checkpoint.config.get("base_model_name_or_path")

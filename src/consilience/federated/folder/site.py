@@ -273,17 +273,17 @@ def sendable_files(
     that is wrong with the files, and where nothing would be left of the model.
     """
     with tempfile.TemporaryDirectory(prefix="consilience-packed-") as place:
-        own = packed(Path(file), Path(place) / "adapter.safetensors")
-        with _sendable(own, fisher, limits, min_count, allow_differencing) as sendable:
+        own = SafetensorsFile(packed(Path(file), Path(place) / "packed.safetensors"), str(file))
+        files = [own, *([] if fisher is None else [SafetensorsFile(Path(fisher))])]
+        with _sendable(files, limits, min_count, allow_differencing) as sendable:
             yield sendable
 
 
 @contextmanager
 def _sendable(
-    file: Path, fisher: str | Path | None, limits: Limits, min_count: float, allow_differencing: bool
+    files: list[SafetensorsFile], limits: Limits, min_count: float, allow_differencing: bool
 ) -> Iterator[tuple[list[SafetensorsFile], tuple[Problem, ...]]]:
-    """Yield the files that a site sends, from a file of this library or a checkpoint; see `sendable_files`."""
-    files = [SafetensorsFile(Path(part)) for part in (file, fisher) if part is not None]
+    """Yield the files that a site sends of files of this library and checkpoints; see `sendable_files`."""
     if problems := [problem for part in files for problem in exceeded_limits(part, limits)]:
         raise InputError(problems)
     checked = check_files(*files)
