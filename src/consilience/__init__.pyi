@@ -37,6 +37,7 @@ from .api.fuse import fuse as fuse
 from .api.scores import log_density as log_density
 from .api.scores import topic_coherence as topic_coherence
 from .api.written_like import written_like as written_like
+from .checkpoints.lora.adapter import LoraAdapter as LoraAdapter
 from .checkpoints.lora.extract import extract_adapter as extract_adapter
 from .checkpoints.merge import merge as merge
 from .checkpoints.sweep import sweep as sweep

@@ -1,5 +1,6 @@
 """The public methods of fusion, and where each is defined; `lazy_loader` reads this file when a name is first used."""
 
+from .checkpoints.lora.methods import AdapterAverage as AdapterAverage
 from .checkpoints.methods.entrywise import RAM as RAM
 from .checkpoints.methods.entrywise import ArceeFusion as ArceeFusion
 from .checkpoints.methods.entrywise import NearSwap as NearSwap

@@ -1,5 +1,6 @@
 """What public functions return, and where each is defined; `lazy_loader` reads this file when a name is first used."""
 
+from .checkpoints.lora.fusion import AdapterFusion as AdapterFusion
 from .checkpoints.merge import Merge as Merge
 from .core.details import Status as Status
 from .draws.details import DrawsDetails as DrawsDetails

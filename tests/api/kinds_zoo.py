@@ -1,7 +1,12 @@
 """An object of every kind of model, and a file of every format: what the laws of kinds and formats run on."""
 
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import numpy as np
 import torch
+from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import save_file
 from sklearn.naive_bayes import GaussianNB
 from torch import nn
@@ -44,11 +49,26 @@ def draws(seed=0):
     return cs.Draws({"beta": values}, prior=0.5, n_observations=30)
 
 
+def adapter(seed=0):
+    rng, size = np.random.default_rng(seed), 8
+    with TemporaryDirectory() as folder:
+        factors = {
+            f"base_model.model.layers.{layer}.q.lora_{part}.weight": rng.normal(size=shape).astype(np.float32)
+            for layer in range(2)
+            for part, shape in (("A", (2, size)), ("B", (size, 2)))
+        }
+        save_arrays(factors, Path(folder) / "adapter_model.safetensors")
+        config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q"]}
+        (Path(folder) / "adapter_config.json").write_text(json.dumps(config))
+        return cs.LoraAdapter.read(folder)
+
+
 OBJECTS = Specimens(
     "OBJECTS in tests/api/kinds_zoo.py",
     {
         "estimators": estimator,
         "draws": draws,
+        "adapters": adapter,
         "posteriors": posterior,
         "bayesian": bayesian_network,
         "networks": network,
@@ -82,6 +102,7 @@ FILES = Specimens(
     {
         "statistics": lambda path: _saved(estimator(), path),
         "draws": lambda path: _saved(draws(), path),
+        "adapter": lambda path: _saved(adapter(), path),
         "posterior": lambda path: _saved(posterior(), path),
         "bayesian": lambda path: _saved(bayesian_network(), path, symmetry=symmetry()),
         "network": lambda path: _saved(network(), path, symmetry=symmetry()),

@@ -2,6 +2,7 @@ import inspect
 from dataclasses import fields
 
 import consilience as cs
+from consilience.checkpoints.lora.methods import ADAPTER_METHODS
 from consilience.core.arguments import CALL_KEYWORDS, KIND_KEYWORDS, NETWORK_KEYWORDS, FuseKeywords, MethodOptions
 from consilience.draws.methods import DRAWS_METHODS
 from consilience.estimators.methods import ESTIMATOR_METHODS
@@ -14,7 +15,14 @@ from consilience.posteriors.methods import METHODS
 def test_the_keyword_arguments_of_fuse_are_the_options_of_all_methods():
     options = {
         field.name
-        for method in (*METHODS, *NETWORK_METHODS, *BAYESIAN_METHODS, *DRAWS_METHODS, *ESTIMATOR_METHODS)
+        for method in (
+            *METHODS,
+            *NETWORK_METHODS,
+            *BAYESIAN_METHODS,
+            *DRAWS_METHODS,
+            *ESTIMATOR_METHODS,
+            *ADAPTER_METHODS,
+        )
         for field in fields(method)
     }
     assert set(MethodOptions.__annotations__) == options - {"combine", "n_components", "min_count"}

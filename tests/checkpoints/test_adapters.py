@@ -206,6 +206,39 @@ def test_a_lower_rank_is_the_nearest_product_and_its_error_is_told(tmp_path, ran
     assert len(factor) == min(rank, 4 + 2)
 
 
+@pytest.mark.parametrize("share", [0.3, 0.8, 0.99, 1 - 1e-13])
+@pytest.mark.parametrize("method", ["average", "ties"])
+def test_a_share_of_energy_gives_every_module_the_smallest_rank_that_keeps_it(tmp_path, share, method):
+    models = two(tmp_path)
+    options = {"density": 0.7} if method == "ties" else {}
+    whole = changes(cs.merge(models, tmp_path / "whole", method, rank=99, dtype="float64", **options).output)
+    done = cs.merge(models, tmp_path / "out", method, rank=share, dtype="float64", **options)
+    ranks = done.provenance["details"]["adapters"]["ranks"]
+    stated = done.provenance["details"]["adapters"]["rank and rounding"]
+    for module, found in changes(done.output).items():
+        energies = torch.linalg.svdvals(whole[module]).square()
+        rank = ranks[module]
+        assert energies[:rank].sum() >= share * energies.sum() * (1 - 1e-14)
+        assert rank == 1 or energies[: rank - 1].sum() < share * energies.sum()
+        tail = float(energies[rank:].sum().sqrt() / energies.sum().sqrt())
+        assert float((found - whole[module]).norm() / whole[module].norm()) == pytest.approx(tail, abs=1e-7)
+        assert stated[module] == pytest.approx(tail, rel=0.06, abs=1e-7)
+        assert stated[module] ** 2 <= (1 - share) * 1.1 + 1e-13
+    assert {shard.nbytes for shard in done.plan.shards} == {(done.output / "adapter_model.safetensors").stat().st_size}
+
+
+def test_a_dry_run_of_a_share_has_the_highest_ranks(tmp_path):
+    models = two(tmp_path)
+    planned = cs.merge(models, tmp_path / "out", rank=0.5, dry_run=True)
+    assert planned.bytes > cs.merge(models, tmp_path / "out", rank=0.5).bytes
+
+
+@pytest.mark.parametrize("rank", [0, -1, 1.0, 1.5, 0.0, -0.5, float("nan"), True, "4"])
+def test_what_is_neither_a_rank_nor_a_share_is_refused(tmp_path, rank):
+    with pytest.raises(cs.errors.OptionError, match="rank: expected a positive integer, or a share of the energy"):
+        cs.merge(two(tmp_path), tmp_path / "out", rank=rank)
+
+
 @pytest.mark.parametrize(
     ("method", "options"),
     [("ties", {"density": 0.4}), ("dare", {"density": 0.5}), ("breadcrumbs", {"density": 0.6}), ("tsv_m", {}),

@@ -53,6 +53,22 @@ def test_a_rank_keeps_the_leading_singular_values(tmp_path, rank):
         assert done.errors[module] == pytest.approx(tail, rel=0.06, abs=1e-6)
 
 
+@pytest.mark.parametrize("share", [0.5, 0.99])
+def test_a_share_of_energy_decides_the_rank_of_every_module(tmp_path, share):
+    base, tuned = states()
+    paths = [write(tmp_path / name, state) for name, state in (("base", base), ("tuned", tuned))]
+    done = cs.extract_adapter(paths[1], paths[0], tmp_path / "adapter", rank=share)
+    found = changes(done.output)
+    for name in SIZES:
+        module = name.removesuffix(".weight")
+        energies = torch.linalg.svdvals(tuned[name].double() - base[name].double()).square()
+        rank = int(torch.linalg.matrix_rank(found[module], rtol=1e-5))
+        assert energies[:rank].sum() >= share * energies.sum() > energies[: rank - 1].sum()
+        assert done.errors[module] ** 2 <= (1 - share) * 1.1
+    with pytest.raises(cs.errors.OptionError, match=r"rank: expected a positive integer, or a share .* found 1\.5"):
+        cs.extract_adapter(paths[1], paths[0], tmp_path / "other", rank=1.5)
+
+
 def test_what_has_no_factors_is_saved_whole_or_told(tmp_path):
     base, tuned = states()
     tuned["model.norm.weight"] = torch.full((8,), 1.5)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import consilience as cs
+from consilience.checkpoints.lora.methods import ADAPTER_METHODS
 from consilience.checkpoints.methods import TENSOR_METHODS
 from consilience.draws.methods import DRAWS_METHODS
 from consilience.estimators.adapters.table import ESTIMATORS
@@ -239,6 +240,7 @@ def test_methods_lists_every_method_with_its_options(command):
         "Neural networks": NETWORK_METHODS,
         "Bayesian neural networks": BAYESIAN_METHODS,
         "Checkpoints, with `consilience merge`": TENSOR_METHODS,
+        "LoRA adapters": ADAPTER_METHODS,
         "Posterior draws": DRAWS_METHODS,
         "Estimators": ESTIMATOR_METHODS,
     }
@@ -269,7 +271,7 @@ def test_methods_shows_those_of_one_name(command):
     assert done.out.startswith("Neural networks\n\ndistill ")
     assert "learning_rate=None" in done.out
     both = command("methods", "average").out
-    tables = METHODS, NETWORK_METHODS, BAYESIAN_METHODS, TENSOR_METHODS
+    tables = METHODS, NETWORK_METHODS, BAYESIAN_METHODS, TENSOR_METHODS, ADAPTER_METHODS
     assert both.count("\naverage ") == sum(method.name == "average" for table in tables for method in table)
     unknown = command("methods", "distil")
     assert unknown.code == 2

@@ -8,6 +8,7 @@ import torch
 
 import consilience as cs
 from consilience.checkpoints.card import NOT_COMPARED, in_short
+from tests.checkpoints.some_adapters import SIZES, factors, write_adapter
 from tests.checkpoints.some_checkpoints import read, same_bits, tensors, write
 
 
@@ -204,3 +205,22 @@ def test_flags_of_mergekit_are_read_and_named(checkpoints, command):
     assert "note: --cuda, --lora-merge-cache: not needed here" in done.out
     assert len(list((checkpoints / "out").glob("*.safetensors"))) > 1
     assert command("merge", "one", "two", "-o", "other", "--allow-crimes").code == 2
+
+
+def test_adapters_are_reduced_by_energy_and_their_residual_goes_into_the_base(folder, command):
+    for seed, name in enumerate("ab"):
+        write_adapter(folder / name, factors(seed))
+    write(folder / "base", {f"{module}.weight": torch.ones(size) for module, size in SIZES.items()})
+    assert command("merge", "a", "b", "-o", "small", "--rank", "0.9", "--quiet").code == 0
+    ranks = json.loads((folder / "small" / "merge.json").read_text())["details"]["adapters"]["ranks"]
+    assert all(1 <= rank < 8 for rank in ranks.values())
+    done = command("merge", "a", "b", "-o", "out", "--base", "base", "--residual-into-base")
+    assert (done.code, done.err) == (0, "")
+    assert "note: the adapter alone misses" in done.out
+    assert command("merge", "out/base+out/adapter", "-o", "whole", "--quiet").code == 0
+    (folder / "r.yaml").write_text("models: [a, b]\nbase: base\noutput: out\nresidual_into_base: true\n")
+    before = (folder / "out" / "base" / "model.safetensors").read_bytes()
+    assert command("merge", "r.yaml", "--overwrite", "--quiet").code == 0
+    assert (folder / "out" / "base" / "model.safetensors").read_bytes() == before
+    for rank, code in (("few", 2), ("1.5", 2), ("0", 2)):
+        assert command("merge", "a", "b", "-o", "other", "--rank", rank).code == code

@@ -8,7 +8,7 @@ from sklearn.mixture import BayesianGaussianMixture
 from sklearn.naive_bayes import GaussianNB
 
 import consilience as cs
-from tests.api.kinds_zoo import bayesian_network, estimator, network, packed, posterior, symmetry
+from tests.api.kinds_zoo import adapter, bayesian_network, estimator, network, packed, posterior, symmetry
 from tests.specimens import Specimens
 
 ROWS = torch.randn(120, 3, generator=torch.Generator().manual_seed(0))
@@ -96,6 +96,7 @@ VALUES = Specimens(
     "VALUES in tests/core/values_zoo.py",
     {
         "Attached": lambda _: cs.Attached(np.eye(3), ("component", "component"), "sum"),
+        "AdapterFusion": lambda _: cs.fuse({site: adapter(seed) for seed, site in enumerate(SITES)}),
         "BayesianFusion": lambda _: bayesian_fusion(),
         "BayesianNetwork": lambda _: bayesian_network(),
         "Description": lambda _: cs.describe(network(), (ROWS, LABELS)).description,
@@ -106,6 +107,7 @@ VALUES = Specimens(
         "Features": lambda _: cs.Features(names=("age", "bmi"), units=("years", "kg/m2"), scaling={"mean": (1.0, 2.0)}),
         "FisherInformation": lambda _: cs.fisher(network(), ROWS, minimum=1),
         "MatrixNormalWishart": lambda _: cs.MatrixNormalWishart(np.zeros((2, 1)), np.eye(2), [[1.0]], 1.0),
+        "LoraAdapter": lambda _: adapter(),
         "Matching": lambda _: posterior_fusion().matching,
         "Merge": merge,
         "MetaAnalysis": lambda _: pooled(),

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import save_file
 from sklearn.linear_model import Ridge
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
@@ -58,6 +59,16 @@ def _written(write):
         path = Path(folder) / "file"
         write(path)
         return path.read_bytes()
+
+
+def _adapter(rng):
+    """Return a LoRA adapter of two modules."""
+    with tempfile.TemporaryDirectory() as folder:
+        names = [f"base_model.model.{layer}.lora_{part}.weight" for layer in (0, 1) for part in "AB"]
+        save_file({name: rng.normal(size=(2, 2)) for name in names}, Path(folder) / "adapter_model.safetensors")
+        config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "rank_pattern": {}, "target_modules": ["0", "1"]}
+        (Path(folder) / "adapter_config.json").write_text(json.dumps(config))
+        return cs.LoraAdapter.read(folder)
 
 
 @functools.cache
@@ -159,6 +170,7 @@ def seeds():
         "draws": functools.partial(cs.save, sampled(0)),
         "fused draws": cs.fuse([sampled(0), sampled(1)], "consensus_mc").save,
         "description": functools.partial(cs.save, described),
+        "adapter": cs.fuse([_adapter(rng), _adapter(rng)]).save,
     }
     return {name: _written(write) for name, write in tables.items()}
 

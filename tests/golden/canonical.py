@@ -65,6 +65,8 @@ def _parts(value):
             return {**_of_every_fusion(value), "statistics": value.statistics, "matching": value.matching}
         case cs.results.DrawsFusion():
             return {**_of_every_fusion(value), "draws": value.draws, "matching": value.matching}
+        case cs.results.AdapterFusion():
+            return {**_of_every_fusion(value), "products": _products_of_adapter(value.model)}
         case cs.Draws():
             return dict(value.variables)
         case cs.Statistics():
@@ -123,6 +125,8 @@ def covered_by(results):
                 covered.add(f"estimators by {value.statistics.kind.rpartition('.')[2]}")
             case cs.results.DrawsFusion():
                 covered.add(f"draws by {value.provenance['method']}")
+            case cs.results.AdapterFusion():
+                covered.add(f"adapters by {value.provenance['method']}")
             case cs.results.Merge():
                 covered.add(f"checkpoints by {value.provenance['recipe']['method']}")
     return sorted(covered)
@@ -247,6 +251,16 @@ def _products(factors):
         [np.asarray(factors[name]).reshape(len(factors[name]), -1) for name in sorted(factors)], axis=1
     )
     return rows.T @ rows
+
+
+def _products_of_adapter(adapter):
+    """Return B A of every module: factors of a lower rank have no order or sign."""
+    arrays = {
+        name: np.frombuffer(adapter.bytes_of(name), dtype=np.float64).reshape(one.shape)
+        for name, one in adapter.tensors.items()
+    }
+    pairs = {name: name.replace("lora_A", "lora_B") for name in sorted(arrays) if "lora_A" in name}
+    return {a: arrays[b] @ arrays[a] for a, b in pairs.items()}
 
 
 def provenance_of(path):

@@ -10,7 +10,7 @@ from torch import nn
 import consilience as cs
 from consilience.checkpoints.methods import TENSOR_METHODS
 from tests.golden.canonical import tensors_of
-from tests.golden.table import case, cases
+from tests.golden.table import case, cases, saved
 
 SHAPES = {
     "model.embed_tokens.weight": (12, 8),
@@ -173,3 +173,22 @@ def _threads(folder):
     for path in sorted(two.output.glob("*.safetensors")):
         tensors |= tensors_of(path)
     return {"merge": one, "in several files": tensors}
+
+
+@cases("adapters: {}", {"stacked": {}, "of a rank": {"rank": 2}, "of a share of energy": {"rank": 0.9}})
+def _adapters(folder, options):
+    """Adapters in 64 bits, so that stacking rounds nothing."""
+    paths = []
+    for seed in (1, 2):
+        rng = np.random.default_rng([seed, 44])
+        paths.append(folder / f"adapter-{seed}")
+        paths[-1].mkdir()
+        factors = {
+            f"base_model.model.layers.{layer}.q.lora_{part}.weight": torch.as_tensor(rng.normal(size=shape))
+            for layer in range(2)
+            for part, shape in (("A", (3, 8)), ("B", (10, 3)))
+        }
+        save_file(factors, paths[-1] / "adapter_model.safetensors")
+        config = {"peft_type": "LORA", "r": 3, "lora_alpha": 6, "target_modules": ["q"]}
+        (paths[-1] / "adapter_config.json").write_text(json.dumps(config))
+    return saved(cs.fuse(paths, weights=[2.0, 1.0], **options), folder)

@@ -81,6 +81,7 @@ SECTIONS = {
     "Neural networks": "networks",
     "Bayesian neural networks": "bayesian",
     "Checkpoints, with `consilience merge`": "checkpoints",
+    "LoRA adapters": "adapters",
     "Posterior draws": "draws",
     "Estimators": "estimators",
     "Classes of estimators that are fused by their sums": "estimators",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from consilience.estimators.statistics import Statistics
     from consilience.posteriors.posterior import Posterior
 if TYPE_CHECKING:
+    from consilience.checkpoints.lora.adapter import LoraAdapter
     from consilience.core.features import Features
     from consilience.draws.draws import Draws
     from consilience.estimators.statistics import Statistics
@@ -142,7 +143,9 @@ def describe(
     stated = {name: value for name, value in keywords.items() if value is not None}
     kind = next((kind for kind in KINDS if kind.recognises([model])[0]), POSTERIORS)
     kind.refuse_foreign(stated)
-    described: Posterior | Statistics | Draws | Network | BayesianNetwork = kind.describe(model, data, **stated)
+    described: Posterior | Statistics | Draws | LoraAdapter | Network | BayesianNetwork = kind.describe(
+        model, data, **stated
+    )
     return bind_provenance(described, provenance_of(kind, model), kind.digest_of)
 
 

@@ -13,6 +13,7 @@ from consilience.core.kind import Saving
 if TYPE_CHECKING:
     from torch import nn
 
+    from consilience.checkpoints.lora.adapter import LoraAdapter
     from consilience.core.features import Features
     from consilience.draws.draws import Draws
     from consilience.estimators.statistics import Statistics
@@ -56,7 +57,8 @@ def save(
     ----------
     model : object
         A fitted model, a Posterior, a torch module, a Network, a fusion of networks, a BayesianNetwork, a Description,
-        what ``consilience.fisher`` gave, or an ensemble of networks, ``fuse(models, "ensemble").model``.
+        a LoraAdapter, what ``consilience.fisher`` gave, or an ensemble of networks,
+        ``fuse(models, "ensemble").model``.
     path : str or Path
         Where to; usually ``*.safetensors``. The file appears whole or not at all. Of an ensemble, a new folder: a file
         for every member, and ``ensemble.json``.
@@ -113,13 +115,14 @@ def save(
 @overload
 def load(
     path: str | Path,
-) -> Posterior | Statistics | Draws | Network | BayesianNetwork | FisherInformation | Description: ...
+) -> Posterior | Statistics | Draws | LoraAdapter | Network | BayesianNetwork | FisherInformation | Description: ...
 @overload
 def load(path: str | Path, *, module: Any) -> nn.Module: ...
 def load(path: str | Path, *, module: Any = None) -> Any:
     """Return what is in a file, or the ensemble in a folder.
 
-    A file holds a posterior, statistics, draws, a network, Fisher information, or the description of a network.
+    A file holds a posterior, statistics, draws, an adapter, a network, Fisher information, or the description of a
+    network.
     A Bayesian network comes without a module: give it one with ``with_module`` to ask it.
 
     Parameters
@@ -132,7 +135,7 @@ def load(path: str | Path, *, module: Any = None) -> Any:
 
     Returns
     -------
-    Posterior, Statistics, Network, BayesianNetwork, FisherInformation, Description or Module
+    Posterior, Statistics, Draws, LoraAdapter, Network, BayesianNetwork, FisherInformation, Description or Module
         A Module for an ensemble, in evaluation mode.
 
     Raises

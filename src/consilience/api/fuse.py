@@ -69,7 +69,8 @@ def fuse(
         a fitted model, a Posterior, or the path of a posterior file, mixed if they describe the same kind of thing;
         topic models that name their words may have different vocabularies, and the fused one has all words. Or
         estimators that are fused by their sums, their Statistics, or files of these. Or posterior draws:
-        ``consilience.Draws``, what ArviZ makes of a sampler's output, CmdStan CSV files. Or
+        ``consilience.Draws``, what ArviZ makes of a sampler's output, CmdStan CSV files. Or LoRA adapters of one base:
+        folders of peft, files of kohya's trainer or diffusers, ``consilience.LoraAdapter``. Or
         networks: torch modules, their state dicts, Networks, BayesianNetworks, or paths of their files. Of estimators,
         draws and networks a folder or pattern of files, too. Or the posteriors of very many sites, which are not loaded
         as a whole: ``consilience.shards``, a folder, a pattern, packed files, addresses.
@@ -145,7 +146,7 @@ def fuse(
     Returns
     -------
     Fusion
-        A PosteriorFusion, an EstimatorFusion, a DrawsFusion, a NetworkFusion, or a BayesianFusion.
+        A PosteriorFusion, an EstimatorFusion, a DrawsFusion, an AdapterFusion, a NetworkFusion, or a BayesianFusion.
 
     Raises
     ------

@@ -11,6 +11,7 @@ from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from consilience.checkpoints.kind import Adapters
 from consilience.checks import Json
 from consilience.core.fusion import Fusion
 from consilience.core.inputs import defined_in
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
     from consilience.core.kind import FileFormat, Inspection, Kind, Request
 
 POSTERIORS, NETWORKS, BAYESIAN, SHARDS = Posteriors(), Networks(), BayesianNetworks(), ShardedPosteriors()
-ESTIMATORS, DRAWS = Estimators(), PosteriorDraws()
+ESTIMATORS, DRAWS, ADAPTERS = Estimators(), PosteriorDraws(), Adapters()
 
-KINDS: tuple[Kind, ...] = (POSTERIORS, ESTIMATORS, DRAWS, BAYESIAN, NETWORKS)
+KINDS: tuple[Kind, ...] = (POSTERIORS, ESTIMATORS, DRAWS, ADAPTERS, BAYESIAN, NETWORKS)
 """Every kind, in the order in which an object is shown to them: cheap tests first."""
 
 _KIND_OF_FORMAT = {form.tag: kind for kind in (*KINDS, SHARDS) for form in kind.formats if form.tag is not None}
@@ -53,7 +54,7 @@ def list_models(models: Any, engine: Any = None) -> Any:
         return models
     paths = _paths_among(models)
     for kind in KINDS:
-        if any(path.endswith(kind.expands) for path in paths) and (expanded := kind.expand(models)) is not models:
+        if any(kind.expands_path(path) for path in paths) and (expanded := kind.expand(models)) is not models:
             return expanded
     if not are_shards(models):
         return models
@@ -112,7 +113,7 @@ def _kinds_of_inputs(inputs: Sequence[NamedInput]) -> list[Kind | None]:
 
     A kind is asked once for all that none before it knew.
     """
-    kinds = [None if one.file is None else _KIND_OF_FORMAT.get(str(one.format)) for one in inputs]
+    kinds = [None if one.file is None else _kind_of_opened(one, one.file) for one in inputs]
     waiting = [position for position, one in enumerate(inputs) if one.file is None]
     for kind in KINDS:
         if waiting:
@@ -121,6 +122,13 @@ def _kinds_of_inputs(inputs: Sequence[NamedInput]) -> list[Kind | None]:
                 kinds[position] = kind if is_known else None
             waiting = [position for position in waiting if kinds[position] is None]
     return kinds
+
+
+def _kind_of_opened(one: NamedInput, file: SafetensorsFile) -> Kind | None:
+    """Return the kind of a file by its document, without one by the names of its tensors; None where neither says."""
+    if one.is_plain_checkpoint:
+        return next((kind for kind in KINDS if kind.is_plain(file)), None)
+    return _KIND_OF_FORMAT.get(str(one.format))
 
 
 def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mapping[str, Any] | None = None) -> Kind:
@@ -132,7 +140,7 @@ def kind_of(inputs: Sequence[NamedInput], method: object = None, options: Mappin
     kinds = _kinds_of_inputs(inputs)
     if SHARDS in kinds and all(one.file is not None for one in inputs):
         return SHARDS
-    for kind in (BAYESIAN, NETWORKS, DRAWS, ESTIMATORS):
+    for kind in (BAYESIAN, NETWORKS, DRAWS, ADAPTERS, ESTIMATORS):
         if kind in kinds:
             return kind
     return _kind_by_statements(inputs, POSTERIORS in kinds, method, set(options or ()))
@@ -209,6 +217,11 @@ def load_file(where: str | Path | SafetensorsFile, module: Any = None) -> Any:
         return content
     kind = next(kind for kind in KINDS if form in kind.formats)
     return bind_provenance(content, file.document.get("provenance"), kind.digest_of)
+
+
+def packed(path: Path, target: Path) -> Path:
+    """Return the file to send of what is at a path: `target`, where a kind writes there what others wrote."""
+    return target if any(kind.pack(path, target) for kind in KINDS) else path
 
 
 def provenance_of(kind: Kind, model: Any) -> Mapping[str, Json] | None:

@@ -43,7 +43,7 @@ def open_fisher(path: Path, model: Checkpoint, factors: bool = False) -> tuple[C
     FileFormatError for what is no such file, and for one with factors, which an entry-by-entry merge cannot use; with
     `factors`, for one without those of layers.
     """
-    stored_fisher = open_checkpoint(path, is_fisher=True)
+    stored_fisher = open_checkpoint(path, takes_other_formats=True)
     if not any(METADATA_KEY in file.header.metadata for file in stored_fisher.files):
         if factors:
             raise FileFormatError(path, "has no factors of layers", _KRONECKER)

@@ -72,6 +72,7 @@ class Checkpoint:
     # What adapters change when a tensor is read: by the path of its file and its first byte (``checkpoints.lora``).
     changes: Mapping[tuple[Path, int], Any] = field(default_factory=dict)
     adapters: tuple[Checkpoint, ...] = ()  # the adapters that do so
+    notes: tuple[str, ...] = ()  # what a user should know of how it was read, a line each
 
     @property
     def nbytes(self) -> int:
@@ -91,11 +92,12 @@ class _Index(BaseModel):
     weight_map: Annotated[dict[str, str], Field(min_length=1)]
 
 
-def open_checkpoint(path: Path, is_fisher: bool = False) -> Checkpoint:
+def open_checkpoint(path: Path, takes_other_formats: bool = False) -> Checkpoint:
     """Return a checkpoint by its folder, its index file or its only file, headers read.
 
-    Of Fisher diagonals the reader says what else the file is. Raises FileFormatError, naming every file that is
-    missing, leads out of the folder, is not what its name says, or holds anything but weights.
+    With `takes_other_formats`, as of Fisher diagonals, the caller says what else the file is. Raises FileFormatError,
+    naming every file that is missing, leads out of the folder, is not what its name says, or holds anything but
+    weights.
     """
     try:
         if path.is_dir():
@@ -106,7 +108,7 @@ def open_checkpoint(path: Path, is_fisher: bool = False) -> Checkpoint:
             raise FileFormatError(path, "does not exist")
         else:
             checkpoint = _join_files([_weight_file(path, None)], str(path), None)
-        if not is_fisher:
+        if not takes_other_formats:
             _refuse_other_formats(checkpoint)
         return checkpoint
     except (OSError, ValueError) as error:

@@ -11,6 +11,7 @@ import numpy as np
 
 from consilience.checkpoints.card import in_short
 from consilience.checkpoints.layers import as_slices
+from consilience.checkpoints.lora.factors import as_rank
 from consilience.checkpoints.lora.plan import PreparedAdapters, are_adapters, prepare_adapters
 from consilience.checkpoints.lora.run import run_adapters
 from consilience.checkpoints.mergekit import alias
@@ -102,7 +103,8 @@ def merge(
     example: Any = None,
     patterns: Sequence[Mapping[str, Any] | TensorRule] | None = None,
     slices: Sequence[Sequence[Sequence[int]]] | None = None,
-    rank: int | None = None,
+    rank: int | float | None = None,
+    residual_into_base: bool = False,
     vocabulary: str | int | Mapping[str, Any] | None = None,
     allow_differences: bool | Sequence[str] = False,
     rng: int | np.random.Generator = 0,
@@ -119,14 +121,15 @@ def merge(
     inputs are listed before the first byte is written. The output appears whole or not at all; the next run of the same
     merge takes the files that an interrupted one has finished.
 
-    LoRA adapters of one base (folders as peft saves them) are merged exactly, by stacking their ranks: the product B A
-    of the output is the weighted mean of the adapters' products, or with ``task_arithmetic`` their sum.
+    LoRA adapters of one base (folders as peft saves them, files of kohya's trainer and of diffusers) are merged
+    exactly, by stacking their ranks: the product B A of the output is the weighted mean of the adapters' products, or
+    with ``task_arithmetic`` their sum.
 
     Parameters
     ----------
     models : sequence of J paths
         Folders as the Hugging Face ecosystem has them, index files, or single safetensors files; or all of
-        them folders of LoRA adapters.
+        them LoRA adapters, in folders or files.
     output : path
         A folder; or a single file, if its name ends in ``.safetensors``.
     method : str or method
@@ -154,9 +157,15 @@ def merge(
     slices : sequence of sequences of (model, first, stop), optional
         Layers to take, one slice behind another: of every slice for each merged model the number of a checkpoint and a
         range of its layers. Layers may be stacked, left out and repeated; configurations follow. Default: all layers.
-    rank : int, optional
-        Of merged adapters: the highest rank of a module; the nearest product of that rank is written, and its error
-        told. Default: the sum of their ranks, which weighted sums need to be exact.
+    rank : int or float, optional
+        Of merged adapters: the highest rank of a module; or a share of energy between 0 and 1, such as 0.99: each
+        module gets the smallest rank that keeps this share of the squared singular values of its merged product. The
+        nearest product of that rank is written, and its error stated. Default: the sum of their ranks, which weighted
+        sums need to be exact.
+    residual_into_base : bool
+        Of merged adapters with `base`: whether their factors are averaged, A and B apart, and the base takes what that
+        leaves out of the mean of the products (FedEx-LoRA, Singhal et al. 2025). The adapter keeps its rank. The output
+        has two folders, ``adapter`` and ``base``, which belong together. Default: False.
     vocabulary : {"base", "union"}, int or mapping, optional
         Tokens of the output, where tokenizers differ: those of the base (of the first model where there is none), of
         the model of a number, or of all. Rows of embeddings and heads are found by their tokens. A mapping says more:
@@ -213,8 +222,8 @@ def merge(
         method, options = known[0], {**known[1], **options}
     tensor_method = make_tensor_method(method, options)
     seed, generator = seeded(rng)
-    if wrong := [name for name, n in (("threads", threads), ("rank", rank)) if n is not None and not is_count(n)]:
-        raise OptionError(wrong[0], f"expected a positive integer, found {threads if 'threads' in wrong else rank!r}")
+    if threads is not None and not is_count(threads):
+        raise OptionError("threads", f"expected a positive integer, found {threads!r}")
     request = MergeRequest(
         models=paths,
         method=tensor_method,
@@ -224,7 +233,8 @@ def merge(
         weights=weights,
         rules=as_rules(patterns),
         slices=as_slices(slices, len(paths)),
-        rank=rank,
+        rank=None if rank is None else as_rank(rank),
+        residual_into_base=residual_into_base,
         vocabulary=as_vocabulary(vocabulary, len(paths)),
         dtype=None if dtype is None else type_in_files(dtype),
         shard_bytes=as_bytes(shard_bytes),
@@ -248,15 +258,16 @@ def _merge(
     inputs = [*request.models, *request.fishers, *(() if request.base is None else (request.base,))]
     prepared = prepare_adapters(request, target) if are_adapters(request) else prepare(request, target)
     refuse_output(target, inputs, overwrite)
+    plan = prepared.whole_plan if isinstance(prepared, PreparedAdapters) else prepared.plan
     if dry_run:
-        refuse_full_disk(target, sum(shard.nbytes for shard in prepared.plan.shards))
-        return Merge(target, prepared.plan, notes=prepared.plan.notes)
+        refuse_full_disk(target, sum(shard.nbytes for shard in plan.shards))
+        return Merge(target, plan, notes=plan.notes)
     with shown(progress, "merge", "B") as report:
         if isinstance(prepared, PreparedAdapters):
-            finished = run_adapters(prepared, target, report)
+            finished, plan = run_adapters(prepared, target, report)
         else:
             finished = run(prepared, target, resume, report, threads)
-    return Merge(target, prepared.plan, finished.digests, finished.provenance, finished.notes, finished.resumed)
+    return Merge(target, plan, finished.digests, finished.provenance, finished.notes, finished.resumed)
 
 
 def _paths(values: Any, option: str) -> tuple[Path, ...]:

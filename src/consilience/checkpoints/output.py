@@ -212,12 +212,12 @@ def copy_companions(prepared: PreparedMerge, partial: PartialOutput) -> list[str
     written = {*QUANTISATION_FILES, *({"config.json"} if is_changed else ())}
     if vocabulary is not None:
         notes += copy_companions_of(
-            vocabulary.source, partial, {*vocabulary.files, *vocabulary.left_out}, TOKENIZER_FILES
+            vocabulary.source, partial.folder, {*vocabulary.files, *vocabulary.left_out}, TOKENIZER_FILES
         )
         for name, content in vocabulary.files.items():
             write_bytes(partial.folder / name, content)
         written |= set(TOKENIZER_FILES)
-    notes += copy_companions_of(first, partial, written)
+    notes += copy_companions_of(first, partial.folder, written)
     if is_changed and first.folder is not None and (first.folder / "config.json").is_file():
         write_bytes(partial.folder / "config.json", config_text(config, dtype))
     if len(plan.shards) > 1:
@@ -230,9 +230,9 @@ def copy_companions(prepared: PreparedMerge, partial: PartialOutput) -> list[str
 
 
 def copy_companions_of(
-    first: Checkpoint, partial: PartialOutput, written: Collection[str], only: Collection[str] | None = None
+    first: Checkpoint, target: Path, written: Collection[str], only: Collection[str] | None = None
 ) -> list[str]:
-    """Copy the files next to the weights of a checkpoint; return notes on files not copied.
+    """Copy the files next to the weights of a checkpoint into a folder; return notes on files not copied.
 
     `written` names files that the caller writes itself, `only` those that are copied; None for all.
     """
@@ -241,7 +241,7 @@ def copy_companions_of(
     copied, refused = companion_files(first.folder)
     for path in copied:
         if path.name not in (PROVENANCE, *written) and (only is None or path.name in only):
-            write_bytes(partial.folder / path.name, path.read_bytes())
+            write_bytes(target / path.name, path.read_bytes())
     folders = sorted(path.name for path in first.folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     refused += [f"{name}/" for name in folders]
     if not refused or only is not None:
@@ -297,7 +297,12 @@ def _is_in_one(target: Path, path: Path) -> bool:
 
 
 def _is_of_checkpoint(entries: Sequence[Path]) -> bool:
-    """Return whether what lies in a folder may be a checkpoint alone: files, weights among them."""
+    """Return whether what lies in a folder may be a checkpoint alone: files, weights among them.
+
+    So are a base and an adapter, each in a folder.
+    """
+    if {entry.name for entry in entries} == {"adapter", "base"} and all(entry.is_dir() for entry in entries):
+        return all(_is_of_checkpoint(list(entry.iterdir())) for entry in entries)
     return not any(entry.is_dir() for entry in entries) and any(entry.suffix == ".safetensors" for entry in entries)
 
 

@@ -60,6 +60,7 @@ class OutputShard:
 
     name: str
     tasks: tuple[TensorTask, ...]
+    metadata: Mapping[str, str] = field(default_factory=lambda: {"format": "pt"})  # of the file
 
     @property
     def header(self) -> bytes:
@@ -70,7 +71,7 @@ class OutputShard:
             else (task.name, task.complex_type, task.shape[:-1], task.nbytes)
             for task in self.tasks
         ]
-        return header_bytes(entries, {"format": "pt"})
+        return header_bytes(entries, self.metadata)
 
     @property
     def nbytes(self) -> int:

@@ -40,7 +40,8 @@ class MergeRecipe(BaseModel):
     seed: int = Field(default=0, ge=0)
     tensors: list[TensorRule] = Field(default_factory=list)
     slices: list[list[list[int]]] = Field(default_factory=list)
-    rank: int | None = Field(default=None, ge=1)
+    rank: int | float | None = None
+    residual_into_base: bool = False
     vocabulary: str | int | dict[str, Any] | None = None
     _notes: list[str] = PrivateAttr(default_factory=list)
 

@@ -65,7 +65,10 @@ class MergeRequest:
     vocabulary: VocabularyRequest | None = (
         None  # tokens of the output. Default: those of all models, which are the same.
     )
-    rank: int | None = None  # of merged adapters, at most. Default: the sum of theirs.
+    # Of merged adapters: the highest rank, or the share of a product's energy that its rank keeps. Default: the sum of
+    # their ranks.
+    rank: int | float | None = None
+    residual_into_base: bool = False  # whether adapters are averaged factor by factor, and the base takes the rest
     # Which axes move together, for an alignment before the merge. Default: units stay as they are numbered.
     symmetry: Symmetry | None = None
     seed: int = 0  # seed of random choices
@@ -85,6 +88,7 @@ class MergeRequest:
             "dtype": None if self.dtype is None else FLOAT_TYPES[self.dtype].name,
             "shard_size": self.shard_bytes,
             "rank": self.rank,
+            "residual_into_base": self.residual_into_base or None,
             "symmetry": None if self.symmetry is None else self.symmetry.digest,
             "seed": self.seed,
             "slices": [[[one.model, one.first, one.stop] for one in part] for part in self.slices],
@@ -124,6 +128,7 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
     inputs = _opened(request)
     expected = None if request.symmetry is None else (*request.symmetry.layouts, *request.symmetry.aliases)
     inputs, notes, prefixes = with_common_names(inputs, expected)
+    notes += [note for checkpoint in inputs.all for note in checkpoint.notes]
     vocabulary = None
     if request.vocabulary is not None:
         inputs, vocabulary = with_vocabulary(request.vocabulary, inputs)

@@ -10,6 +10,7 @@ import consilience as cs
 from consilience.checkpoints.mergekit import where_model_lies
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import echo_prose
+from consilience.cli.options import rank_option
 from consilience.drawing.words import printable
 
 
@@ -17,7 +18,7 @@ from consilience.drawing.words import printable
 @click.argument("model", type=click.Path(path_type=str))
 @click.option("--base", required=True, type=click.Path(path_type=str), help="What the model was trained from.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=str), help="Folder of the adapter, to write.")
-@click.option("--rank", type=click.IntRange(1), default=16, show_default=True, help="Of every module, at most.")
+@rank_option("Of every module, at most; or the share of energy to keep.", default="16")
 @click.option("--dtype", default="float32", show_default=True, help="Of the adapter.")
 @click.option("--drop-rest", is_flag=True, help="Leave norms, embeddings and heads that changed out.")
 @click.option("--allow-differences", is_flag=True, help="Note configurations that differ instead of refusing them.")

@@ -16,7 +16,7 @@ from consilience.checkpoints.recipe import MergeRecipe, read_merge_recipe
 from consilience.checkpoints.sweep import SweepRow, command_score, sweep
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import echo_prose
-from consilience.cli.options import parse_settings, refuse_reserved
+from consilience.cli.options import parse_settings, rank_option, refuse_reserved
 from consilience.drawing.words import printable
 from consilience.errors import OptionError
 
@@ -66,7 +66,8 @@ def _read_flags(settings: dict[str, Any]) -> list[str]:
     "--symmetry", type=click.Path(path_type=str), help="Match units first: what `consilience symmetry` wrote."
 )
 @click.option("--recipe", type=click.Path(path_type=Path), help="A YAML file with any of these, and tensor patterns.")
-@click.option("--rank", type=click.IntRange(1), help="Of merged adapters, at most.  [default: the sum of theirs]")
+@rank_option("Of adapters, at most; or the share of energy to keep.  [default: the sum of theirs]")
+@click.option("--residual-into-base", is_flag=True, default=None, help="Average factors; --base takes the difference.")
 @click.option("--vocabulary", metavar="base|union|N", help="Tokens of the output, where tokenizers differ.")
 @click.option("--evaluate", metavar="COMMAND", help="Scores {model}: the last number that it prints.")
 @click.option("--sweep", "sweeps", multiple=True, metavar="OPTION=A,B,...", help="Values to evaluate; method too.")
@@ -114,7 +115,8 @@ def merge(
         "base": None if plan.base is None else where_model_lies(plan.base), "weights": plan.weights,
         "dtype": plan.dtype, "shard_bytes": SHARD_BYTES if plan.shard_size is None else plan.shard_size,
         "fishers": plan.fishers, "symmetry": plan.symmetry, "patterns": plan.tensors, "slices": plan.slices,
-        "vocabulary": plan.vocabulary, "rank": plan.rank, "allow_differences": allowed, "rng": plan.seed,
+        "vocabulary": plan.vocabulary, "rank": plan.rank, "residual_into_base": plan.residual_into_base,
+        "allow_differences": allowed, "rng": plan.seed,
         "overwrite": overwrite, "threads": threads, **plan.options,
     }  # fmt: skip
     if evaluate is not None or sweeps:
@@ -194,7 +196,8 @@ RECIPES = (".yml", ".yaml")
 
 _MERGE_KEYWORDS = {
     "models", "output", "method", "base", "weights", "dtype", "shard_bytes", "fishers", "symmetry", "module", "example",
-    "patterns", "slices", "allow_differences", "rng", "resume", "overwrite", "dry_run", "threads", "progress",
+    "patterns", "slices", "allow_differences", "rng", "resume", "overwrite", "dry_run", "threads", "progress", "rank",
+    "residual_into_base", "vocabulary",
 }  # fmt: skip
 """Keywords of ``cs.merge`` that are no options of a method: --set, which passes options on, may not say them."""
 

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from consilience.catalogue import suggestion
+from consilience.checkpoints.lora.methods import ADAPTER_METHODS, AdapterAverage
 from consilience.checkpoints.methods import TENSOR_METHODS
 from consilience.checkpoints.methods.base import TensorMethod
 from consilience.checks import Json
@@ -29,13 +30,16 @@ from consilience.posteriors.adapters.table import known_adapters
 from consilience.posteriors.method import Method
 from consilience.posteriors.methods import METHODS
 
-AnyMethod = type[Method] | type[NetworkMethod] | type[TensorMethod] | type[DrawsMethod] | type[Sums]
+AnyMethod = (
+    type[Method] | type[NetworkMethod] | type[TensorMethod] | type[DrawsMethod] | type[Sums] | type[AdapterAverage]
+)
 
 TABLES: Mapping[str, Sequence[AnyMethod]] = {
     "Posteriors of statistical models": METHODS,
     "Neural networks": NETWORK_METHODS,
     "Bayesian neural networks": BAYESIAN_METHODS,
     "Checkpoints, with `consilience merge`": TENSOR_METHODS,
+    "LoRA adapters": ADAPTER_METHODS,
     "Posterior draws": DRAWS_METHODS,
     "Estimators": ESTIMATOR_METHODS,
 }

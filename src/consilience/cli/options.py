@@ -69,6 +69,23 @@ answer_option = click.option(
 )
 
 
+def _rank_or_share(_context: click.Context, _option: click.Parameter, value: str | None) -> int | float | None:
+    """Return a rank as an integer, or a share of energy; the library looks at their size."""
+    if value is None or value.isdecimal():
+        return None if value is None else int(value)
+    try:
+        return float(value)
+    except ValueError as error:
+        raise click.BadParameter(f"expected a rank, or a share such as 0.99, found {value!r}.") from error
+
+
+def rank_option(help_text: str, default: str | None = None) -> Callable[[Command], Command]:
+    """Return the option ``--rank`` of adapters."""
+    return click.option(
+        "--rank", callback=_rank_or_share, metavar="RANK|SHARE", default=default, show_default=True, help=help_text
+    )
+
+
 def fusion_options(command: Command) -> Command:
     """Add what ``fuse`` and ``check`` share; the command gets them as a `FusionPlan`."""
     decorators: list[Callable[[Command], Command]] = [

@@ -54,6 +54,7 @@ class MethodOptions(TypedDict, total=False):
 
     absent_columns: Literal["zeros"] | None
     aligned: bool | None
+    allow_differences: bool
     allow_divergent: bool
     alpha: float | None
     annealing: bool
@@ -109,6 +110,7 @@ class MethodOptions(TypedDict, total=False):
     prior: float | str | Mapping[str, Any] | None
     prior_precision: float | None
     prior_variance: float | None
+    rank: int | float | None
     refit: bool
     regularization: float | Literal["auto"]
     restarts: int

@@ -279,12 +279,32 @@ class Kind(ABC):
     def are_models(self, models: Sequence[object]) -> list[bool]:
         """Return for each object that may be a model of this kind whether it is one, or a fusion of such."""
 
+    def expands_path(self, path: str) -> bool:
+        """Return whether a path is of what others write, and `expand` is asked: by default by its ending."""
+        return path.endswith(self.expands)
+
     def expand(self, models: Any) -> Any:
         """Return models with what stands for several of this kind as a list or a mapping; all others as they are.
 
-        Asked where a path among them ends in one of `expands`.
+        Asked where a path among them is one that `expands_path` says.
         """
         return models
+
+    def is_plain(self, file: SafetensorsFile) -> bool:
+        """Return whether a safetensors file without a document is a model of this kind, by the names of its tensors.
+
+        Checkpoints of networks need not be recognised: they are what any other such file is.
+        """
+        del file
+        return False
+
+    def pack(self, path: Path, target: Path) -> bool:
+        """Write what is at a path, and no file of ours, to `target` as a file that can be sent; return whether it was.
+
+        False, and nothing written, for any other path.
+        """
+        del path, target
+        return False
 
     @abstractmethod
     def make_method(self, method: Any, options: Mapping[str, Any]) -> Any:

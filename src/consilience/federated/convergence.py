@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from consilience.api.kinds import BAYESIAN, DRAWS, ESTIMATORS, POSTERIORS, kind_of_file
+from consilience.api.kinds import ADAPTERS, BAYESIAN, DRAWS, ESTIMATORS, POSTERIORS, kind_of_file
 from consilience.checks import Array, Json
 from consilience.draws.files import read_draws
 from consilience.estimators.files import read_statistics
@@ -55,6 +55,8 @@ def change_between(before: Path | None, after: Path, objective: float) -> dict[s
 
 def _arrays_of(kind: Any, before: Path, after: Path) -> list[tuple[Any, Any]] | None:
     """Return the arrays of two models by name, in pairs of mappings; None where they have other names."""
+    if kind is ADAPTERS:  # whose stacked ranks differ from round to round
+        return None
     if kind is BAYESIAN:
         old, new = read_bayesian(before), read_bayesian(after)
         # Means and variances are as many numbers, compared as one vector.

@@ -103,6 +103,7 @@ def _nesting(document: Any) -> int:
 POSTERIOR, SHARD, STATISTICS = "consilience-posterior", "consilience-shard", "consilience-statistics"
 DRAWS, BAYESIAN, NETWORK = "consilience-draws", "consilience-bayesian", "consilience-network"
 FISHER, DESCRIPTION = "consilience-fisher", "consilience-description"
+ADAPTER = "consilience-adapter"
 
 PARQUET = ".parquet"
 """Suffix of shards that are tables."""
@@ -118,6 +119,7 @@ OUR_FORMATS: Mapping[str, tuple[str, str]] = {
     STATISTICS: ("a statistics file", _FUSE),
     DRAWS: ("a draws file", _FUSE),
     BAYESIAN: ("a Bayesian network", _FUSE),
+    ADAPTER: ("an adapter file", _FUSE),
     SHARD: ("a shard of many posteriors", _FUSE),
     "consilience-request": ("a request of a round", _ROUND),
     "consilience-answer": ("an answer of a round", _ROUND),

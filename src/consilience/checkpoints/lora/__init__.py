@@ -1,1 +1,1 @@
-"""Low-rank adapters (LoRA, as peft writes them): merged exactly, by stacking their ranks."""
+"""Low-rank adapters (LoRA of peft, of kohya's trainer, of diffusers): merged exactly, by stacking their ranks."""

@@ -24,7 +24,18 @@ import numpy as np
 
 from consilience.checkpoints.folder import Checkpoint
 from consilience.checkpoints.lora.config import config_problems, module_scale
-from consilience.checkpoints.lora.factors import BIAS, PREFIX, LowRankAdapter, base_name, module_problems, read_factors
+from consilience.checkpoints.lora.factors import (
+    BIAS,
+    MIDDLE,
+    PREFIX,
+    LowRankAdapter,
+    base_name,
+    module_problems,
+    read_factors,
+    with_middle,
+)
+from consilience.checkpoints.lora.files import LoraFile
+from consilience.checkpoints.lora.names import PRODUCT_PARTS
 from consilience.checks import Array
 from consilience.errors import InputError
 
@@ -66,7 +77,8 @@ def _product(b: Array, a: Array, shape: tuple[int, ...]) -> Array:
 def _lora(values: Array, found: Mapping[str, Array], change: TensorChange) -> Array:
     if "lora_embedding_A" in found:
         return values + change.scale * (found["lora_embedding_B"] @ found["lora_embedding_A"]).T
-    product = _product(found["lora_B.weight"], found["lora_A.weight"], values.shape)
+    a: Any = with_middle(found["lora_A.weight"], found[MIDDLE]) if MIDDLE in found else found["lora_A.weight"]
+    product = _product(found["lora_B.weight"], a, values.shape)
     changed: Array = values + change.scale * product if product.shape == values.shape else product
     if "magnitude" not in found or changed.shape != values.shape:
         return changed
@@ -150,8 +162,7 @@ def _of_lora(adapter: Checkpoint) -> Iterator[tuple[str, TensorChange]]:
     unknown = list(known.unknown)
     for module, parts in known.factors.items():
         prefix = parts[next(iter(parts))].rpartition(f"{module}.")[0] + module
-        a_name, _ = known.parts(module)
-        scale = module_scale(adapter.config, module, known.shape(a_name)[0])
+        scale = known.scale(module)
         taken = {part: name for part, name in parts.items() if part != BIAS}
         for magnitude in (f"{prefix}.lora_magnitude_vector", f"{prefix}.lora_magnitude_vector.weight"):
             if magnitude in unknown:
@@ -165,6 +176,61 @@ def _of_lora(adapter: Checkpoint) -> Iterator[tuple[str, TensorChange]]:
     yield from _whole_of(known)
     if unknown:
         raise InputError(adapter.name, f"{unknown[0]} is not understood", "merge it with peft", "E-ADAPTER")
+
+
+@dataclass(frozen=True)
+class ChangeOfModule:
+    """What a LoRA file does to the weight of a module, and its outputs and inputs where they are compared."""
+
+    change: TensorChange
+    sizes: tuple[int, int] | None
+    bias: TensorChange | None = None  # of the module
+
+
+def changes_by_file(adapter: LoraFile) -> dict[str, ChangeOfModule]:
+    """Return what a LoRA file of kohya's trainer, LyCORIS or diffusers changes, by module.
+
+    Raises InputError for tensors that are not understood, and modules whose parts do not fit together.
+    """
+    if adapter.unknown:
+        text = f"{adapter.unknown[0]} is not understood"
+        raise InputError(adapter.name, text, "merge it with the program that trained it", "E-ADAPTER")
+    found = {}
+    low_rank = {module: parts for module, parts in adapter.modules.items() if not set(parts) & set(PRODUCT_PARTS)}
+    known = LowRankAdapter(adapter, low_rank, (), ())
+    if problems := module_problems(known):
+        raise InputError(problems)
+    for module, parts in adapter.modules.items():
+        if module in low_rank:
+            scale, taken = known.scale(module), {part: name for part, name in parts.items() if part != BIAS}
+            bias = TensorChange(adapter, "added", {"added": parts[BIAS]}, scale) if BIAS in parts else None
+            change = TensorChange(adapter, "lora", taken, scale)
+            found[module] = ChangeOfModule(change, known.sizes(module), bias)
+        else:
+            found[module] = ChangeOfModule(_product_change(adapter, module, parts), None)
+    return found
+
+
+_WHOLE_PRODUCTS = {
+    "loha": [{"hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"}],
+    "lokr": [
+        first | second
+        for first in ({"lokr_w1"}, {"lokr_w1_a", "lokr_w1_b"})
+        for second in ({"lokr_w2"}, {"lokr_w2_a", "lokr_w2_b"})
+    ],
+}
+"""Parts that a module with LoHa or LoKr has."""
+
+
+def _product_change(adapter: LoraFile, module: str, parts: Mapping[str, str]) -> TensorChange:
+    """Return the change of a module by a LoHa or LoKr of LyCORIS; whole factors have the scale 1."""
+    kind = next((kind for kind, sets in _WHOLE_PRODUCTS.items() if set(parts) in sets), None)
+    if kind is None:
+        text = f"{module} has {', '.join(sorted(parts))}, expected all parts of one LoRA, LoHa or LoKr"
+        raise InputError(adapter.name, text, "save the adapter again", "E-ADAPTER")
+    ranks = [adapter.tensors[name][1].shape[:1] for part, name in parts.items() if part.endswith("_b")]
+    is_whole = not ranks or ranks[0] in ((), (0,))
+    return TensorChange(adapter, kind, parts, 1.0 if is_whole else adapter.scale(module, ranks[0][0]))
 
 
 def _whole_of(known: LowRankAdapter) -> Iterator[tuple[str, TensorChange]]:

@@ -11,6 +11,7 @@ module's name; each pattern is looked up on its own (peft, ``get_pattern_key``).
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import sqrt
 from typing import Any
@@ -144,6 +145,12 @@ def _of_pattern(config: Mapping[str, Any], field: str, module: str, default: flo
     return default
 
 
+def most_common(ranks: Collection[int]) -> int:
+    """Return the rank that most modules have, the highest of several."""
+    counts = Counter(ranks)
+    return max(counts, key=lambda rank: (counts[rank], rank))
+
+
 def merged_config(
     configs: Sequence[Mapping[str, Any]],
     modules: Sequence[Sequence[str]],
@@ -155,16 +162,15 @@ def merged_config(
     `modules` are those that each adapter changes, without the prefix of peft; `ranks` are those of the merged adapter's
     modules, whose factors B have biases where `lora_bias`.
     """
-    most_common = max(set(ranks.values()), key=lambda rank: (list(ranks.values()).count(rank), rank))
+    usual = most_common(ranks.values())
     # Longest names first: peft takes the first pattern that ends a name, and "layer" ends "encoder.layer" too.
-    others = {
-        name: rank
-        for name, rank in sorted(ranks.items(), key=lambda item: (-len(item[0]), item[0]))
-        if rank != most_common
-    }
+    odd = {name for name, rank in ranks.items() if rank != usual}
+    ends = ({name} | {name[place + 1 :] for place, letter in enumerate(name) if letter == "."} for name in ranks)
+    stated = {name for name, its_ends in zip(ranks, ends, strict=True) if its_ends & odd}
+    others = {name: ranks[name] for name in sorted(stated, key=lambda name: (-len(name), name))}
     merged = dict(configs[0]) | {
-        "r": most_common,
-        "lora_alpha": most_common,
+        "r": usual,
+        "lora_alpha": usual,
         "use_rslora": False,
         "rank_pattern": others,
         "alpha_pattern": dict(others),

@@ -20,8 +20,8 @@ from consilience.checkpoints.card import hub_name, merge_provenance, short_name
 from consilience.checkpoints.folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Checkpoint, open_checkpoint
 from consilience.checkpoints.inputs import MergeInputs
 from consilience.checkpoints.lora.config import merged_config
-from consilience.checkpoints.lora.factors import BIAS, PREFIX, Losses, factorised, squared_change
-from consilience.checkpoints.lora.folder import finish_adapter, streaming
+from consilience.checkpoints.lora.factors import BIAS, PREFIX, Losses, as_rank, factorised, squared_change
+from consilience.checkpoints.lora.folder import streaming, write_records
 from consilience.checkpoints.lora.plan import AS_IT_IS
 from consilience.checkpoints.methods.matrices import is_linear_map, is_turned, stores_inputs_first
 from consilience.checkpoints.numbers import FLOAT_TYPES, Floats, rounded_to, type_in_files
@@ -29,13 +29,14 @@ from consilience.checkpoints.output import (
     copy_companions_of,
     merge_identity,
     open_partial_output,
+    publish,
     refuse_full_disk,
     refuse_output,
 )
 from consilience.checkpoints.plan import TensorTask, assign_shards
 from consilience.checkpoints.request import compare_inputs, with_common_names
 from consilience.checkpoints.tensor_reader import InputFiles, float64_reader, tensor_entries, whole_tensor
-from consilience.checks import Json, is_count
+from consilience.checks import Json
 from consilience.errors import InputError, OptionError
 
 _CHUNK = 2**22
@@ -69,7 +70,7 @@ def extract_adapter(
     base: str | Path,
     output: str | Path,
     *,
-    rank: int = 16,
+    rank: int | float = 16,
     rest: Literal["save", "drop"] = "save",
     dtype: str = "float32",
     allow_differences: bool = False,
@@ -83,8 +84,9 @@ def extract_adapter(
         The fine-tune, and the checkpoint that it was trained from.
     output : path
         The folder of the adapter.
-    rank : int
-        Rank of every module, at most. Default: 16.
+    rank : int or float
+        Rank of every module, at most; or a share of energy between 0 and 1: every module gets the smallest rank that
+        keeps this share of the squared singular values of its change. Default: 16.
     rest : {"save", "drop"}
         Whether what has no factors and has changed (norms, embeddings, heads) is saved whole. Default: ``"save"``.
     dtype : str
@@ -105,8 +107,7 @@ def extract_adapter(
     OptionError
         For options that do not exist.
     """
-    if not is_count(rank):
-        raise OptionError("rank", f"expected a positive integer, found {rank!r}")
+    rank = as_rank(rank)
     if rest not in ("save", "drop"):
         raise OptionError("rest", f"expected 'save' or 'drop', found {rest!r}")
     stored_type = type_in_files(dtype)
@@ -126,7 +127,7 @@ class _Work:
     """An extraction under way."""
 
     inputs: MergeInputs
-    rank: int
+    rank: int | float  # or share of energy
     saves_rest: bool
     dtype: str
     notes: list[str]
@@ -157,12 +158,13 @@ class _Work:
                 digest = stream.write_shard(shard, path, readers_of, lambda _: {}, lambda _: 0, lambda _: None)
                 digests = input_files.digests()
                 input_files.refuse_changed()
-            self.notes += copy_companions_of(self.model, partial_output, {ADAPTER_CONFIG, "config.json"})
+            self.notes += copy_companions_of(self.model, partial_output.folder, {ADAPTER_CONFIG, "config.json"})
             recipe = {"method": "extract", "rank": self.rank, "dtype": FLOAT_TYPES[self.dtype].name}
             errors, error = self.losses.errors, self.losses.error
             details = {"adapters": {"ranks": self.ranks, "rank and rounding": errors, "error": error}}
             record = merge_provenance(recipe, self.inputs, digests, {shard.name: digest}, details, self.notes)
-            finish_adapter(partial_output, target, self._config(), record)
+            write_records(partial_output.folder, self._config(), record, single=False)
+            publish(partial_output, target, single=False)
         return Extraction(target, errors, error, tuple(self.notes))
 
     def _decompose(self, input_files: InputFiles) -> None:

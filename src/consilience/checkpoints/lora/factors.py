@@ -14,23 +14,25 @@ Sources: Hu et al. (2022), "LoRA", ICLR, for the factors; peft's ``add_weighted_
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log2, prod, sqrt
 
 import numpy as np
 
 from consilience.checkpoints.folder import Checkpoint
-from consilience.checkpoints.lora.config import module_rank, trains_biases
+from consilience.checkpoints.lora.config import module_rank, module_scale, trains_biases
+from consilience.checkpoints.lora.files import LoraFile
+from consilience.checkpoints.lora.names import Convention
 from consilience.checkpoints.numbers import FLOAT_TYPES, Floats
-from consilience.checks import Json
-from consilience.errors import Problem
+from consilience.checks import Json, is_count
+from consilience.errors import OptionError, Problem
 
 PREFIX = "base_model.model."
 """What peft puts before the names of the base's modules."""
 
 A_NAMES, B_NAMES = ("lora_A.weight", "lora_embedding_A"), ("lora_B.weight", "lora_embedding_B")
-BIAS = "lora_B.bias"
+BIAS, MIDDLE = "lora_B.bias", "lora_mid.weight"
 _BASE_WEIGHT, _BASE_BIAS = ".base_layer.weight", ".base_layer.bias"
 """Ends of the names of tensors of the base that peft saves beside factors: a whole embedding, and trained biases."""
 
@@ -46,6 +48,8 @@ class LowRankAdapter:
     factors: Mapping[str, Mapping[str, str]]
     others: tuple[str, ...]  # tensors that are no factors: modules that were trained as a whole, biases, the base's own
     unknown: tuple[str, ...]  # parts of adapters that stacking does not know, such as magnitudes
+    # Modules by the name that an adapter of another convention has for them: their names in this one.
+    own_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -56,6 +60,11 @@ class LowRankAdapter:
     def config(self) -> Mapping[str, Json]:
         """Its configuration."""
         return self.checkpoint.config
+
+    @property
+    def convention(self) -> Convention:
+        """Whose names it has."""
+        return self.checkpoint.convention if isinstance(self.checkpoint, LoraFile) else "peft"
 
     @property
     def has_factor_biases(self) -> bool:
@@ -76,6 +85,40 @@ class LowRankAdapter:
         kind = A_NAMES[0] in named
         return named[A_NAMES[not kind]], named[B_NAMES[not kind]]
 
+    def shapes(self, module: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the shapes of the factors A (r, ...) and B (outputs, r, ...) of a module."""
+        a_shape, b_shape = (self.shape(name) for name in self.parts(module))
+        middle = self.factors[module].get(MIDDLE)
+        return (a_shape if middle is None else (*a_shape[:2], *self.shape(middle)[2:])), b_shape
+
+    def rank(self, module: str) -> int:
+        """Return the rank of a module's factors."""
+        return self.shapes(module)[0][0]
+
+    def sizes(self, module: str) -> tuple[int, int]:
+        """Return the outputs and inputs of a module, of a convolution those of all places of its kernel."""
+        a_shape, b_shape = self.shapes(module)
+        return b_shape[0], prod(a_shape[1:])
+
+    def scale(self, module: str) -> float:
+        """Return what the product of a module's factors is multiplied by."""
+        own, rank = self.own_names.get(module, module), self.rank(module)
+        if isinstance(self.checkpoint, LoraFile):
+            return self.checkpoint.scale(own, rank)
+        return module_scale(self.config, own, rank)
+
+    def read(self, module: str, read: Callable[[str], Floats]) -> tuple[Floats, Floats]:
+        """Return the factors A (r, ...) and B (outputs, r, ...) of a module, a middle multiplied into A."""
+        a, b = (read(name) for name in self.parts(module))
+        if (middle := self.factors[module].get(MIDDLE)) is not None:
+            a = with_middle(a, read(middle))
+        return a, b
+
+
+def with_middle(a: Floats, middle: Floats) -> Floats:
+    """Return A (r, inputs, ...) of a convolution in three parts: A (r, inputs, 1, 1) and the middle (r, r, ...)."""
+    return np.einsum("ij...,jk->ik...", middle, a.reshape(len(a), -1))
+
 
 def base_name(tensor: str) -> str:
     """Return the name in the base of a tensor that was trained as a whole."""
@@ -84,6 +127,8 @@ def base_name(tensor: str) -> str:
 
 def read_factors(checkpoint: Checkpoint) -> LowRankAdapter:
     """Return which tensors of an adapter are factors of which modules, from its header."""
+    if isinstance(checkpoint, LoraFile):
+        return LowRankAdapter(checkpoint, checkpoint.modules, (), checkpoint.unknown)
     factors: dict[str, dict[str, str]] = {}
     others, unknown = [], []
     for name in checkpoint.tensors:
@@ -109,12 +154,16 @@ def _module_problem(adapter: LowRankAdapter, module: str, parts: Mapping[str, st
         text = f"{module} has {', '.join(sorted(parts))} alone, expected both factors"
         return Problem(adapter.name, text, again)
     a_shape, b_shape = (adapter.shape(name) for name in adapter.parts(module))
-    rank = module_rank(adapter.config, module)
-    if len(a_shape) < 2 or len(b_shape) < 2 or a_shape[0] != rank or b_shape[1] != rank or prod(b_shape[2:]) != 1:
-        text = (
-            f"{module} has factors {list(a_shape)} and {list(b_shape)}, expected rank {rank} as its configuration says"
-        )
+    is_file = adapter.convention != "peft"  # which states no rank
+    rank = next(iter(b_shape[1:]), 0) if is_file else module_rank(adapter.config, module)
+    has_axes = len(a_shape) >= 2 and len(b_shape) >= 2
+    if not has_axes or rank < 1 or a_shape[0] != rank or b_shape[1] != rank or prod(b_shape[2:]) != 1:
+        expected = "one rank" if is_file else f"rank {rank} as its configuration says"
+        text = f"{module} has factors {list(a_shape)} and {list(b_shape)}, expected {expected}"
         return Problem(adapter.name, text, again)
+    if MIDDLE in parts and (adapter.shape(parts[MIDDLE])[:2] != (rank, rank) or prod(a_shape[2:]) != 1):
+        text = f"{module} has a middle {list(adapter.shape(parts[MIDDLE]))}, expected [{rank}, {rank}, ...]"
+        return Problem(adapter.name, text, again, "E-SHAPE")
     if BIAS in parts and adapter.shape(parts[BIAS]) != b_shape[:1]:
         text = f"{module} has a bias {list(adapter.shape(parts[BIAS]))} of factor B, expected {list(b_shape[:1])}"
         return Problem(adapter.name, text, again, "E-SHAPE")
@@ -186,9 +235,40 @@ def truncated(a: Floats, b: Floats, rank: int) -> tuple[Floats, Floats]:
     )
 
 
-def factorised(matrix: Floats, rank: int) -> tuple[Floats, Floats]:
-    """Return factors A (rank, inputs) and B (outputs, rank) of the nearest matrix of a rank."""
+def singular_values(a: Floats, b: Floats) -> Floats:
+    """Return the singular values of B A, of which A (r, ...) and B (outputs, r, ...) are the factors."""
+    _, r_a = np.linalg.qr(a.reshape(len(a), -1).T)
+    _, r_b = np.linalg.qr(b.reshape(len(b), -1))
+    return np.asarray(np.linalg.svd(r_b @ r_a.T, compute_uv=False))
+
+
+def least_rank(values: Floats, share: float) -> int:
+    """Return the smallest rank whose singular values have a share of the energy, the sum of their squares.
+
+    Examples
+    --------
+    >>> least_rank(np.array([3.0, 1.0, 0.1]), 0.89), least_rank(np.array([3.0, 1.0, 0.1]), 0.91)
+    (1, 2)
+    """
+    energies = np.cumsum(np.square(values))
+    return 1 + int(np.count_nonzero(energies[:-1] < share * energies[-1]))
+
+
+def as_rank(rank: object) -> int | float:
+    """Return a rank, or a share of energy that decides it; raise OptionError for anything else."""
+    if is_count(rank):
+        return int(rank)  # type: ignore[call-overload]
+    if isinstance(rank, float | np.floating) and 0 < float(rank) < 1:
+        return float(rank)
+    text = f"expected a positive integer, or a share of the energy between 0 and 1, found {rank!r}"
+    raise OptionError("rank", text)
+
+
+def factorised(matrix: Floats, rank: int | float) -> tuple[Floats, Floats]:
+    """Return factors A (rank, inputs) and B (outputs, rank) of the nearest matrix of a rank, or share of energy."""
     left, values, right = np.linalg.svd(matrix, full_matrices=False)
+    if isinstance(rank, float):
+        rank = least_rank(values, rank)
     roots = np.sqrt(values[:rank])
     return roots[:, None] * right[:rank], left[:, :rank] * roots
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from consilience.checkpoints.card import model_card
 from consilience.checkpoints.folder import ADAPTER_CONFIG
 from consilience.checkpoints.inputs import MergeInputs
-from consilience.checkpoints.output import PROVENANCE, PartialOutput, as_json, publish
+from consilience.checkpoints.output import PROVENANCE, as_json
 from consilience.checkpoints.stream import Stream
 from consilience.checkpoints.tensor_reader import InputFiles
 from consilience.checks import Json
@@ -29,11 +29,13 @@ def streaming(inputs: MergeInputs, seed: int = 0) -> Iterator[tuple[InputFiles, 
             input_files.close()
 
 
-def finish_adapter(
-    partial: PartialOutput, output: Path, config: Mapping[str, Json], record: Mapping[str, Json]
-) -> None:
-    """Write the configuration, the record and the card beside the factors, and put the folder in the output's place."""
-    write_bytes(partial.folder / ADAPTER_CONFIG, f"{as_json(config)}\n".encode())
-    write_bytes(partial.folder / PROVENANCE, f"{as_json(record)}\n".encode())
-    write_bytes(partial.folder / "README.md", model_card(record).encode())
-    publish(partial, output, single=False)
+def write_records(folder: Path, config: Mapping[str, Json] | None, record: Mapping[str, Json], single: bool) -> None:
+    """Write configuration, record and card beside factors; of a single file the record alone.
+
+    Files of other conventions than peft's have no configuration.
+    """
+    if config is not None:
+        write_bytes(folder / ADAPTER_CONFIG, f"{as_json(config)}\n".encode())
+    write_bytes(folder / PROVENANCE, f"{as_json(record)}\n".encode())
+    if not single:
+        write_bytes(folder / "README.md", model_card(record).encode())

@@ -9,23 +9,38 @@ it is the base's, which then is needed. Whatever cannot be merged is refused by 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
-from consilience.checkpoints.folder import ADAPTER_WEIGHTS, Checkpoint, adapter_folder, open_adapter
+from consilience.checkpoints.folder import ADAPTER_WEIGHTS, Checkpoint
 from consilience.checkpoints.inputs import MergeInputs
-from consilience.checkpoints.lora.config import AGREEING, config_problems, disagreements
+from consilience.checkpoints.lora.config import AGREEING, config_problems, disagreements, most_common
+from consilience.checkpoints.lora.conventions import (
+    FactorNames,
+    left_out,
+    modules_in_base,
+    output_names,
+    with_common_modules,
+)
 from consilience.checkpoints.lora.factors import (
     A_NAMES,
-    B_NAMES,
     BIAS,
     LowRankAdapter,
     base_name,
     module_problems,
     read_factors,
 )
+from consilience.checkpoints.lora.files import LORA_FILE, LoraFile, adapter_at, file_metadata, open_adapter_at
 from consilience.checkpoints.lora.into_base import name_in, open_model
+from consilience.checkpoints.lora.residual import (
+    ADAPTER,
+    BASE,
+    ChangedBase,
+    other_factors,
+    prepare_changed_base,
+    refuse_residual_options,
+)
 from consilience.checkpoints.methods.average import TensorAverage
 from consilience.checkpoints.methods.base import TensorMethod
 from consilience.checkpoints.methods.task_vectors import TaskArithmetic
@@ -50,15 +65,36 @@ class PreparedAdapters:
     base: Checkpoint | None  # what they were trained from, where tensors were trained as a whole
     weights: tuple[float, ...]  # (J,), as the method takes them
     ranks: dict[str, int]  # rank of every module of the output
+    names: dict[str, FactorNames]  # of its tensors, by module
+    scales: dict[str, float]  # what the product of its factors is multiplied by, by module
     plan: MergePlan  # what is written
+    changed_base: ChangedBase | None = None  # the base that takes what means of factors leave out
+
+    @property
+    def whole_plan(self) -> MergePlan:
+        """The plan of all that is written, the base included."""
+        if self.changed_base is None:
+            return self.plan
+        plans = {ADAPTER: self.plan, BASE: self.changed_base.merge.plan}
+        return MergePlan(
+            tuple(replace(one, name=f"{place}/{one.name}") for place, plan in plans.items() for one in plan.shards),
+            self.plan.bytes_in,
+            sum(plan.bytes_out for plan in plans.values()),
+            self.changed_base.merge.plan.memory + self.plan.memory + self.changed_base.memory,
+            self.plan.notes,
+        )
 
     @property
     def shares(self) -> list[float]:
         """What each product is multiplied by, in a sum: weights that sum to 1, or as given and times the scaling."""
-        method = self.request.method
-        scaling = method.scaling if isinstance(method, TaskArithmetic) else 1.0
-        total = (sum(self.weights) or 1.0) if getattr(method, "normalize", True) else 1.0
-        return [scaling * weight / total for weight in self.weights]
+        return _shares(self.request.method, self.weights)
+
+
+def _shares(method: TensorMethod, weights: Sequence[float]) -> list[float]:
+    """Return what each product is multiplied by, in a sum."""
+    scaling = method.scaling if isinstance(method, TaskArithmetic) else 1.0
+    total = (sum(weights) or 1.0) if getattr(method, "normalize", True) else 1.0
+    return [scaling * weight / total for weight in weights]
 
 
 def are_adapters(request: MergeRequest) -> bool:
@@ -66,17 +102,19 @@ def are_adapters(request: MergeRequest) -> bool:
 
     Raises InputError for adapters beside whole models, naming them.
     """
-    adapters = [path for path in request.models if adapter_folder(path) is not None]
-    others = [path for path in request.models if adapter_folder(path) is None]
+    adapters = [path for path in request.models if adapter_at(path) is not None]
+    others = [path for path in request.models if adapter_at(path) is None]
     if adapters and others:
         raise InputError(
             Problem(path, f"is an adapter, and {others[0]} is none", _MERGE_INTO_BASE, "E-ADAPTER") for path in adapters
         )
-    if request.base is not None and adapter_folder(request.base) is not None:
+    if request.base is not None and adapter_at(request.base) is not None:
         raise InputError(request.base, "is an adapter, and no base", "give the whole model", "E-ADAPTER")
     if request.rank is not None and not adapters:
         text = "is of merged adapters, and these are whole models"
         raise OptionError("rank", text, "leave it out, or extract an adapter (`consilience extract`)")
+    if request.residual_into_base and not adapters:
+        raise OptionError("residual_into_base", "is of adapters, and these are whole models", "leave it out")
     return bool(adapters)
 
 
@@ -92,22 +130,51 @@ def prepare_adapters(request: MergeRequest, output: Path) -> PreparedAdapters:
     options that are not for adapters.
     """
     _refuse_options(request, output)
+    if request.residual_into_base:
+        refuse_residual_options(request, is_folder=output.suffix != SINGLE_FILE_SUFFIX)
     weights = request.method.weights_of(request.weights, len(request.models), "weights")
     adapters = _read_all(request)
     base = None if request.base is None else open_model(request.base)
+    _refuse_output(adapters, output)
     _refuse_misfits(request, adapters, base, weights)
+    return planned(request, tuple(adapters), base, weights, _highest_ranks(request, adapters, weights), output)
+
+
+def _highest_ranks(
+    request: MergeRequest, adapters: Sequence[LowRankAdapter], weights: Sequence[float]
+) -> dict[str, int]:
+    """Return the rank of every module of the output, the highest that it can be where a share of energy decides."""
+    limit = request.rank if isinstance(request.rank, int) else None
     ranks = {}
     for module in dict.fromkeys(module for adapter in adapters for module in adapter.factors):
         owned = zip(adapters, weights, strict=True)
         owners = [adapter for adapter, weight in owned if module in adapter.factors and weight]
-        rank = sum(adapter.shape(adapter.parts(module)[0])[0] for adapter in owners)
+        rank = sum(adapter.rank(module) for adapter in owners)
         if not rank:
             continue
+        if request.residual_into_base:
+            ranks[module] = owners[0].rank(module)
+            continue
+        sizes = owners[0].sizes(module)
         if not is_sum(request.method):  # the merge of products has a rank of its own
-            rank = min(request.rank or rank, *_sizes(owners[0], module))
-        ranks[module] = rank if request.rank is None else min(rank, request.rank, *_sizes(owners[0], module))
-    tasks = _tasks(request, adapters, ranks, weights)
-    shards = assign_shards(tasks, 0, ADAPTER_WEIGHTS)
+            rank = min(*sizes) if limit is None and request.rank is not None else min(limit or rank, *sizes)
+        ranks[module] = rank if limit is None else min(rank, limit, *sizes)
+    return ranks
+
+
+def planned(
+    request: MergeRequest,
+    adapters: tuple[LowRankAdapter, ...],
+    base: Checkpoint | None,
+    weights: tuple[float, ...],
+    ranks: dict[str, int],
+    output: Path,
+) -> PreparedAdapters:
+    """Return what a merge of adapters that fit together will do, once the ranks of its modules are known."""
+    names = output_names(adapters, list(ranks))
+    scales, metadata = _scales_of_output(request, adapters, ranks)
+    tasks = _tasks(request, adapters, ranks, weights, names)
+    shards = tuple(replace(one, metadata=metadata) for one in assign_shards(tasks, 0, _file_name(adapters, output)))
     inputs = MergeInputs(tuple(adapter.checkpoint for adapter in adapters), base)
     plan = MergePlan(
         shards,
@@ -116,13 +183,41 @@ def prepare_adapters(request: MergeRequest, output: Path) -> PreparedAdapters:
         _memory(request, adapters, ranks),
         _notes(adapters, base),
     )
-    return PreparedAdapters(request, tuple(adapters), base, weights, ranks, plan)
+    changed_base = None
+    if request.residual_into_base:
+        shares, dtypes = _shares(request.method, weights), {task.name: task.dtype for task in tasks}
+        changed_base = prepare_changed_base(request, adapters, shares, scales, names, dtypes, output)
+    return PreparedAdapters(request, adapters, base, weights, ranks, names, scales, plan, changed_base)
 
 
-def _sizes(adapter: LowRankAdapter, module: str) -> tuple[int, int]:
-    """Return the outputs and inputs of a module."""
-    a_name, b_name = adapter.parts(module)
-    return adapter.shape(b_name)[0], prod(adapter.shape(a_name)[1:])
+def replanned(prepared: PreparedAdapters, ranks: dict[str, int], output: Path) -> PreparedAdapters:
+    """Return a merge whose modules have other ranks."""
+    return planned(prepared.request, prepared.adapters, prepared.base, prepared.weights, ranks, output)
+
+
+def _file_name(adapters: Sequence[LowRankAdapter], output: Path) -> str:
+    """Return the name of the file of weights."""
+    if adapters[0].convention == "peft":
+        return ADAPTER_WEIGHTS
+    return output.name if output.suffix == SINGLE_FILE_SUFFIX else LORA_FILE
+
+
+def _scales_of_output(
+    request: MergeRequest, adapters: Sequence[LowRankAdapter], ranks: Mapping[str, int]
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Return the scale of every module of the output, and the metadata of its file.
+
+    alpha is r and the scale 1, but means factor by factor keep the configuration of the first adapter of peft. All
+    modules of a file of kohya's have one alpha, since loaders take the most common one where they do not find a name.
+    """
+    files = [one.checkpoint for one in adapters if isinstance(one.checkpoint, LoraFile)]
+    if adapters[0].convention == "peft":
+        kept = request.residual_into_base
+        return {module: adapters[0].scale(module) if kept else 1.0 for module in ranks}, {"format": "pt"}
+    alphas: dict[str, float] = {module: float(rank) for module, rank in ranks.items()}
+    if adapters[0].convention == "kohya":
+        alphas = dict.fromkeys(ranks, float(most_common(ranks.values())))
+    return {module: alphas[module] / rank for module, rank in ranks.items()}, file_metadata(files, ranks, alphas)
 
 
 def _memory(request: MergeRequest, adapters: Sequence[LowRankAdapter], ranks: Mapping[str, int]) -> int:
@@ -132,7 +227,7 @@ def _memory(request: MergeRequest, adapters: Sequence[LowRankAdapter], ranks: Ma
         owners = [adapter for adapter in adapters if module in adapter.factors]
         factors = sum(prod(adapter.shape(name)) for adapter in owners for name in adapter.factors[module].values())
         # Factors as read, stacked, decomposed, rounded, and what rounding changed; or products, and their merge.
-        products = 0 if is_sum(request.method) else (2 * len(adapters) + 4) * prod(_sizes(owners[0], module))
+        products = 0 if is_sum(request.method) else (2 * len(adapters) + 4) * prod(owners[0].sizes(module))
         largest = max(largest, 6 * factors + products)
     return 8 * largest
 
@@ -143,15 +238,19 @@ def _read_all(request: MergeRequest) -> list[LowRankAdapter]:
     adapters: list[LowRankAdapter] = []
     for path in request.models:
         try:
-            adapters.append(read_factors(open_adapter(adapter_folder(path) or path)))
+            adapters.append(read_factors(open_adapter_at(adapter_at(path) or path)))
         except InputError as error:
             problems += error.problems
-    if not problems:
-        for adapter in adapters:
-            problems += list(config_problems(adapter.name, adapter.config)) or _factor_problems(adapter)
+    problems = problems or [problem for adapter in adapters for problem in adapter_problems(adapter)]
     if problems:
         raise InputError(problems)
-    return adapters
+    return with_common_modules(adapters)
+
+
+def adapter_problems(adapter: LowRankAdapter) -> list[Problem]:
+    """Return what keeps an adapter from being merged with others, whatever these are."""
+    is_file = adapter.convention != "peft" and adapter.config["peft_type"] == "LORA"  # without a configuration
+    return ([] if is_file else list(config_problems(adapter.name, adapter.config))) or _factor_problems(adapter)
 
 
 _BASE_FIELDS = ("base_model_name_or_path", "revision")
@@ -165,6 +264,8 @@ def _refuse_misfits(
     is_allowed = bool(request.allow_differences) or base is not None  # shapes are compared with the base's
     fatal = [field for field in AGREEING if not (is_allowed and field in _BASE_FIELDS)]
     problems = [*_disagreements(adapters, fatal), *_shape_problems(adapters)]
+    if request.residual_into_base:
+        problems += other_factors(adapters)
     if base is not None:
         problems += _base_problems(adapters, base)
     elif not problems and (whole := _without_base(request, adapters, weights)):
@@ -186,12 +287,18 @@ def _without_base(request: MergeRequest, adapters: Sequence[LowRankAdapter], wei
 def _base_problems(adapters: Sequence[LowRankAdapter], base: Checkpoint) -> Iterator[Problem]:
     """Yield which adapters change what a base does not have, or not in this shape."""
     for adapter in adapters:
+        if isinstance(adapter.checkpoint, LoraFile):
+            try:
+                modules_in_base(base, adapter.checkpoint, _own_sizes(adapter))
+            except InputError as error:
+                yield from error.problems
+            continue
         for module in adapter.factors:
             name = name_in(base, f"{module}.weight")
             if name is None:
                 yield Problem(adapter.name, f"changes {module}, which {base.name} does not have", _OTHER, "E-MISMATCH")
-            elif sorted(_sizes(adapter, module)) != sorted(_flat(base.tensors[name][1].shape)):
-                text = f"{module} is {' by '.join(map(str, _sizes(adapter, module)))}, in {base.name} "
+            elif sorted(adapter.sizes(module)) != sorted(_flat(base.tensors[name][1].shape)):
+                text = f"{module} is {' by '.join(map(str, adapter.sizes(module)))}, in {base.name} "
                 yield Problem(adapter.name, text + f"{list(base.tensors[name][1].shape)}", _OTHER, "E-SHAPE")
         for name in adapter.others:
             target = base_name(name)
@@ -208,9 +315,21 @@ def _flat(shape: tuple[int, ...]) -> tuple[int, int]:
     return shape[0], prod(shape[1:])
 
 
-def _disagreements(adapters: Sequence[LowRankAdapter], fields: Sequence[str]) -> Iterator[Problem]:
-    """Yield the fields in which an adapter differs from the first."""
-    return disagreements([adapter.name for adapter in adapters], [adapter.config for adapter in adapters], fields)
+def _own_sizes(adapter: LowRankAdapter) -> dict[str, tuple[int, int] | None]:
+    """Return outputs and inputs of modules by their names in the adapter's file."""
+    return {adapter.own_names.get(module, module): adapter.sizes(module) for module in adapter.factors}
+
+
+def _disagreements(adapters: Sequence[LowRankAdapter], fields: Sequence[str]) -> list[Problem]:
+    """Return the fields in which an adapter differs from the first of its convention."""
+    found: list[Problem] = []
+    for is_file in (False, True):
+        alike = [adapter for adapter in adapters if (adapter.convention != "peft") == is_file]
+        if is_file:  # which may not state its base, and states nothing else
+            fields, alike = _BASE_FIELDS[:1], [one for one in alike if one.config.get(_BASE_FIELDS[0])]
+        if alike:
+            found += disagreements([one.name for one in alike], [one.config for one in alike], fields)
+    return found
 
 
 def _notes(adapters: Sequence[LowRankAdapter], base: Checkpoint | None) -> tuple[str, ...]:
@@ -220,6 +339,10 @@ def _notes(adapters: Sequence[LowRankAdapter], base: Checkpoint | None) -> tuple
     for tensor in _whole_tensors(adapters):
         lacking = ", ".join(adapter.name for adapter in adapters if tensor not in adapter.others)
         notes += [f"{tensor} is not in {lacking}, where it is the base's"] if lacking and base is not None else []
+    for adapter in adapters:
+        if base is not None and isinstance(adapter.checkpoint, LoraFile):
+            said = left_out(adapter.checkpoint, modules_in_base(base, adapter.checkpoint, _own_sizes(adapter)))
+            notes += [] if said is None else [f"{adapter.name}: {said}"]
     return tuple(notes)
 
 
@@ -242,8 +365,18 @@ def _refuse_options(request: MergeRequest, output: Path) -> None:
     }  # fmt: skip
     if given := [name for name, value in values.items() if value not in (None, ())]:
         raise OptionError(", ".join(given), "is for whole models, and these are adapters", "leave it out")
-    if output.suffix == SINGLE_FILE_SUFFIX:
-        raise OptionError("output", f"an adapter is a folder, found {output}", "give a folder")
+
+
+def _refuse_output(adapters: Sequence[LowRankAdapter], output: Path) -> None:
+    """Raise for an output that the convention of the first adapter does not have."""
+    if adapters[0].convention == "peft":
+        if output.suffix == SINGLE_FILE_SUFFIX:
+            raise OptionError("output", f"an adapter is a folder, found {output}", "give a folder")
+        return
+    for adapter in adapters:
+        if adapter.others:
+            text = f"{adapter.others[0]} was trained as a whole, which a file of factors has no place for"
+            raise InputError(adapter.name, text, "give an adapter of peft first", "E-ADAPTER")
 
 
 def _whole_tensors(adapters: Sequence[LowRankAdapter]) -> list[str]:
@@ -269,9 +402,10 @@ def _shape_problems(adapters: Sequence[LowRankAdapter]) -> list[Problem]:
     for adapter in adapters:
         ends = {}
         for module in adapter.factors:
-            a_name, b_name = adapter.parts(module)
+            a_shape, b_shape = adapter.shapes(module)
             is_embedding = A_NAMES[1] in adapter.factors[module]
-            ends[module] = (adapter.shape(b_name)[0], *adapter.shape(a_name)[1:], is_embedding)
+            kernel = a_shape[2:] if prod(a_shape[2:]) > 1 else ()  # of one place it may be left out
+            ends[module] = (b_shape[0], a_shape[1], *kernel, is_embedding)
         ends |= {name: adapter.shape(name) for name in adapter.others}
         for place, end in ends.items():
             first, expected = first_with.setdefault(place, (adapter, end))
@@ -282,7 +416,11 @@ def _shape_problems(adapters: Sequence[LowRankAdapter]) -> list[Problem]:
 
 
 def _tasks(
-    request: MergeRequest, adapters: Sequence[LowRankAdapter], ranks: dict[str, int], weights: tuple[float, ...]
+    request: MergeRequest,
+    adapters: Sequence[LowRankAdapter],
+    ranks: dict[str, int],
+    weights: tuple[float, ...],
+    names: Mapping[str, FactorNames],
 ) -> list[TensorTask]:
     """Return the tensors of the output: factors module by module, then those that were trained as a whole."""
     tasks = []
@@ -301,27 +439,21 @@ def _tasks(
 
     for module, rank in ranks.items():
         owner = next(adapter for adapter in adapters if module in adapter.factors)
-        a_name, b_name = owner.parts(module)
-        a_shape, b_shape = owner.shape(a_name), owner.shape(b_name)
-        add(owner, a_name, (rank, *a_shape[1:]), a_name, AS_IT_IS)
-        add(owner, b_name, (b_shape[0], rank, *b_shape[2:]), b_name, AS_IT_IS)
-        if (bias := bias_name(adapters, b_name)) is not None:
-            add(owner, bias, (b_shape[0],), owner.factors[module].get(BIAS, b_name), AS_IT_IS)
+        (a_name, b_name), (a_shape, b_shape) = owner.parts(module), owner.shapes(module)
+        written = names[module]
+        add(owner, written.a, (rank, *a_shape[1:]), a_name, AS_IT_IS)
+        add(owner, written.b, (b_shape[0], rank, *b_shape[2:]), b_name, AS_IT_IS)
+        if written.bias is not None:
+            add(owner, written.bias, (b_shape[0],), owner.factors[module].get(BIAS, b_name), AS_IT_IS)
+        if written.alpha is not None:
+            tasks.append(TensorTask(written.alpha, (), "F32", FLOAT_TYPES["F32"].itemsize, AS_IT_IS))
     for name in dict.fromkeys(name for adapter in adapters for name in adapter.others):
         owner = next(adapter for adapter in adapters if name in adapter.others)
+        if request.residual_into_base and owner.is_of_base(name):
+            continue  # peft would load it over the changed base
         add(owner, name, owner.shape(name), name, Treatment(whole, weights))
     return tasks
 
 
 AS_IT_IS = Treatment(TensorAverage(), (1.0,))
 """How what was computed is written: rounded once."""
-
-
-def bias_name(adapters: Sequence[LowRankAdapter], b_name: str) -> str | None:
-    """Return the name of the bias of a factor B where any adapter trained such; None for embeddings, which have none.
-
-    peft gives one to every module of an adapter with lora_bias. Where an adapter has none, it is 0.
-    """
-    if not b_name.endswith(B_NAMES[0]) or not any(adapter.has_factor_biases for adapter in adapters):
-        return None
-    return b_name.removesuffix(B_NAMES[0]) + BIAS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +15,35 @@ from consilience.checkpoints.buffers import TensorReaders, non_finite_problem
 from consilience.checkpoints.card import merge_provenance, short_name
 from consilience.checkpoints.folder import ADAPTER_CONFIG, Checkpoint
 from consilience.checkpoints.inputs import MergeInputs, locate_tensor
-from consilience.checkpoints.lora.config import merged_config, module_scale
+from consilience.checkpoints.lora.config import merged_config
 from consilience.checkpoints.lora.factors import (
     BIAS,
     Losses,
     LowRankAdapter,
     base_name,
     factorised,
+    least_rank,
     product_gram,
+    singular_values,
     squared_change,
     stack,
     truncated,
 )
-from consilience.checkpoints.lora.folder import finish_adapter, streaming
+from consilience.checkpoints.lora.folder import streaming, write_records
 from consilience.checkpoints.lora.into_base import name_in
-from consilience.checkpoints.lora.plan import AS_IT_IS, PreparedAdapters, bias_name, is_sum
+from consilience.checkpoints.lora.plan import AS_IT_IS, PreparedAdapters, is_sum, replanned
+from consilience.checkpoints.lora.residual import ADAPTER, BASE, ChangedBase, mean_of_factors
 from consilience.checkpoints.numbers import FLOAT_TYPES, Floats, rounded_to
 from consilience.checkpoints.output import (
     copy_companions_of,
     merge_identity,
     open_partial_output,
+    publish,
     refuse_full_disk,
 )
-from consilience.checkpoints.plan import TensorTask, Treatment
-from consilience.checkpoints.run import FinishedMerge, unequal
+from consilience.checkpoints.plan import MergePlan, TensorTask, Treatment
+from consilience.checkpoints.request import SINGLE_FILE_SUFFIX
+from consilience.checkpoints.run import FinishedMerge, run, unequal
 from consilience.checkpoints.stream import Stream
 from consilience.checkpoints.tensor_reader import (
     ArrayTensorReader,
@@ -57,37 +62,81 @@ _SAID_FROM = 1e-6
 """Relative change from which a note says so: rounding to 32 bits stays below, to 16 bits it is at 1e-3."""
 
 
-def run_adapters(prepared: PreparedAdapters, output: Path, progress: Progress) -> FinishedMerge:
-    """Merge the adapters, and put the whole folder in the output's place.
+def run_adapters(prepared: PreparedAdapters, output: Path, progress: Progress) -> tuple[FinishedMerge, MergePlan]:
+    """Merge the adapters, and put the whole folder in the output's place; return what was written and its plan.
 
     Raises InputError for values that are not finite or that the type of the output cannot hold, and files that changed.
     """
-    request, plan = prepared.request, prepared.plan
+    request = prepared.request
     inputs = MergeInputs(tuple(adapter.checkpoint for adapter in prepared.adapters), prepared.base)
-    (shard,) = plan.shards
     identity = merge_identity([request.document(), [file.header.digest for file in inputs.files]])
     with open_partial_output(output, identity, resume=False) as partial:
-        refuse_full_disk(output, shard.nbytes)
         with streaming(inputs, request.seed) as (input_files, stream):
+            if isinstance(request.rank, float):
+                ranks = _Execution(prepared, input_files, stream, progress).ranks_of_share(request.rank)
+                prepared = replanned(prepared, ranks, output)
+            plan = prepared.whole_plan
+            refuse_full_disk(output, sum(shard.nbytes for shard in plan.shards))
+            folder = partial.folder if prepared.changed_base is None else partial.folder / ADAPTER
+            folder.mkdir(exist_ok=True)
             execution = _Execution(prepared, input_files, stream, progress)
+            (shard,) = prepared.plan.shards
             digest = stream.write_shard(
-                shard, partial.folder / shard.name, execution.readers_of, lambda _: {}, execution.position,
+                shard, folder / shard.name, execution.readers_of, lambda _: {}, execution.position,
                 execution.on_written,
             )  # fmt: skip
             digests = input_files.digests()
             input_files.refuse_changed()
         details = execution.details()
-        notes = [*plan.notes, *copy_companions_of(inputs.models[0], partial, {ADAPTER_CONFIG})]
+        notes = [*prepared.plan.notes, *copy_companions_of(inputs.models[0], folder, {ADAPTER_CONFIG})]
         notes += [*execution.notes(), *execution.alarms(details)]
-        config = merged_config(
-            [adapter.config for adapter in prepared.adapters],
-            [list(adapter.factors) for adapter in prepared.adapters],
-            prepared.ranks,
-            lora_bias=any(adapter.has_factor_biases for adapter in prepared.adapters),
-        )
-        record = merge_provenance(request.document(), inputs, digests, {shard.name: digest}, details, notes)
-        finish_adapter(partial, output, config, record)
-    return FinishedMerge({shard.name: digest}, record, tuple(notes), 0)
+        files = {shard.name: digest}
+        if prepared.changed_base is not None:
+            base = _write_base(prepared, prepared.changed_base, partial.folder / BASE, execution)
+            lost = prepared.changed_base.losses
+            details["base"] = {"output": dict(base.digests), "rounding": lost.errors, "error": lost.error}
+            notes += [note for note in base.notes if note not in prepared.changed_base.merge.plan.notes]
+            notes += _said_of_base(prepared.changed_base)
+            files = {f"{ADAPTER}/{name}": digest for name, digest in files.items()}
+            files |= {f"{BASE}/{name}": digest for name, digest in base.digests.items()}
+        record = merge_provenance(request.document(), inputs, digests, files, details, notes)
+        write_records(folder, _config_of_output(prepared, output), record, output.suffix == SINGLE_FILE_SUFFIX)
+        publish(partial, output, output.suffix == SINGLE_FILE_SUFFIX)
+    return FinishedMerge(files, record, tuple(notes), 0), plan
+
+
+def _write_base(prepared: PreparedAdapters, changed: ChangedBase, folder: Path, execution: _Execution) -> FinishedMerge:
+    """Write the base that takes what the means of factors leave out."""
+    before, total = execution.written, prepared.whole_plan.bytes_out
+
+    def progress(written: int, _: int) -> None:
+        execution.progress(before + written, total)
+
+    return run(changed.merge, folder, resume=False, progress=progress)
+
+
+def _said_of_base(changed: ChangedBase) -> list[str]:
+    """Return that rounding the base changes the products, where it shows."""
+    if changed.losses.error <= _SAID_FROM:
+        return []
+    text = f"rounding the base changes the mean of the products by {changed.losses.error:.1e} of its size"
+    return [f"{text}; a wider dtype keeps more"]
+
+
+def _config_of_output(prepared: PreparedAdapters, output: Path) -> dict[str, Json] | None:
+    """Return the configuration of peft of the output; None for files without one."""
+    adapters = prepared.adapters
+    if adapters[0].convention != "peft":
+        return None
+    if prepared.changed_base is not None:
+        place = {"base_model_name_or_path": f"{output.name}/{BASE}", "revision": None, "inference_mode": True}
+        return {**adapters[0].config, **place}
+    return merged_config(
+        [adapter.config for adapter in adapters if adapter.convention == "peft"],
+        [list(adapter.factors) for adapter in adapters],
+        prepared.ranks,
+        lora_bias=any(adapter.has_factor_biases for adapter in adapters),
+    )
 
 
 @dataclass(eq=False)
@@ -107,10 +156,8 @@ class _Execution:
     def modules(self) -> dict[str, str]:
         """Modules by the names of the tensors of the output that are their factors."""
         found: dict[str, str] = {}
-        for module in self.prepared.ranks:
-            a_name, b_name = self._owners(module)[0][0].parts(module)
-            bias = bias_name(self.prepared.adapters, b_name)
-            found |= dict.fromkeys([a_name, b_name, *([] if bias is None else [bias])], module)
+        for module, names in self.prepared.names.items():
+            found |= dict.fromkeys(names.all, module)
         return found
 
     def position(self, task: TensorTask) -> int:
@@ -121,7 +168,7 @@ class _Execution:
     def on_written(self, nbytes: int) -> None:
         """Tell that so many more bytes are written."""
         self.written += nbytes
-        self.progress(self.written, self.prepared.plan.bytes_out)
+        self.progress(self.written, self.prepared.whole_plan.bytes_out)
 
     def readers_of(self, task: TensorTask) -> TensorReaders:
         """Return the readers of what a tensor is merged of: computed factors, or what was trained as a whole."""
@@ -165,35 +212,64 @@ class _Execution:
     def _module(self, module: str) -> dict[str, Floats]:
         """Return the merged tensors of a module in float64, and note what they lose."""
         owners = self._owners(module)
-        rank = self.prepared.ranks[module]
-        scales, factors = [], []
-        for adapter, _ in owners:
-            a, b = (self._read(adapter, name) for name in adapter.parts(module))
-            factors.append((a, b))
-            scales.append(module_scale(adapter.config, module, len(a)))
-        coefficients = [share * scale for (_, share), scale in zip(owners, scales, strict=True)]
-        if is_sum(self.prepared.request.method):
+        rank, names, scale = self.prepared.ranks[module], self.prepared.names[module], self.prepared.scales[module]
+        factors, scales = self._factors(module)
+        coefficients = [share * own for (_, share), own in zip(owners, scales, strict=True)]
+        if self.prepared.changed_base is not None:
+            whole_a, whole_b = stack(factors, coefficients)
+            a, b = mean_of_factors(factors, coefficients, [share for _, share in owners], scale)
+            gram = product_gram([*zip(factors, scales, strict=True)], (whole_a, whole_b))
+            self._grams[module] = self._with_room(gram, [adapter for adapter, _ in owners])
+        elif is_sum(self.prepared.request.method):
             whole_a, whole_b = stack(factors, coefficients)
             a, b = truncated(whole_a, whole_b, rank) if rank < len(whole_a) else (whole_a, whole_b)
             gram = product_gram([*zip(factors, scales, strict=True)], (whole_a, whole_b))
             self._grams[module] = self._with_room(gram, [adapter for adapter, _ in owners])
         else:
-            merged = self._merged_product(module, dict(zip((one.name for one, _ in owners), factors, strict=True)))
+            merged = self._merged_product(module, factors, scales)
             a, b = factorised(merged, rank)
             a, b = a.reshape(rank, *factors[0][0].shape[1:]), b.reshape(len(b), rank, *factors[0][1].shape[2:])
             whole_a, whole_b = np.eye(merged.shape[1]), merged
-        a_name, b_name = owners[0][0].parts(module)
-        rounded = [self._rounded(name, values) for name, values in ((a_name, a), (b_name, b))]
-        self.losses.squares[module] = squared_change(whole_a, whole_b, *rounded)
-        tensors = {a_name: a, b_name: b}
-        if (bias := bias_name(self.prepared.adapters, b_name)) is not None:
-            terms = [
-                coefficient * self._read(adapter, adapter.factors[module][BIAS])
-                for (adapter, _), coefficient in zip(owners, coefficients, strict=True)
-                if BIAS in adapter.factors[module]
-            ]
-            tensors[bias] = sum(terms, np.zeros(len(b)))
+        b = b if self.prepared.changed_base is not None else b / scale
+        rounded_a, rounded_b = self._rounded(names.a, a), self._rounded(names.b, b)
+        self.losses.squares[module] = squared_change(whole_a, whole_b, rounded_a, scale * rounded_b)
+        tensors = {names.a: a, names.b: b}
+        if names.alpha is not None:
+            tensors[names.alpha] = np.array(scale * rank)
+        if names.bias is not None:
+            tensors[names.bias] = self._bias(module, coefficients, len(b)) / scale
         return tensors
+
+    def ranks_of_share(self, share: float) -> dict[str, int]:
+        """Return the smallest rank of every module that keeps a share of the energy of its merged product."""
+        ranks = {}
+        for module, highest in self.prepared.ranks.items():
+            factors, scales = self._factors(module)
+            if is_sum(self.prepared.request.method):
+                pairs = zip(self._owners(module), scales, strict=True)
+                values = singular_values(*stack(factors, [share_of * own for (_, share_of), own in pairs]))
+            else:
+                values = np.linalg.svd(self._merged_product(module, factors, scales), compute_uv=False)
+            ranks[module] = min(highest, least_rank(values, share))
+        self.stream.take_changes()  # these merges are made again
+        return ranks
+
+    def _factors(self, module: str) -> tuple[list[tuple[Floats, Floats]], list[float]]:
+        """Return the factors A and B of the adapters that change a module, in the shapes of the first's, and scales."""
+        factors: list[tuple[Floats, Floats]] = []
+        for adapter, _ in self._owners(module):
+            a, b = adapter.read(module, partial(self._read, adapter))
+            first_a, first_b = factors[0] if factors else (a, b)
+            factors.append((a.reshape(len(a), *first_a.shape[1:]), b.reshape(len(b), len(a), *first_b.shape[2:])))
+        return factors, [adapter.scale(module) for adapter, _ in self._owners(module)]
+
+    def _bias(self, module: str, coefficients: Sequence[float], size: int) -> Floats:
+        """Return the merged biases of a factor B (outputs,), 0 where an adapter has none."""
+        total = np.zeros(size)
+        for (adapter, _), coefficient in zip(self._owners(module), coefficients, strict=True):
+            if BIAS in adapter.factors[module]:
+                total = total + coefficient * self._read(adapter, adapter.factors[module][BIAS])
+        return total
 
     def _with_room(self, gram: Floats, owners: Sequence[LowRankAdapter]) -> Array:
         """Return the inner products of some adapters and of the merge as `changes` has them, the base being zero."""
@@ -203,16 +279,17 @@ class _Execution:
         padded[np.ix_(places, places)] = gram
         return padded
 
-    def _merged_product(self, module: str, factors: dict[str, tuple[Floats, Floats]]) -> Array:
+    def _merged_product(self, module: str, factors: list[tuple[Floats, Floats]], scales: list[float]) -> Array:
         """Return the merge (outputs, inputs) of the adapters' products, by a method that looks at their entries."""
         method, products = self.prepared.request.method, []
-        shape = next((len(b), a.size // len(a)) for a, b in factors.values())
+        owners = [id(adapter) for adapter, _ in self._owners(module)]
+        shape = len(factors[0][1]), factors[0][0][0].size
         for adapter in self.prepared.adapters:
             product = np.zeros(shape)
-            if adapter.name in factors:
-                a, b = factors[adapter.name]
-                scale = module_scale(adapter.config, module, len(a))
-                product = scale * (b.reshape(len(b), -1) @ a.reshape(len(a), -1))
+            if id(adapter) in owners:
+                number = owners.index(id(adapter))
+                a, b = factors[number]
+                product = scales[number] * (b.reshape(len(b), -1) @ a.reshape(len(a), -1))
             products.append(float64_reader(product, adapter.name))
         base = float64_reader(np.zeros(shape), "") if method.needs_base or method.takes_base else None
         treatment = Treatment(method, self.prepared.weights)
@@ -236,12 +313,18 @@ class _Execution:
         return {task.name: task.dtype for task in self.prepared.plan.shards[0].tasks}
 
     @property
+    def _what_is_lost(self) -> str:
+        if self.prepared.changed_base is not None:
+            return "residual"
+        return "rank and rounding" if self._is_reduced else "rounding"
+
+    @property
     def _is_reduced(self) -> bool:
         return self.prepared.request.rank is not None or not is_sum(self.prepared.request.method)
 
     def details(self) -> dict[str, Json]:
         """Return ranks, errors, and how far the merge and its models are from no change."""
-        what = "rank and rounding" if self._is_reduced else "rounding"
+        what = self._what_is_lost
         lost: dict[str, Json] = {"ranks": self.prepared.ranks, what: self.losses.errors, "error": self.losses.error}
         found: dict[str, Json] = {"adapters": lost}
         grams = {**self._grams, **self.stream.take_changes()}
@@ -259,6 +342,9 @@ class _Execution:
         worst = self.losses.worst
         if self.losses.errors[worst] <= _SAID_FROM:
             return []
+        if self.prepared.changed_base is not None:
+            size = f"{self.losses.error:.1e} of the mean of products"
+            return [f"the adapter alone misses {size}, which its base holds: load it with {BASE}, no other"]
         what = "ranks and rounding change" if self._is_reduced else "rounding changes"
         most = f"up to {self.losses.errors[worst]:.1e} in {worst}"
         return [f"{what} the merged products by {self.losses.error:.1e} of their size, {most}"]

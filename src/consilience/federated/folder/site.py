@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import consilience as cs
-from consilience.api.kinds import kind_of_file, load_file
+from consilience.api.kinds import kind_of_file, load_file, packed
 from consilience.checks import is_count
 from consilience.core.min_count import MIN_COUNT
 from consilience.errors import InputError, OptionError, Problem
@@ -278,7 +278,18 @@ def sendable_files(
     `min_count` are withheld: a file without them, which is gone afterwards, is sent. Raises InputError with everything
     that is wrong with the files, and where nothing would be left of the model.
     """
-    files = [SafetensorsFile(Path(part)) for part in (file, fisher) if part is not None]
+    with tempfile.TemporaryDirectory(prefix="consilience-packed-") as place:
+        own = SafetensorsFile(packed(Path(file), Path(place) / "packed.safetensors"), str(file))
+        files = [own, *([] if fisher is None else [SafetensorsFile(Path(fisher))])]
+        with _sendable(files, limits, min_count, allow_differencing) as sendable:
+            yield sendable
+
+
+@contextmanager
+def _sendable(
+    files: list[SafetensorsFile], limits: Limits, min_count: float, allow_differencing: bool
+) -> Iterator[tuple[list[SafetensorsFile], tuple[Problem, ...]]]:
+    """Yield the files that a site sends of files of this library and checkpoints; see `sendable_files`."""
     if problems := [problem for part in files for problem in exceeded_limits(part, limits)]:
         raise InputError(problems)
     checked = check_files(*files)
