@@ -103,7 +103,7 @@ def test_processes_that_are_killed_on_both_sides_go_on(room):
             _, err = process.communicate(timeout=120)
             assert process.returncode == 0, f"{site}: {err}"
     assert_allclose(cs.rebuild(room / "fused.safetensors").coef_, coefficients(room), rtol=1e-12)
-    assert not list(room.glob("*.masked"))
+    assert {path.name for path in room.glob("*.masked/*")} == {"opened"}
 
 
 @pytest.mark.slow
@@ -144,4 +144,6 @@ def test_a_masked_round_over_flower(room):
         assert time.monotonic() - started < 240
     assert_allclose(cs.rebuild(room / "fused.safetensors").coef_, coefficients(room), rtol=1e-12)
     assert (room / "dirac.back").read_bytes() == (room / "fused.safetensors").read_bytes()
+    opened = [json.loads(path.read_text()) for path in room.glob("*.masked/opened/*.json")]
+    assert [sorted(group["sites"]) for group in opened] == [sorted(SITES)] * len(SITES)
     assert json.loads((room / "fused.round.json").read_text())["masked"]["n_observations"] == 200

@@ -18,7 +18,7 @@ from numpy.testing import assert_array_equal
 import consilience as cs
 from consilience.errors import InputError, OptionError
 from consilience.federated import Announcement, RoundError, RoundPlan, RoundReport
-from consilience.federated.folder.inbox import Inbox
+from consilience.federated.folder.inbox import Inbox, seconds_left
 from consilience.federated.folder.site import load_fused
 from consilience.federated.folder.storage import LocalStorage, RefusedError, RemoteStorage, storage_of
 from consilience.files.limits import Limits
@@ -435,3 +435,115 @@ def test_options_that_make_no_sense_are_refused_before_waiting(told, place, outp
     with pytest.raises(OptionError):
         serve(place, output, **{"sites": ["a", "b", "c"], **QUICK, **told})
     assert not place.exists()
+
+
+def in_background(action):
+    """Run an action in a thread that the test joins."""
+    thread = threading.Thread(target=action)
+    thread.start()
+    return thread
+
+
+def test_a_file_that_was_announced_in_time_may_become_visible_after_the_deadline(files, place, output, expected):
+    for site in "ab":
+        send(files[site], place, site)
+    late = announce(place, "c", files["c"]) / digest(files["c"])
+    content = late.read_bytes()
+    late.unlink()
+
+    def appears():
+        time.sleep(1.4)
+        late.write_bytes(content)
+
+    thread = in_background(appears)
+    report = serve(place, output, sites=["a", "b", "c"], **{**QUICK, "deadline": 1.0}).report
+    thread.join()
+    assert (report.closed, report.sites) == ("all sites in", ("a", "b", "c"))
+    assert output.read_bytes() == expected("abc")
+
+
+def test_what_is_announced_after_the_deadline_is_late_while_others_are_waited_for(files, place, output):
+    for site in "ab":
+        send(files[site], place, site)
+    (announce(place, "c", files["c"]) / digest(files["c"])).unlink()
+
+    def announces():
+        time.sleep(1.4)
+        announce(place, "d", files["d"])
+
+    thread = in_background(announces)
+    report = serve(place, output, sites=["a", "b", "c", "d"], quorum=2, **{**QUICK, "deadline": 1.0}).report
+    thread.join()
+    assert (report.closed, report.sites) == ("deadline", ("a", "b"))
+    assert [record.site for record in report.late] == ["d"]
+    assert report.left_out[0].reasons == ("its file never came",)
+
+
+def test_a_file_that_was_seen_in_part_is_taken_once_it_is_whole(files, place, output, expected):
+    for site in "ab":
+        send(files[site], place, site)
+    partial = announce(place, "c", files["c"]) / digest(files["c"])
+    content = partial.read_bytes()
+    partial.write_bytes(content[: len(content) // 2])
+    lines = []
+
+    def completes():
+        while not any("not what was announced" in line for line in lines):
+            time.sleep(0.02)
+        partial.write_bytes(content)
+
+    thread = in_background(completes)
+    report = serve(place, output, sites=["a", "b", "c"], say=lines.append, **{**QUICK, "deadline": 30.0}).report
+    thread.join()
+    assert (report.closed, report.sites) == ("all sites in", ("a", "b", "c"))
+    assert output.read_bytes() == expected("abc")
+
+
+def test_a_file_that_stays_another_is_read_a_few_times_only(files, place, tmp_path, monkeypatch):
+    announce(place, "a", files["b"], name=Announcement("a", 1, 1, digest(files["a"])).name)
+    (place / "sites" / "a" / digest(files["a"])).write_bytes(files["b"].read_bytes())
+    inbox, reads = Inbox(storage_of(place), RoundPlan(("a", "b")), 1, tmp_path / "work"), []
+    fetch = LocalStorage.fetch
+    monkeypatch.setattr(LocalStorage, "fetch", lambda self, *told: (reads.append(told[0]), fetch(self, *told))[1])
+    clock = [0.0]
+    monkeypatch.setattr("consilience.federated.folder.inbox.time.monotonic", lambda: clock[0])
+    for second in range(600):
+        clock[0] = float(second)
+        inbox.poll(1e9)
+    assert 5 <= len(reads) <= 12
+    assert inbox.is_waiting
+    (one,) = inbox.contributions()
+    assert (one.problem, one.is_final) == ("its content is not what was announced; send it again", False)
+
+
+@pytest.mark.parametrize("days", [-1, 1])
+def test_a_clock_that_is_put_to_another_day_closes_no_round_that_is_resumed(days, tmp_path, monkeypatch):
+    started = tmp_path / "started"
+    assert 99.0 < seconds_left(started, 100.0) <= 100.0
+    now = time.time()
+    monkeypatch.setattr("consilience.federated.folder.inbox.time.time", lambda: now + days * 86400.0)
+    if Path("/proc/sys/kernel/random/boot_id").exists():
+        assert 90.0 < seconds_left(started, 100.0) <= 100.0
+    monkeypatch.setattr("consilience.federated.folder.inbox._boot", lambda: "another")  # the machine started anew
+    assert (seconds_left(started, 100.0) < 0) == (days > 0)
+
+
+def test_a_full_disk_at_the_status_file_is_trouble_and_not_the_end(files, place, output, expected, monkeypatch):
+    from consilience.federated.folder import server
+
+    for site in "abc":
+        send(files[site], place, site)
+    write, failed, lines = server.write_bytes, [], []
+
+    def full(path, data):
+        if path.name.endswith(".round.json") and not failed:
+            failed.append(path)
+            raise OSError(28, "No space left on device")
+        write(path, data)
+
+    monkeypatch.setattr(server, "write_bytes", full)
+    report = serve(place, output, sites=["a", "b", "c", "d"], say=lines.append, **QUICK).report
+    assert failed
+    assert report.sites == ("a", "b", "c")
+    assert sum("No space left" in line for line in lines) == 1
+    assert output.read_bytes() == expected("abc")

@@ -178,7 +178,7 @@ def test_a_bad_answer_is_left_out_with_its_reason_and_stops_nobody(place, output
             announce(place, "c", change(cs.federated.answer(request, DATA["c"]).data, request))
 
     with Following(place, ["a", "b"]):
-        result = serve(place, output, sites=SITES, then="em:1", deadline=1.0, quorum=2, poll=0.05, say=say)
+        result = serve(place, output, sites=SITES, then="em:1", deadline=3.0, quorum=2, poll=0.05, say=say)
     (left_out,) = result.report.left_out
     assert left_out.site == "c"
     assert reason in left_out.reasons[0]
@@ -193,7 +193,7 @@ def test_a_copy_of_anothers_answer_counts_once(place, output):
                 announce(place, site, cs.federated.answer(request, DATA["b"]).data)
 
     with Following(place, ["a"]):
-        result = serve(place, output, sites=SITES, then="em:1", deadline=1.0, quorum=2, poll=0.05, say=say)
+        result = serve(place, output, sites=SITES, then="em:1", deadline=3.0, quorum=2, poll=0.05, say=say)
     assert result.report.sites == ("a", "b")
     assert "the same answer as b" in result.report.left_out[0].reasons[0]
 

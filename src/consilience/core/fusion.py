@@ -154,6 +154,15 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
         text = f"{verdict.text} Open: {'; '.join(problems)}."
         return replace(verdict, text=text, remedy="; ".join(dict.fromkeys(remedies)))
 
+    @property
+    def single_site(self) -> str | None:
+        """Name of the input that was returned as it is, as no fused one is better; None where models were fused."""
+        return None
+
+    def without_single_site(self) -> Self:
+        """Return the fusion with its best fused candidate, where an input was returned as it is."""
+        return self
+
     def chosen_at(self, choice: SiteChoice) -> Self:
         """Return the fusion with what sites say of the model that they chose."""
         said = choice.to_json()

@@ -148,6 +148,7 @@ class SiteFacts:
     # Names of the scales that may not be far larger than those of most sites
     bounded_scales: frozenset[str] = frozenset()
     extent: Extent | None = None  # where its components lie, for models of data that have a place
+    n_observations: float | None = None  # as the site states them; None where it does not
 
 
 def root_mean_square(values: Any) -> float:
@@ -217,6 +218,8 @@ class Kind(ABC):
     """Keywords of ``consilience.describe`` that its models take."""
     sites_are_candidates: ClassVar[bool] = False
     """Whether a site's own model may be taken in place of the fused one, where sites choose."""
+    bounds_claims: ClassVar[bool] = False
+    """Whether a round bounds how many observations a site may claim: where they are weights, not part of a sum."""
     is_listed: ClassVar[bool] = True
     """Whether a folder of such files is a list of models."""
 
@@ -234,6 +237,28 @@ class Kind(ABC):
                 if whose == "networks" and not self.described_by.isdisjoint(OF_NETWORKS):
                     raise OptionError(name, f"is not for {self.title}; leave it out")
                 raise OptionError(name, f"is for {whose}, and this model is none; leave it out")
+
+    def method_of_round(
+        self, options: Mapping[str, Any], *, allow_single: bool, asks_sites: bool
+    ) -> tuple[str | None, Mapping[str, Any]]:
+        """Return the method of a round whose plan names none, and further options: the recommended one, None.
+
+        Parameters
+        ----------
+        options : mapping of str to value
+            Options of the plan.
+        allow_single : bool
+            Whether a site's own model may be published as the fused one.
+        asks_sites : bool
+            Whether sites then choose among fused candidates.
+
+        Raises
+        ------
+        OptionError
+            Where the recommended method could only take one site's model.
+        """
+        del options, allow_single, asks_sites
+        return None, {}
 
     @final
     def recognises(self, models: Sequence[object]) -> list[bool]:

@@ -105,7 +105,7 @@ class Estimators(Kind):
             **{name: facet(getattr(statistics.features, name)) for name in ("units", "scaling")},
         }
         scales = {name: root_mean_square(values) for name, values in statistics.tensors()}
-        return SiteFacts(facets, statistics.n_components, scales)
+        return SiteFacts(facets, statistics.n_components, scales, n_observations=statistics.n_observations)
 
     def withhold(self, file: SafetensorsFile, target: Path, min_count: float) -> Problem | None:
         """Write statistics without classes of too few rows; see `Kind.withhold`."""

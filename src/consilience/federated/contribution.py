@@ -70,6 +70,7 @@ class Contribution:
     path: Path | None = None
     fisher: Path | None = None
     problem: str | None = None  # why the server has no copy
+    is_final: bool = True  # whether that stays so, whatever comes
 
     @property
     def n_bytes(self) -> int:

@@ -46,20 +46,31 @@ def read_ledger(path: Path) -> list[frozenset[str]]:
     return groups
 
 
-def too_near(path: Path, sites: Iterable[str]) -> list[Problem]:
+def sites_between(group: Iterable[str], earlier: Iterable[str], least: int = MIN_DIFFERENCE) -> list[str]:
+    """Return the sites that are in one of two groups alone, sorted, where they are fewer than `least`; else none.
+
+    Examples
+    --------
+    >>> sites_between("abcd", "abc"), sites_between("abcd", "dcba"), sites_between("abcd", "aef")
+    (['d'], [], [])
+    """
+    between = sorted(frozenset(group) ^ frozenset(earlier))
+    return between if len(between) < least else []
+
+
+def too_near(path: Path, sites: Iterable[str], least: int = MIN_DIFFERENCE) -> list[Problem]:
     """Return why a fused model of these sites must not be published beside earlier ones; empty where it may be.
 
-    `path` is the ledger's.
+    `path` is the ledger's; at least `least` sites are to be between two groups.
     """
     group = frozenset(sites)
     for earlier in read_ledger(path):
-        between = sorted(group ^ earlier)
-        if 0 < len(between) < MIN_DIFFERENCE:
+        if between := sites_between(group, earlier, least):
             text = (
                 f"a model was published that differs by {', '.join(between)} only, and the two together tell what "
                 f"{'it' if len(between) == 1 else 'they'} sent"
             )
-            return [Problem(path, text, f"publish the same sites again, or at least {MIN_DIFFERENCE} others")]
+            return [Problem(path, text, f"publish the same sites again, or at least {least} others")]
     return []
 
 

@@ -62,6 +62,11 @@ class RoundPlan:
     # A file whose kind, family and shapes every contribution must have. Default: None, the majority decides.
     expect: Path | None = None
     name: str = "round"  # name of the round, for people
+    # Whether one site's own model may be published as the fused one: sites see it before they send. Default: False.
+    allow_single: bool = False
+    # Whether a network's number of observations counts whole, however many it claims. Default: False.
+    trust_counts: bool = False
+    asks_sites: bool = False  # whether sites then choose among fused candidates
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sites", _check_sites(self.sites))
@@ -95,6 +100,8 @@ class RoundPlan:
             "deadline": float(self.deadline),
             "limits": asdict(self.limits),
             "expect": None if self.expect is None else str(self.expect),
+            "allow_single": self.allow_single,
+            "trust_counts": self.trust_counts,
         }
 
 

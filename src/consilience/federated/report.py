@@ -22,7 +22,7 @@ from consilience.files.document import check_version, parse_document
 
 _FILE_KEYS = {"format", "format_version", "library_version", "status"}
 """Keys of the document that are no fields of the report."""
-_OPTIONAL = {"then", "request", "carried", "plan", "masked", "verdict"}
+_OPTIONAL = {"then", "request", "carried", "plan", "masked", "verdict", "chosen", "single_site", "notes"}
 """Fields that the document has only where there is something in them."""
 _REMEDY = "`consilience round open` writes it"
 FORMAT, VERSION = "consilience-round", 1
@@ -85,6 +85,9 @@ class RoundReport:
     seed: int = 0
     problems: tuple[str, ...] = ()  # why nothing was fused; empty where something was
     verdict: str | None = None  # whether what was fused is better than what the sites have, in words
+    chosen: str | None = None  # the candidate that the default took, of networks
+    single_site: str | None = None  # the site whose own model was published as it is; None where models were fused
+    notes: tuple[str, ...] = ()  # what the operator should know of the sites' claims
     fused: Mapping[str, Any] | None = None  # digest and length of the fused file
     # Change of the fused model, where there are several rounds; see `consilience.federated.convergence`.
     convergence: Mapping[str, Any] | None = field(default=None)
@@ -187,7 +190,7 @@ class RoundReport:
         took_part = "took part" if self.request is None else "answered"
         counts = f"{len(names)} of {len(self.expected)} sites {took_part}"
         lines = [f"round {self.number}{asked} closed ({self.closed}): {counts}", *_listed(took_part, names)]
-        lines += [] if self.verdict is None else [f"verdict: {printable(self.verdict)}"]
+        lines += self.outcome_lines()
         lines += _listed("two sites", [TWO_SITES] * (len(names) == MIN_SITES - 1))
         if self.masked is not None:
             lines.append(f"masked: the server saw the sum alone, which {self.quorum} sites had to open")
@@ -200,6 +203,14 @@ class RoundReport:
         lines += [f"ignored: {record.site}: {'; '.join(record.reasons)}" for record in self.ignored]
         lines += _listed("not expected", map(printable, self.unknown))
         return lines + [printable(problem) for problem in self.problems]
+
+    def outcome_lines(self) -> list[str]:
+        """Return what was published, whether it is better than what sites have, and what they claim, a line each."""
+        single, verdict, chosen = self.single_site, self.verdict, self.chosen
+        lines = [] if single is None else [f"not fused: the model is that of site {single}, as it was sent"]
+        lines += [] if verdict is None else [f"verdict: {printable(verdict)}"]
+        lines += [] if chosen is None else [f"chosen: {printable(chosen)}"]
+        return lines + [printable(note) for note in self.notes]
 
     def status_line(self) -> str:
         """Return who is in an open round, who is missing and who was refused, in a line."""
@@ -243,7 +254,7 @@ class Event(str):
     text : str
         The line.
     kind : str
-        "waiting", "in", "refused", "status", "trouble", "closed", "failed", "resumed", "ended" or "request".
+        "waiting", "in", "refused", "status", "trouble", "closed", "outcome", "failed", "resumed", "ended" or "request".
     number : int
         Number of the round.
     site : str, optional

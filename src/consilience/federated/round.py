@@ -13,7 +13,8 @@ from __future__ import annotations
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,11 @@ from typing import Any
 import numpy as np
 
 import consilience as cs
-from consilience.api.kinds import KINDS, NETWORKS, POSTERIORS
+from consilience.api.kinds import KINDS, NETWORKS, POSTERIORS, kind_of_file
 from consilience.core.arguments import NETWORK_KEYWORDS
 from consilience.core.fusion import Fusion
-from consilience.core.kind import Facets, SiteFacts
-from consilience.errors import ConsilienceError, InputError, OptionError, Problem
+from consilience.core.kind import Facets, Kind, SiteFacts
+from consilience.errors import ConsilienceError, InputError, OptionError, Problem, UnsupportedError
 from consilience.federated.check import (
     CheckedContribution,
     check_alone,
@@ -119,7 +120,12 @@ def run_round(
     }
     reasons |= {site: [reason] for site, reason in {**selection.conflicts, **(blocked or {})}.items()}
     facts = _facts_of_fitting(plan, checked, selection.chosen, reasons)
+    plan = _with_method(plan, checked, list(facts))
     fusion, good, problems = _fused(plan, checked, facts, reasons)
+    if fusion is not None and (problems := _refusal_to_publish(plan, fusion)):
+        reasons |= {site: ["is good, but nothing was published"] for site in good}
+        fusion = None
+    notes = () if fusion is None else claim_notes({site: facts[site] for site in good}, _bounds(plan, checked, good))
     report = RoundReport.of_round(
         plan,
         number,
@@ -130,6 +136,9 @@ def run_round(
         closed=closed,
         method=None if fusion is None else fusion.provenance["method"],
         verdict=None if fusion is None else fusion.verdict.text,
+        chosen=None if fusion is None else _chosen(fusion),
+        single_site=None if fusion is None else fusion.single_site,
+        notes=notes,
         problems=tuple(problems),
     )
     if fusion is None:
@@ -191,6 +200,77 @@ def _fused(
     return fusion, good, problems
 
 
+MAX_CLAIM = 3.0
+"""A network's observations count at most so many times the median of all that are claimed. Judged by
+`benchmarks/hostile_sites.py` (docs/sites/robust.md)."""
+
+
+def bounded_claims(facts: Mapping[str, SiteFacts]) -> dict[str, float]:
+    """Return the observations that sites count for, at most `MAX_CLAIM` times the median; empty where one is silent."""
+    stated = {site: one.n_observations for site, one in facts.items() if one.n_observations is not None}
+    if len(stated) < len(facts) or not stated:
+        return {}
+    most = MAX_CLAIM * float(np.median([*stated.values()]))
+    return {site: min(claimed, most) for site, claimed in stated.items()}
+
+
+def claim_notes(facts: Mapping[str, SiteFacts], is_bounded: bool) -> tuple[str, ...]:
+    """Return a line for a site that claims more than half of all observations, and for what does not count whole."""
+    stated = {site: one.n_observations for site, one in facts.items() if one.n_observations is not None}
+    total = sum(stated.values())
+    notes = [
+        f"claims: {site} states {claimed:,.0f} of {total:,.0f} observations, more than all others together"
+        for site, claimed in stated.items()
+        if len(stated) > 1 and 2 * claimed > total
+    ]
+    counted = bounded_claims(facts) if is_bounded else {}
+    return (
+        *notes,
+        *(
+            f"claims: {site} counts as {most:,.0f} observations, not the {stated[site]:,.0f} that it states: "
+            f"{MAX_CLAIM:g} times the median is the most"
+            for site, most in counted.items()
+            if most < stated[site]
+        ),
+    )
+
+
+def _bounds(plan: RoundPlan, checked: Mapping[str, CheckedContribution], sites: Sequence[str]) -> bool:
+    """Return whether claims are bounded: of networks whose weights the plan does not state or trust."""
+    kinds = {kind_of_file(file) for site in sites if (file := checked[site].file) is not None}
+    return plan.weights is None and not plan.trust_counts and any(kind.bounds_claims for kind in kinds)
+
+
+def _with_method(plan: RoundPlan, checked: Mapping[str, CheckedContribution], sites: Sequence[str]) -> RoundPlan:
+    """Return the plan with the method that it leaves to the kind of the models; see `Kind.method_of_round`."""
+    if plan.method is not None or not sites or (file := checked[sites[0]].file) is None:
+        return plan
+    return plan_for(plan, kind_of_file(file))
+
+
+def plan_for(plan: RoundPlan, kind: Kind) -> RoundPlan:
+    """Return the plan of a round of models of a kind; raise OptionError where it must say more."""
+    if plan.method is not None:
+        return plan
+    method, options = kind.method_of_round(plan.options, allow_single=plan.allow_single, asks_sites=plan.asks_sites)
+    return replace(plan, method=method, options={**plan.options, **options})
+
+
+def _refusal_to_publish(plan: RoundPlan, fusion: Fusion) -> list[Problem]:
+    """Return why a fusion may not be published: it is one site's own model, and the plan does not allow that."""
+    if fusion.single_site is None or plan.allow_single:
+        return []
+    text = f"no fused model was found better than that of {fusion.single_site}, which was not sent to be published"
+    remedy = "open a round with `then='choose'`, with a `method=` by name, or with `allow_single=True`"
+    return [Problem("", text, remedy)]
+
+
+def _chosen(fusion: Fusion) -> str | None:
+    """Return the candidate that the default took; None where nothing was chosen."""
+    chosen = fusion.details.get("chosen")
+    return None if chosen is None else str(chosen)
+
+
 def _files(checked: Mapping[str, CheckedContribution], sites: Sequence[str]) -> dict[str, SafetensorsFile]:
     """Return the files of sites by their names in results and messages: models first, then what travels beside them."""
     models = {site: checked[site].file for site in sites}
@@ -208,6 +288,17 @@ def _weights(plan: RoundPlan, sites: Sequence[str]) -> list[float] | None:
     return None if plan.weights is None else [plan.weights[site] for site in sites]
 
 
+def _claims(
+    plan: RoundPlan, checked: Mapping[str, CheckedContribution], sites: Sequence[str]
+) -> dict[str, float] | None:
+    """Return what sites' observations count where some claim too many; None where none does."""
+    if not _bounds(plan, checked, sites):
+        return None
+    facts = {site: one for site in sites if (one := checked[site].facts) is not None}
+    counted = bounded_claims(facts)
+    return counted if any(most < (facts[site].n_observations or 0) for site, most in counted.items()) else None
+
+
 def _valid_fusion(plan: RoundPlan, checked: Mapping[str, CheckedContribution], sites: Sequence[str]) -> Fusion:
     """Return the fusion of sites, with their names for those of the files, if its file can be written and read again.
 
@@ -219,8 +310,16 @@ def _valid_fusion(plan: RoundPlan, checked: Mapping[str, CheckedContribution], s
     try:
         with np.errstate(all="ignore"):
             fusion = cs.fuse(
-                _files(checked, sites), plan.method, weights=_weights(plan, sites), rng=plan.seed, **options
+                _files(checked, sites),
+                plan.method,
+                weights=_weights(plan, sites),
+                n_observations=_claims(plan, checked, sites),
+                rng=plan.seed,
+                **options,
             )
+            if plan.asks_sites and not plan.allow_single:
+                with suppress(UnsupportedError):  # of a site's own model alone; see `_refusal_to_publish`
+                    fusion = fusion.without_single_site()
             with tempfile.TemporaryDirectory(prefix="consilience-round-") as folder:
                 file = Path(folder) / "fused.safetensors"
                 fusion.save(file)

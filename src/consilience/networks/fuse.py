@@ -39,6 +39,7 @@ from consilience.networks.fusion import NetworkFusion, NetworkInput
 from consilience.networks.inputs import DescribedNetwork, describe_networks, split_companions
 from consilience.networks.method import NetworkEnsemble, NetworkMethod, Road
 from consilience.networks.methods import make_network_method
+from consilience.networks.methods.auto import Auto
 from consilience.networks.methods.baselines import NetworkEnsembleMethod
 from consilience.networks.network import Network
 from consilience.networks.parametrised_layers import Parametrised
@@ -108,7 +109,8 @@ def _prepare(
     models = _with_symmetry(described, information, method, arguments, inputs.example, proof_rng)
     case = _Case(method, models, sites, method.site_weights(sites), arguments, inputs.example, information,
                  fusion_rng, refit_rng, verdict_rng, request.progress)  # fmt: skip
-    if method.road == "chosen" and not has_module and (arguments.inputs is not None or sites.describe_inputs):
+    is_allowed = has_module or (isinstance(method, Auto) and method.allow_single)
+    if method.road == "chosen" and not is_allowed and (arguments.inputs is not None or sites.describe_inputs):
         raise module_needed()
     if request.only_check:
         return Prepared.checked(_ROADS[method.road].refusals(case), [*inputs.doubts, *_uncompared(case)])

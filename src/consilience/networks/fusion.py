@@ -24,6 +24,7 @@ import numpy as np
 from consilience.checks import AnyArray, Array
 from consilience.core.fusion import SIDE_BY_SIDE, Fusion
 from consilience.core.provenance import NO_ANCESTORS, bind_provenance
+from consilience.core.site_losses import SITE
 from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import Block, Column, Table, text_column
 from consilience.drawing.plots import Chart, draw_bars
@@ -145,6 +146,23 @@ class NetworkFusion(Fusion):
         if self.parametrised is None or self.keeps_models:
             return None
         return self.parametrised.stored(with_tied_arrays(self.network.arrays, self.network.symmetry.aliases))
+
+    @property
+    def single_site(self) -> str | None:
+        """Name of the site whose network was returned as it is; None where networks were fused."""
+        chosen = str(self.details.get("chosen", ""))
+        return chosen.removeprefix(SITE) if chosen.startswith(SITE) else None
+
+    def without_single_site(self) -> NetworkFusion:
+        """Return the fusion with its best fused candidate, where a site's network was returned as it is.
+
+        Raises UnsupportedError where no network was fused.
+        """
+        if self.single_site is None:
+            return self
+        from consilience.networks.candidates_at_sites import candidate_names, with_candidate
+
+        return with_candidate(self, candidate_names(self)[0][0])
 
     @cached_property
     def ensemble(self) -> Any:

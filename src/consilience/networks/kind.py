@@ -57,6 +57,7 @@ class Networks(Kind):
     title = "networks"
     keywords = NETWORK_KEYWORDS
     sites_are_candidates = True
+    bounds_claims = True
     described_by = Kind.described_by | {*OF_NETWORKS}
     formats = (
         _format("network", NETWORK, "a network", *_OF_NETWORKS),
@@ -145,6 +146,22 @@ class Networks(Kind):
             raise InputError(file, text, "describe the network again, or give a smaller min_count", "E-FEW")
         return None
 
+    def method_of_round(
+        self, options: Mapping[str, Any], *, allow_single: bool, asks_sites: bool
+    ) -> tuple[str | None, Mapping[str, Any]]:
+        """Return the method of a round; without a module nothing is compared, so that one site's network would come."""
+        if options.get("module") is not None:
+            return None, {}
+        if allow_single:
+            return "auto", {"allow_single": True}
+        if asks_sites:
+            from consilience.networks.methods.auto import Auto
+
+            return Auto().matching.name, {}
+        text = "is needed: without it networks are not compared, and one site's own would be published as the fused one"
+        remedy = "give it, let sites choose (`then='choose'`), name a `method=`, or allow it (`allow_single=True`)"
+        raise OptionError("module", text, remedy, "E-NEEDED")
+
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
         """Return the facts of a network's file, and of its Fisher information, that a round compares."""
         from consilience.networks.descriptions.inputs import with_descriptions
@@ -156,6 +173,7 @@ class Networks(Kind):
         if file.format in (FISHER, DESCRIPTION):
             called = "Fisher information" if file.format == FISHER else "a description"
             raise InputError(file, f"is {called}, expected a model", "send it with its network's file", "E-TYPE")
+        n_observations: float | None = None
         network = describe_network_file(file, file.label, file.label)
         refuse_not_finite(file, network.arrays, untrained_infinities(network.arrays))
         scales = array_scales(network.arrays)
@@ -170,9 +188,12 @@ class Networks(Kind):
                 traces = array_scales(information.residual)
                 scales |= {f"Fisher information of {name}": size for name, size in traces.items()}
             else:
-                with_descriptions([network], [NamedInput(file.label, file.label, file=file)], None, beside)
+                own = NamedInput(file.label, file.label, file=file)
+                (described,) = with_descriptions([network], [own], None, beside)
+                n_observations = None if described.description is None else described.description.n_observations
         facets = network_facets("network", network.arrays, network.symmetry, is_informed)
-        return SiteFacts(facets, scales=scales, bounded_scales=frozenset(scales))
+        bounded = frozenset(scales)
+        return SiteFacts(facets, scales=scales, bounded_scales=bounded, n_observations=n_observations)
 
     def save(self, model: Any, path: Path, saving: Saving) -> None:
         """Write a network with its symmetry and description, a companion of one, or an ensemble as a folder."""

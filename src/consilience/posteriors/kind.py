@@ -124,7 +124,9 @@ class Posteriors(Kind):
         }
         if problems := inadmissible(posterior, is_fused=bool(provenance)):
             raise InputError(problem.about(file) for problem in problems)
-        return SiteFacts(facets, posterior.n_components, parameter_scales(posterior), extent=extent_of(posterior))
+        n_observations = None if posterior.counts is None else float(posterior.counts.sum())
+        scales, extent = parameter_scales(posterior), extent_of(posterior)
+        return SiteFacts(facets, posterior.n_components, scales, extent=extent, n_observations=n_observations)
 
     def withhold(self, file: SafetensorsFile, target: Path, min_count: float) -> Problem | None:
         """Write a posterior without its components of too few observations; see `Kind.withhold`."""

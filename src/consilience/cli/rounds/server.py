@@ -88,6 +88,8 @@ _fusion_options = _all_of(
     module_option(),
     click.option("--weights", help="How much each site counts: a=2,b=1.  [default: all the same]"),
     click.option("--expect", type=_PATH, help="A file whose kind and shapes all must have."),
+    click.option("--allow-single", is_flag=True, help="Publish one site's own network where no fused one is better."),
+    click.option("--trust-counts", is_flag=True, help="Count a network's observations whole, however many it claims."),
     click.option("--max-components", default=1000, show_default=True, type=click.IntRange(1), help="Of a posterior."),
     click.option("--seed", type=click.IntRange(0), help="Seed; the same seed gives the same bytes.  [default: 0]"),
 )

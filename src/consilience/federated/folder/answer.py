@@ -136,7 +136,7 @@ def _next_request(storage: Storage, site: str, number: int, deadline: float) -> 
     """Return the round of the open request, and the request; None, with the last round, where all are over."""
     pause = FIRST_PAUSE
     while True:
-        limits = server_limits(storage, site)  # which refuses a site that is not expected
+        limits, _ = server_limits(storage, site)  # which refuses a site that is not expected
         previous = read_report(storage, number - 1)
         if previous is not None and (previous.problems or not previous.goes_on):
             if number == FIRST_REQUEST:

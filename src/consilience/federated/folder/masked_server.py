@@ -7,6 +7,8 @@
 The server has no secret. In its work folder are the plan, the copies of messages, and for each step which of them
 counted (agreed-K.json), written before anything that follows from it is published: a server that was killed agrees on
 the same again. Who sends nothing in time of a step is out of those that follow; with T sites left the sum is opened.
+Sums after the first one are of the same sites: where one of them drops out, they end, since sites open no sum of
+another group (`masking.opened`).
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from consilience.errors import ConsilienceError, InputError, Problem
 from consilience.federated.contribution import Contribution, select_announcements
 from consilience.federated.folder.inbox import Inbox, remembering, seconds_left
 from consilience.federated.folder.storage import Storage, retry
-from consilience.federated.ledger import too_near
+from consilience.federated.ledger import sites_between, too_near
 from consilience.federated.masking import fixed_point
 from consilience.federated.masking.keys import read_public_keys
 from consilience.federated.masking.messages import (
@@ -45,6 +47,7 @@ from consilience.federated.masking.messages import (
     read_message,
 )
 from consilience.federated.masking.network_sum import BY_OBSERVATIONS, EQUAL
+from consilience.federated.masking.opened import MIN_DIFFERENCE
 from consilience.federated.masking.plan import MaskedPlan, default_threshold
 from consilience.federated.masking.server import MaskedServer
 from consilience.federated.masking.summands import Summand, SumResult
@@ -95,6 +98,7 @@ class MaskedSums:
     report_path: Path  # where the report of an open sum goes
     digest: str  # SHA-256 of all that was fixed before, for reports
     left: dict[str, list[str]] = field(default_factory=dict)  # what was wrong with sites in the steps of the open sum
+    groups: list[tuple[str, ...]] = field(default_factory=list)  # whose sums were opened, in order
 
     @cached_property
     def expected(self) -> SafetensorsFile:
@@ -104,6 +108,7 @@ class MaskedSums:
 
     def run(self, reports: list[RoundReport]) -> tuple[Fusion | None, list[RoundReport]]:
         """Run the sums that have not ended; return the fusion where there is one, and the reports of all."""
+        self.groups[:] = [report.sites for report in reports]
         if self.then is None:
             self.say(self._waiting(1))
             result, report = self._sum(1, self.expected, 1)
@@ -130,13 +135,19 @@ class MaskedSums:
                     self.say(Event(f"sum {number} failed; the model of sum {number - 1} stays", "failed", number))
                     break
                 reports.append(report)
+                self.groups.append(report.sites)
             message = done[-1].next_request
         finished = finish(model, done)
         return (finished if isinstance(finished, Fusion) else None), reports
 
     def _waiting(self, number: int) -> Event:
-        sites = ", ".join(self.plan.sites)
+        sites = ", ".join(self._sites)
         return Event(f"masked sum {number}: waiting for {sites} in {self.storage.where}", "waiting", number)
+
+    @property
+    def _sites(self) -> tuple[str, ...]:
+        """The sites of the next sum: those of the last one."""
+        return self.groups[-1] if self.groups else self.plan.sites
 
     def _folder(self, number: int) -> Path:
         folder = self.work / str(number)
@@ -154,7 +165,7 @@ class MaskedSums:
             return MaskedPlan.from_json(json.loads(path.read_text()), str(path))
         keys = read_public_keys(self.masked.signing_keys)
         plan = MaskedPlan(
-            {site: keys[site] for site in self.plan.sites},
+            {site: keys[site] for site in self._sites},
             summand.length,
             self.plan.quorum or 0,
             content={
@@ -186,6 +197,8 @@ class MaskedSums:
         retry(partial(self.storage.put, f"server/{number}/expected.safetensors", file.path))
         retry(partial(self.storage.put, f"server/{number}/masked.json", plan.data))
         self.left.clear()
+        for site in sorted(set(self.plan.sites) - set(plan.sites)):
+            self.left[site] = [f"was not in sum {number - 1}, and a sum with it would reveal what it sends"]
         steps: dict[int, _Copies] = {}
         problems: list[Problem] = []
         report = self._report(number, plan, steps, summand)
@@ -235,7 +248,9 @@ class MaskedSums:
     def _agree(
         self, number: int, step: int, server: MaskedServer, messages: Mapping[str, Message], report: RoundReport
     ) -> None:
-        """Agree on what came, and publish it; after the numbers, only for a group that may be published."""
+        """Agree on what came, and publish it; only for a group that sites open."""
+        if step <= MASK:
+            self._refuse_near(number, tuple(messages))
         name = f"server/{number}/agreed-{step}"
         if step == DEAL:
             for site, message in server.agree_on_shares(messages).items():
@@ -243,7 +258,7 @@ class MaskedSums:
             return
         if step == REVEAL:
             return
-        if step == MASK and self.ledger is not None and (near := too_near(self.ledger, report.sites)):
+        if step == MASK and self.ledger is not None and (near := too_near(self.ledger, report.sites, MIN_DIFFERENCE)):
             raise InputError(near)
         agreements = {
             ADVERTISE: server.agree_on_keys,
@@ -252,6 +267,15 @@ class MaskedSums:
         }
         message = agreements[step](messages)
         retry(partial(self.storage.put, name, message.data))
+
+    def _refuse_near(self, number: int, sites: tuple[str, ...]) -> None:
+        """Raise where few sites have dropped out since an earlier sum: the others do not open one without them."""
+        for opened, group in enumerate(self.groups, start=1):
+            if gone := sites_between(sites, group, MIN_DIFFERENCE):
+                names, they = ", ".join(gone), "it" if len(gone) == 1 else "they"
+                text = f"dropped out after sum {opened}, and a sum without {names} would reveal what {they} sent"
+                remedy = f"the requests end, and the model of sum {number - 1} stays"
+                raise InputError(names, text, remedy, "E-ROUND")
 
     def _step(self, number: int, step: int, server: MaskedServer) -> _Copies:
         """Return the messages of a step that count: those decided on before, or those that come until the deadline."""
@@ -375,7 +399,7 @@ class MaskedSums:
                 if site not in missing and site not in summed
             ),
             missing=missing,
-            closed="all sites in" if len(summed) == len(self.plan.sites) else "deadline",
+            closed="all sites in" if len(summed) == len(plan.sites) else "deadline",
             quorum=plan.threshold,
             deadline=float(self.plan.deadline),
             method=f"masked sum of {summand.name}",

@@ -90,7 +90,8 @@ def send_masked(
     timeout : float
         Seconds to wait for the other sites in each step. Default: 3600.
     work : path, optional
-        This site's own folder, for its secret while the sum goes on. Default: ``FILE.masked`` beside the file.
+        This site's own folder, for its secret while the sum goes on, and for the record of the sums that it has opened,
+        which stays: take the same one for all rounds over the same data. Default: ``FILE.masked`` beside the file.
     say : callable, optional
         Called with each line for people, warnings before anything is sent. Default: no lines.
 
@@ -102,8 +103,9 @@ def send_masked(
     Raises
     ------
     InputError
-        For a file that does not fit, a plan that cannot be agreed to, a server that departs from the protocol, and a
-        sum that failed. Where time is over, the same call goes on where it was.
+        For a file that does not fit, a plan that cannot be agreed to, a server that departs from the protocol, a sum
+        that failed, and one of nearly the sites of an earlier sum, which together would reveal what the others sent.
+        Where time is over, the same call goes on where it was.
     """
     with sendable_files(file, description, Limits(), min_count, allow_differencing) as (files, warnings):
         for warning in warnings:
@@ -139,7 +141,7 @@ def answer_masked(
     min_count : float
         A sum over fewer observations does not leave the site. Default: 5.
     work : path, optional
-        This site's own folder. Default: ``SITE.masked`` in the working directory.
+        This site's own folder, as for `send_masked`. Default: ``SITE.masked`` in the working directory.
 
     Raises
     ------

@@ -22,6 +22,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from consilience.api.kinds import kind_of_file
 from consilience.checks import Json, is_count
 from consilience.core.fusion import Fusion
 from consilience.core.provenance import file_digest, library_versions
@@ -42,7 +43,7 @@ from consilience.federated.plan import DEADLINE, RoundPlan, is_positive
 from consilience.federated.report import OPEN, Event, Record, RoundError, RoundReport
 from consilience.federated.requests.exchange import request
 from consilience.federated.requests.table import Then
-from consilience.federated.round import RoundResult, refuse_options, run_round
+from consilience.federated.round import RoundResult, plan_for, refuse_options, run_round
 from consilience.files.atomic import refuse_unwritable, remove_stale, write_atomically, write_bytes
 from consilience.files.limits import Limits
 from consilience.networks.method import NetworkMethod
@@ -80,6 +81,8 @@ def serve_folder(
     work: str | Path | None = None,
     ledger: str | Path | None = None,
     masked: Masked | None = None,
+    allow_single: bool = False,
+    trust_counts: bool = False,
     poll: float = 1.0,
     say: Say | None = None,
     **options: Any,
@@ -120,6 +123,12 @@ def serve_folder(
         the same estimator, the common start of networks, or with `then` the model from which requests start. The
         quorum is then the threshold, by default more than two thirds of the sites, and the deadline that of each of
         five steps. Default: none, an open round.
+    allow_single : bool
+        Publish one site's own network as the fused one, where the default finds no better or networks cannot be
+        compared. Sites read it in the plan before they send. Default: False, such a round fails.
+    trust_counts : bool
+        Count a network's observations whole, however many its site claims. Default: False, at most three times the
+        median.
     poll : float
         Seconds between looks into the place. Default: 1.
     say : callable, optional
@@ -149,7 +158,10 @@ def serve_folder(
     """
     requests = Then.given(then)  # first, so that nobody waits for a misspelt name
     bounds, expected = limits or Limits(), None if expect is None else Path(expect)
-    plan = RoundPlan(tuple(sites), method, options, rng, weights, quorum, deadline, bounds, expected)
+    plan = RoundPlan(
+        tuple(sites), method, options, rng, weights, quorum, deadline, bounds, expected,
+        allow_single=allow_single, trust_counts=trust_counts, asks_sites=requests is not None and requests.asks_sites,
+    )  # fmt: skip
     _refuse_numbers(rounds, poll, tolerance)
     if masked is not None:
         plan = _masked_plan(plan, masked, rounds)
@@ -161,6 +173,8 @@ def serve_folder(
             raise OptionError("then", "under masks requests are of one kind", "give one")
     if masked is None:
         refuse_options(plan)
+        if expected is not None:
+            plan_for(plan, kind_of_file(expected))
     target, storage = Path(output), storage_of(place)
     refuse_unwritable(target)
     work_folder = work_folder_of(target, work)
@@ -464,6 +478,7 @@ class _Server:
             "limits": fingerprint["limits"],
             **({} if then is None else {"then": then}),
             **({} if self.masked is None else {"masked": True}),
+            **({"allow_single": True} if self.plan.allow_single else {}),
         }
         retry(lambda: self.storage.put("server/plan.json", (json.dumps(public_plan, indent=1) + "\n").encode()))
         write_bytes(state, json.dumps(fingerprint).encode())
@@ -502,18 +517,23 @@ class _Server:
         remaining = seconds_left(self.work / str(number) / "started", self.plan.deadline)
         # A wall clock that was set back must not lengthen the round.
         deadline = time.monotonic() + min(remaining, self.plan.deadline)
-        pause, news = self.poll, _News(self, inbox, check, number)
+        last = deadline + min(GRACE, self.plan.deadline)
+        pause, news, takes_new = self.poll, _News(self, inbox, check, number), True
         while True:
             is_over, is_interrupted = time.monotonic() >= deadline, self.interruption.is_set()  # then a last look
-            if not (is_over and remaining <= 0):  # what came after the deadline, while no server ran, is late
-                inbox.poll(deadline + min(GRACE, self.plan.deadline))
+            was_over = is_over and remaining <= 0  # what came after the deadline, while no server ran, is late
+            if not was_over:
+                inbox.poll(last, takes_new=takes_new)
+                takes_new = not is_over
             if inbox.trouble is not None:
                 self.say(Event(f"trouble, trying again: {inbox.trouble}", "trouble", number))
             pause = self.poll if inbox.trouble is None else min(2.0 * pause, max(self.poll, _MAX_PAUSE))
             has_all = news.has_all_good()
-            if has_all or is_interrupted or is_over:
+            # What was announced in time may still come for a while.
+            may_come = not was_over and inbox.is_waiting and time.monotonic() < last
+            if has_all or is_interrupted or (is_over and not may_come):
                 return "all sites in" if has_all else "signal" if is_interrupted else "deadline"
-            time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
+            time.sleep(max(0.0, min(pause, (last if is_over else deadline) - time.monotonic())))
 
     def _end(self, report: RoundReport, fused: Path | None) -> RoundReport:
         """Write the result: first for a server that is killed here and resumes, then for its owner and the sites."""
@@ -523,6 +543,8 @@ class _Server:
         if self.ledger is not None and report.fused is not None:  # before anyone has the model
             record_group(self.ledger, report.sites, report.fused["sha256"])
         self._publish(report, fused)
+        for line in report.outcome_lines():
+            self.say(Event(f"round {report.number}: {line}", "outcome", report.number))
         return report
 
     def _publish(self, report: RoundReport, fused: Path | None) -> None:
@@ -544,13 +566,16 @@ class _News:
     check: Callable[[Contribution], Any]
     number: int
     told: set[str] = field(default_factory=set)
+    line: str = ""
     status: bytes = b""
+    is_in_trouble: bool = False
 
     def has_all_good(self) -> bool:
         """Tell what is new; return whether every site's contribution is in and good."""
         by_announcement = {contribution.announcement: contribution for contribution in self.inbox.contributions()}
         chosen = select_announcements(by_announcement).chosen
         checked = {site: self.check(by_announcement[announcement]) for site, announcement in chosen.items()}
+        self.refuse_plan(checked)
         for site in sorted(checked):
             if by_announcement[chosen[site]].path is not None and site not in self.told:
                 self.told.add(site)
@@ -559,11 +584,35 @@ class _News:
                 self.server.say(Event(f"{site}: {problems or 'is in'}", kind, self.number, site))
         report = self.report(chosen, {site: one.problems for site, one in checked.items() if one.problems})
         if report.to_bytes() != self.status:
-            self.status = report.to_bytes()
-            write_bytes(report_path(self.server.output), self.status)
-            self.server.say(Event(report.status_line(), "status", self.number))
+            self.write_status(report.to_bytes())
+            if (line := report.status_line()) != self.line:
+                self.line = line
+                self.server.say(Event(line, "status", self.number))
         has_problems = any(contribution.problems for contribution in checked.values())
         return len(checked) == len(self.server.plan.sites) and not has_problems
+
+    def write_status(self, status: bytes) -> None:
+        """Write the report of the open round; where the disk is full, say, the round goes on without it."""
+        try:
+            write_bytes(report_path(self.server.output), status)
+        except (ConsilienceError, OSError) as error:
+            if not self.is_in_trouble:
+                self.server.say(Event(f"trouble, trying again: {error}", "trouble", self.number))
+            self.is_in_trouble = True
+            return
+        self.status, self.is_in_trouble = status, False
+
+    def refuse_plan(self, checked: Mapping[str, Any]) -> None:
+        """Raise OptionError, as soon as a model is in, where a round of its kind needs what the plan does not say."""
+        files = [one.file for one in checked.values() if getattr(one, "file", None) is not None]
+        if not files:
+            return
+        try:
+            plan_for(self.server.plan, kind_of_file(files[0]))
+        except OptionError:
+            for name in ("state.json", f"{self.number}/started"):  # another plan may begin here with the same copies
+                (self.server.work / name).unlink(missing_ok=True)
+            raise
 
     def report(self, chosen: Mapping[str, Announcement], problems: Mapping[str, Sequence[str]]) -> RoundReport:
         """Return the report of the open round: who is in, who is missing, what was refused and why."""

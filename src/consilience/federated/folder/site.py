@@ -97,8 +97,14 @@ def send_folder(
     refuse_attempt(attempt)
     if receive is not None:
         refuse_unwritable(Path(receive))
-    with sendable_files(file, fisher, server_limits(storage, site), min_count, allow_differencing) as (files, warnings):
+    limits, allows_single = server_limits(storage, site)
+    with sendable_files(file, fisher, limits, min_count, allow_differencing) as (files, warnings):
         announcement, again = _announce(storage, site, attempt, number, files)
+    if allows_single:
+        warnings = (
+            *warnings,
+            Problem("", f"this round may publish one site's own model as it is: also that of {site}"),
+        )
     if receive is None:
         return Sent(announcement, again, warnings)
     report = receive_folder(place, receive, number=number, timeout=timeout)
@@ -288,15 +294,15 @@ def sendable_files(
         yield (files, ()) if withheld is None else ([SafetensorsFile(rest), *files[1:]], (withheld,))
 
 
-def server_limits(storage: Storage, site: str) -> Limits:
-    """Return the server's limits; the defaults where it has not been started yet.
+def server_limits(storage: Storage, site: str) -> tuple[Limits, bool]:
+    """Return the server's limits, and whether it may publish a site's own model; the defaults before it was started.
 
     Raises InputError for a site that is not expected, and for a masked round: what is sent here is not.
     """
     try:
         text = retry(lambda: storage.read("server/plan.json", MAX_REPORT_BYTES))
     except FileNotFoundError:
-        return Limits()
+        return Limits(), False
     plan = parse_document(Path("plan.json"), text, "content", "`consilience round open` writes it")
     try:
         if site not in plan["sites"]:
@@ -308,7 +314,8 @@ def server_limits(storage: Storage, site: str) -> Limits:
             remedy = "take part with this site's signing key: `consilience round send --signing-key KEY`"
             raise InputError(storage.where, found, remedy)
         names = {field.name for field in fields(Limits)}  # a later version may have more
-        return Limits(**{name: value for name, value in plan["limits"].items() if name in names})
+        limits = Limits(**{name: value for name, value in plan["limits"].items() if name in names})
+        return limits, plan.get("allow_single") is True
     except (AttributeError, KeyError, TypeError) as error:
         raise InputError(storage.where, "server/plan.json is no plan of a round", code="E-ROUND") from error
 

@@ -38,6 +38,10 @@ class RefusedError(Exception):
     """A file exists and is rejected: too long, no ordinary file, or of another digest than announced."""
 
 
+class UnlikeError(RefusedError):
+    """A file exists, but not with the announced content: it may not be there whole yet."""
+
+
 class Storage(Protocol):
     """A place for files by name, such as ``sites/a/1-1-...``. Names use ``/``.
 
@@ -234,7 +238,7 @@ def _copy(stream: Any, digest: str, target: Path, max_bytes: int, deadline: floa
             copy.flush()
             os.fsync(copy.fileno())
         if hashed.hexdigest() != digest:
-            raise RefusedError("its content is not what was announced; send it again")
+            raise UnlikeError("its content is not what was announced; send it again")
         Path(partial).replace(target)
     finally:
         Path(partial).unlink(missing_ok=True)

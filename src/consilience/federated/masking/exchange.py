@@ -10,7 +10,8 @@ The server publishes, and a site reads, by these names:
 
 A site's message of step K of sum M has the number 5 (M - 1) + K. Everything that it must not forget while the sum goes
 on is in a folder of its own, which nobody else can read: its secret, and the messages that it has sent. A site that was
-killed goes on from there, and the folder is removed when the sum is over.
+killed goes on from there, and the folder is removed when the sum is over. What stays is the record of opened sums, by
+which the site refuses those that would reveal another site's numbers (`OpenedSums`).
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from consilience.errors import InputError, Problem
 from consilience.federated.masking.fixed_point import Words
 from consilience.federated.masking.keys import signing_public
 from consilience.federated.masking.messages import CONFIRM, DEAL, MASK, REVEAL, STEPS, Message, read_message
+from consilience.federated.masking.opened import OpenedSums
 from consilience.federated.masking.plan import MaskedPlan
-from consilience.federated.masking.site import MaskedSite
+from consilience.federated.masking.site import MaskedSite, numbers_digest
 from consilience.federated.masking.site_secret import SiteSecret
 from consilience.federated.masking.summands import Summand
 from consilience.federated.masking.table import summand_of_plan
@@ -85,7 +87,7 @@ class MaskedPart:
     site: str | None  # name of this site; None for the one whose signing key the plan has
     signing_key: Ed25519PrivateKey  # its long-term key
     source: Any  # what its numbers are made of: its files, or its rows
-    work: Path  # its own folder
+    work: Path  # its own folder, which keeps the record of opened sums from round to round
     timeout: float  # seconds to wait for what the server publishes next
     # Public keys of all sites, known from elsewhere. Default: those in the plan, which the server could have made up.
     signing_keys: Mapping[str, bytes] | None
@@ -138,6 +140,9 @@ class MaskedPart:
             self.site = next((site for site, key in plan.keys.items() if key == own), None)
         if self.site is None:
             raise InputError(label, "has no signing key like this site's", "give the server the public key", "E-ROUND")
+        if self.site not in plan.keys and number > 1:
+            text = f"was not in sum {number - 1}, and a later one with it would reveal what it sends; nothing was sent"
+            raise InputError(self.site, text, "take part in another round", "E-ROUND")
         if self.site not in plan.keys:
             raise InputError(self.site, f"is not a site of the masked sum in {self.mailbox.where}", code="E-ROUND")
         if self.signing_keys is not None:
@@ -215,9 +220,11 @@ class MaskedPart:
         """Send the messages of all steps; return their length."""
         secret = self._secret(folder)
         machine = MaskedSite(plan, str(self.site), self.signing_key, secret)
+        opened = OpenedSums(self.work / "opened", self.mailbox.where)
         words: list[Words] = []
         if not (folder / f"step-{MASK}").exists():  # before anything is sent: it may not fit
             words.append(summand.words(self.source, len(plan.sites), plan.fractional_bits))
+            opened.refuse_other_numbers(summand.state, numbers_digest(words[0]))
             for line in summand.told:
                 self.say(f"sum {number}: {line}")
         agreed: list[Message] = []
@@ -226,6 +233,11 @@ class MaskedPart:
             path = folder / f"step-{step}"
             if not path.exists():
                 message = _message(machine, step, agreed, words)
+                group = {site: plan.keys[site] for site in agreed[MASK - 1].sites} if step > MASK else {}
+                if step == CONFIRM:
+                    opened.refuse_near(group, summand.state)
+                elif step == REVEAL:
+                    opened.record(group, summand.state, secret.numbers)
                 _write_private(folder / "secret.json", secret.to_json())  # what was promised, before it is said
                 write_bytes(path, message.data)
             data = path.read_bytes()
@@ -311,7 +323,8 @@ class MaskedPart:
             return
         report = RoundReport.from_bytes(data)
         if report.problems and (report.masked or {}).get("round") == plan.round_id.hex():
-            raise InputError([Problem(self.mailbox.where, f"masked sum {number} failed"), *report.lines()])
+            stays = f"; the model of sum {number - 1} stays" if number > 1 else ""
+            raise InputError([Problem(self.mailbox.where, f"masked sum {number} failed{stays}"), *report.lines()])
 
 
 class _TimeoutError(InputError):

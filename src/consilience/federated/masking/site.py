@@ -103,8 +103,9 @@ class MaskedSite:
         public, dealers = self._public_keys(agreed_keys), self._dealers(agreed_keys, agreed_shares)
         if words.shape != (self.plan.length, 2):
             raise InputError(self.name, f"has {len(words)} numbers, expected {self.plan.length}", code="E-SHAPE")
-        numbers = sha256(fixed_point.to_bytes(words)).digest()
+        numbers = numbers_digest(words)
         self.secret.bind("masked", sha256(agreed_keys.payload + _names(dealers) + numbers).digest())
+        self.secret.numbers = numbers
         masked = fixed_point.add(words, keys.mask(own_seed(self.round_id, self.secret.seed), len(words)))
         for site in dealers:
             if site != self.name:
@@ -238,6 +239,11 @@ class MaskedSite:
         if dealer == self.name:
             return self._shares_for((dealer,))[0]
         return keys.unseal(self._box_key(public, dealer, self.name), box, self._box_context(dealer, self.name))
+
+
+def numbers_digest(words: Words) -> bytes:
+    """Return the digest by which a site knows its own numbers again."""
+    return sha256(fixed_point.to_bytes(words)).digest()
 
 
 def share_digest(share: bytes) -> bytes:

@@ -25,6 +25,7 @@ class SiteSecret:
     secret: bytes  # 32 random bytes
     masked: bytes = b""  # digest of the sites and numbers under whose masks this site's numbers left; empty before
     confirmed: bytes = b""  # digest of what the site has confirmed, and opens; empty before
+    numbers: bytes = b""  # digest of the numbers that left under masks; empty before
 
     @classmethod
     def random(cls) -> Self:
@@ -72,7 +73,7 @@ class SiteSecret:
 
     def to_json(self) -> str:
         """Return the secret as a text, for a file that nobody else reads."""
-        return json.dumps({"secret": self.secret.hex(), "masked": self.masked.hex(), "confirmed": self.confirmed.hex()})
+        return json.dumps({name: getattr(self, name).hex() for name in _FIELDS})
 
     @classmethod
     def from_json(cls, text: str, label: str) -> Self:
@@ -82,7 +83,7 @@ class SiteSecret:
         """
         try:
             document = json.loads(text)
-            secret = cls(*(bytes.fromhex(document[name]) for name in ("secret", "masked", "confirmed")))
+            secret = cls(*(bytes.fromhex(document[name]) for name in _FIELDS))
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
                 label, "is no secret of a masked sum", "remove the folder, and take part anew", "E-ROUND"
@@ -90,6 +91,10 @@ class SiteSecret:
         if len(secret.secret) != KEY_BYTES:
             raise InputError(label, "is no secret of a masked sum", "remove the folder, and take part anew", "E-ROUND")
         return secret
+
+
+_FIELDS = ("secret", "masked", "confirmed", "numbers")
+"""What is kept, in the order of the fields."""
 
 
 def commitment(round_id: bytes, seed: bytes) -> bytes:

@@ -44,6 +44,11 @@ class Summand(ABC):
         """JSON values that the plan says of it, beside its name and the digest of the expected file."""
         return {}
 
+    @property
+    def state(self) -> str | None:
+        """Digest of the request that is answered, which a site answers once. Default: None, for what answers none."""
+        return None
+
     def warnings(self, plan: MaskedPlan) -> list[str]:
         """Return what a site should know before it sends anything, a sentence each."""
         return []

@@ -65,6 +65,20 @@ class RequestSum(Summand):
         """Which request it is."""
         return {"request": self.request.digest, "number": self.request.number, "rounds": self.request.rounds}
 
+    @property
+    def state(self) -> str:
+        """Digest of the request; see `Summand.state`."""
+        return self.request.digest
+
+    def warnings(self, plan: MaskedPlan) -> list[str]:
+        """Return what a site that drops out between two sums costs; see `Summand.warnings`."""
+        if self.request.rounds == 1:
+            return []
+        return [
+            "all sums are of the sites of the first one: a site that drops out later ends the requests, and the model "
+            "of the last sum stays, since a sum without it would reveal what it sent"
+        ]
+
     def words(self, source: Any, n_sites: int, fractional_bits: int) -> Words:
         """Return a site's sums in fixed point; see `Summand.words`."""
         answered = answer(self.request, source.data, min_count=source.min_count, module=source.module)

@@ -103,6 +103,11 @@ class Then:
         """Number of all requests."""
         return self.rounds + (0 if self.after is None else self.after.n_requests)
 
+    @property
+    def asks_sites(self) -> bool:
+        """Whether sites choose among fused candidates, as the first request."""
+        return request_kind(self.kind).asks_held_out
+
     def refuse_unfit(self, method: Any, expect: str | Path | None) -> None:
         """Raise before any site is asked where the models of the round are known, and have no such requests.
 

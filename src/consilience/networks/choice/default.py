@@ -93,7 +93,8 @@ def fuse_by_choice(
     """
     sites, arguments = workshop.sites, workshop.arguments
     if workshop.models.template is None:
-        if workshop.reach is not None:  # of which one site's own network would come
+        allows_single = isinstance(workshop.method, Auto) and workshop.method.allow_single
+        if workshop.reach is not None and not allows_single:
             raise module_needed()
         return workshop.unseen("The networks came without a module", "give `module=`, a function that makes one")
     from consilience.networks.choice.inputs import choice_inputs  # here, since it needs torch

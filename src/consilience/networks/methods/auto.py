@@ -38,6 +38,9 @@ class Auto(Consensus):
     max_seconds : float, optional
         After so many seconds no further candidate is begun; what was left out is said. Default: no bound, so that the
         same seed gives the same bytes.
+    allow_single : bool
+        Without a module, by which networks are compared, take that of the site whose classes cover those of all best,
+        else of most observations, in place of an error. Default: False.
 
     References
     ----------
@@ -55,6 +58,7 @@ class Auto(Consensus):
     steps: int | None = None
     n_inputs: int = 2000
     max_seconds: float | None = None
+    allow_single: bool = False
 
     def requirements(self) -> Iterator[Requirement]:
         """Yield what the options must be."""
@@ -64,6 +68,7 @@ class Auto(Consensus):
         yield "steps", are_steps, "a whole number that is not negative, or None"
         yield "n_inputs", is_count(self.n_inputs) and self.n_inputs >= MIN_INPUTS, f"an integer of {MIN_INPUTS} or more"
         yield "max_seconds", is_bound, "a positive number or None"
+        yield "allow_single", isinstance(self.allow_single, bool), "True or False"
 
     @property
     def starts_from_activations(self) -> bool:
