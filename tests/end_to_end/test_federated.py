@@ -289,6 +289,39 @@ def test_a_server_that_was_killed_goes_on_with_sites_that_wait(room):
 
 @pytest.mark.slow
 @pytest.mark.alone
+def test_a_site_that_sent_without_waiting_fetches_while_the_server_runs(room):
+    address = f"127.0.0.1:{free_port()}"
+    serve = ["round", "flower", "--address", address, "--insecure", "--site-keys", room / "keys", "--sites", "ada,bell"]
+    serve += ["-o", "fused.safetensors", "--deadline", "60", "--poll", "0.2", "--method", "kmeans"]
+    known = ["--insecure", "--timeout", "100", "--key"]
+
+    def send(site):
+        return running("round", "send", room / "files" / site, *to(address), *known, room / site, cwd=room)
+
+    fetch = ["round", "fetch", f"flower://{address}", "-o", "ada.back", *known, room / "ada"]
+    with running(*serve, cwd=room) as server:
+        listening(int(address.partition(":")[2]))
+        with send("ada") as ada:
+            assert ada.wait(100) == 0, ada.stderr.read()
+        with running("round", "status", "-o", "fused.safetensors", cwd=room) as status:
+            out, err = status.communicate(timeout=100)
+            assert (status.returncode, "is open\n" in out, "missing: bell\n" in out) == (0, True, True), err
+        with running(*fetch, cwd=room) as waiting, send("bell"):
+            out, err = waiting.communicate(timeout=100)
+            assert waiting.returncode == 0, err
+        assert "took part: ada, bell\n" in out
+        assert server.wait(100) == 0, server.stderr.read()
+    assert (room / "ada.back").read_bytes() == (room / "fused.safetensors").read_bytes()
+    with running(*fetch, cwd=room) as late:
+        _, err = late.communicate(timeout=100)
+        assert late.returncode == 1
+        assert "no server runs there" in err
+    with running("round", "status", "-o", "fused.safetensors", cwd=room) as status:
+        assert "is over\n" in status.communicate(timeout=100)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.alone
 def test_a_port_that_is_taken_is_said_so(room):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

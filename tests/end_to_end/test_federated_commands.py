@@ -56,7 +56,7 @@ def test_sites_send_and_the_server_fuses(room):
 def test_a_site_waits_for_the_fused_model(room):
     for site in "bc":
         done(*SEND, site, "--site", site)
-    told = ("round", "send", "a", "--to", "round", "--site", "a", "--receive", "back", "--timeout", "60")
+    told = (*SEND, "a", "--site", "a", "--receive", "back", "--timeout", "60")
     # In a process of its own: two commands in one would write to each other's output.
     waiting = subprocess.Popen([*COMMAND, *told], env=ENVIRONMENT, text=True, stdout=subprocess.PIPE)
     while not (room / "round" / "sites" / "a").exists():

@@ -105,6 +105,11 @@ def test_earlier_rounds_and_folders_of_strangers(room):
     assert said.startswith("fused.safetensors.work: has a round that is not over; open it with the same options")
 
 
+def test_a_place_that_nothing_opens_is_said_once(room):
+    (said,) = problems("nothing://bucket/round", *SITES)
+    assert said.startswith("nothing://bucket/round: ")
+
+
 def test_output_and_work(room):
     (said,) = problems("round", *SITES, "-o", "nowhere/fused.safetensors")
     assert said.startswith("nowhere/fused.safetensors: ")

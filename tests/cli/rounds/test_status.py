@@ -162,6 +162,18 @@ def test_a_place_that_is_not_there_is_said(room):
     assert done.complaints() == ["nowhere: there is no such folder, and no report of a server [E-MISSING]"]
 
 
+@pytest.mark.parametrize("name", ["plan.json", "1/round.json"])
+def test_links_are_not_followed(room, name):
+    (room / "round" / "server" / "1").mkdir(parents=True)
+    (room / "round" / "server" / "plan.json").write_text('{"sites": ["a", "b"], "limits": {}}')
+    (room / "round" / "server" / name).unlink(missing_ok=True)
+    (room / "round" / "server" / name).symlink_to(room / "a")
+    for words in (("status", "round"), ("send", "a", "--to", "round", "--site", "a")):
+        done = run("round", *words)
+        assert done.code == 1
+        assert done.complaints() == [f"round: server/{name}: is a link, which is not followed"]
+
+
 def test_a_plan_that_is_none_is_said(room):
     (room / "round" / "server").mkdir(parents=True)
     (room / "round" / "server" / "plan.json").write_text("[]")

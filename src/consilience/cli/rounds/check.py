@@ -1,4 +1,4 @@
-"""The command ``round check``: everything that would stop a round, found before sites are asked to send."""
+"""The command ``round check``: what would stop a round, found before sites are asked to send."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _NAMES: Choice = (
 @click.option("--insecure", is_flag=True, help="Without TLS; for trying out on one machine.")
 @json_option
 def check(as_json: bool, **given: Any) -> None:
-    """List everything that would stop a round in PLACE, a folder, a URL, or flower://HOST:PORT to listen at.
+    """List all that would stop a round in PLACE, a folder, a URL, or flower://HOST:PORT to listen at.
 
     The names of sites, whether the place and OUTPUT can be written, a round that is there already, the room on disks
     for what sites send, the clock of the file system, keys and certificates, and whether the port is free.
@@ -115,7 +115,7 @@ class Preflight:
                 problems.append(Problem(self.place, f"{name}: {error.strerror or error}", code="E-SYSTEM"))
             else:
                 facts |= {} if fact is None else {name: fact}
-        return facts, problems
+        return facts, list(dict.fromkeys(problems))  # a place that nothing opens stops several looks
 
     @cached_property
     def site_names(self) -> tuple[str, ...]:

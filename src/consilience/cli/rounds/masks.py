@@ -56,8 +56,9 @@ def masked_site_options(work: str) -> Callable[[Callable[..., None]], Callable[.
     path = click.Path(path_type=Path)
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own_folder = f"Own folder, one for all rounds over the same data.  [default: {work}]"
         for decorator in (
-            click.option("--work", type=path, help=f"Own folder, for the secret of the sum.  [default: {work}]"),
+            click.option("--work", type=path, help=own_folder),
             click.option("--signing-keys", type=path, help="Folder with NAME.pub of all sites, not from the server."),
             click.option("--signing-key", type=path, help="Ed25519 key of this site, for a masked round."),
         ):

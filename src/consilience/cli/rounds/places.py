@@ -19,7 +19,7 @@ from consilience.cli.marks import echo_marked
 from consilience.drawing.words import printable
 from consilience.errors import InputError
 from consilience.federated.folder.site import FIRST_PAUSE, MAX_PAUSE
-from consilience.federated.folder.storage import MAX_REPORT_BYTES, Storage, retry, storage_of
+from consilience.federated.folder.storage import MAX_REPORT_BYTES, RefusedError, Storage, retry, storage_of
 from consilience.files.document import parse_document
 
 Command = Callable[..., None]
@@ -129,6 +129,8 @@ def read_plan(storage: Storage) -> Mapping[str, Json] | None:
         text = retry(lambda: storage.read("server/plan.json", MAX_REPORT_BYTES))
     except FileNotFoundError:
         return None
+    except RefusedError as error:
+        raise InputError(f"{storage.where}: server/plan.json", str(error), code="E-ROUND") from error
     plan = parse_document(Path("plan.json"), text, "content", "`consilience round open` writes it")
     if not isinstance(plan, dict) or not isinstance(plan.get("sites"), list):
         raise InputError(storage.where, "server/plan.json is no plan of a round", code="E-ROUND")

@@ -6,7 +6,6 @@ makes of it while the round is open, who was refused and when it ends, is in its
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +21,7 @@ from consilience.drawing.words import printable
 from consilience.errors import InputError
 from consilience.federated.contribution import parse_announcement
 from consilience.federated.folder.answer import fetch_request
-from consilience.federated.folder.inbox import MAX_FILES, site_folder
+from consilience.federated.folder.inbox import MAX_FILES, seconds_left, site_folder
 from consilience.federated.folder.server import report_path, work_folder_of
 from consilience.federated.folder.site import read_report
 from consilience.federated.folder.storage import LocalStorage, Storage, storage_of
@@ -204,10 +203,7 @@ def _request(storage: Storage, plan: Mapping[str, Json], number: int) -> Mapping
 
 def _seconds_left(started: Path, deadline: float) -> float | None:
     """Return how long it is until the deadline of a round; None where it has not started."""
-    try:
-        return max(0.0, float(started.read_text()) + deadline - time.time())
-    except (OSError, ValueError):
-        return None
+    return max(0.0, seconds_left(started, deadline)) if started.exists() else None
 
 
 def _interval(seconds: float | None) -> str:

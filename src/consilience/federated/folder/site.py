@@ -335,9 +335,9 @@ def read_report(storage: Storage, number: int) -> RoundReport | None:
     """Return the report of a round; None while the round is open."""
     try:
         return RoundReport.from_bytes(storage.read(f"server/{number}/round.json", MAX_REPORT_BYTES))
-    except FileNotFoundError:
-        return None
-    except OSError:  # may pass; the caller looks again
+    except RefusedError as error:
+        raise InputError(f"{storage.where}: server/{number}/round.json", str(error), code="E-ROUND") from error
+    except OSError:  # is not there yet, or may pass; the caller looks again
         return None
 
 
