@@ -76,6 +76,18 @@ def gram_of(changes: Sequence[Floats], merged: Floats) -> Array:
     return np.concatenate([rows @ rows.T, counts])
 
 
+def of_all(gram: Array, n_models: int) -> Array:
+    """Return the sums of a tensor that the first models alone have, among those of all models (J + 3, J + 2)."""
+    n = gram.shape[1] - 2
+    if n == n_models:
+        return gram
+    rows = [*range(n), n_models, n_models + 1]
+    every = np.zeros((n_models + 3, n_models + 2))
+    every[np.ix_(rows, rows)] = gram[: n + 2]
+    every[-1, :2] = gram[-1, :2]
+    return every
+
+
 def summary(grams: Mapping[str, Array], names: Sequence[str]) -> dict[str, Json]:
     """Return norms, cosines, ratios and conflicts of signs over all tensors, as JSON values rounded to four digits.
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from consilience.checkpoints.card import in_short
+from consilience.checkpoints.chat_templates import as_chat_template
 from consilience.checkpoints.layers import as_slices
 from consilience.checkpoints.lora.plan import PreparedAdapters, are_adapters, prepare_adapters
 from consilience.checkpoints.lora.run import run_adapters
@@ -101,9 +102,10 @@ def merge(
     module: Any = None,
     example: Any = None,
     patterns: Sequence[Mapping[str, Any] | TensorRule] | None = None,
-    slices: Sequence[Sequence[Sequence[int]]] | None = None,
+    slices: Sequence[Sequence[Sequence[int]]] | Mapping[str, Any] | None = None,
     rank: int | None = None,
     vocabulary: str | int | Mapping[str, Any] | None = None,
+    chat_template: str | None = None,
     allow_differences: bool | Sequence[str] = False,
     rng: int | np.random.Generator = 0,
     resume: bool = True,
@@ -151,9 +153,12 @@ def merge(
     patterns : sequence of mappings, optional
         What is different for some tensors: mappings with ``pattern`` (as in ``fnmatch``; the first match counts) and
         ``weights``, ``method``, ``options``, or ``method: copy`` with ``from``, the number of a model.
-    slices : sequence of sequences of (model, first, stop), optional
+    slices : sequence of sequences of (model, first, stop), or these by module, optional
         Layers to take, one slice behind another: of every slice for each merged model the number of a checkpoint and a
-        range of its layers. Layers may be stacked, left out and repeated; configurations follow. Default: all layers.
+        range of its layers. Layers may be stacked, left out and repeated; configurations follow. Slices may have
+        different numbers of models; weights then are of the first ones. Models of several towers have slices for each
+        module, such as ``{"text_decoder": ..., "vision_tower": ..., "multi_modal_projector": [[(0, 0, 0)]]}``, with
+        0 to 0 for a module without layers. Default: all layers.
     rank : int, optional
         Of merged adapters: the highest rank of a module; the nearest product of that rank is written, and its error
         told. Default: the sum of their ranks, which weighted sums need to be exact.
@@ -162,7 +167,10 @@ def merge(
         the model of a number, or of all. Rows of embeddings and heads are found by their tokens. A mapping says more:
         ``source``, any of these; ``tokens``, by token the model whose row it takes where a model lacks it (or
         ``"base"``, ``"zero"``, or ``{"from": ..., "token": ..., "force": True}``); ``multiple_of`` for the number of
-        rows; ``chat_template``. Default: all have the same tokens.
+        rows. Default: all have the same tokens.
+    chat_template : str, optional
+        Chat template of the output's tokenizer: ``"chatml"``, ``"llama3"``, ``"mistral"``, ``"alpaca"``, ``"exaone"``,
+        ``"auto"`` for the most common one of the inputs, or a text in Jinja. Default: as the tokenizer has it.
     allow_differences : bool or sequence of str
         Whether configurations and tokenizers that differ in what no shape shows (positions, norms, activations, heads,
         tokens) are noted instead of refused: all, or those of some fields, such as ``["rope_scaling", "tokenizer"]``.
@@ -212,6 +220,7 @@ def merge(
     if isinstance(method, str) and (known := alias(method)) is not None:
         method, options = known[0], {**known[1], **options}
     tensor_method = make_tensor_method(method, options)
+    as_chat_template(chat_template)  # raises for names that there are not
     seed, generator = seeded(rng)
     if wrong := [name for name, n in (("threads", threads), ("rank", rank)) if n is not None and not is_count(n)]:
         raise OptionError(wrong[0], f"expected a positive integer, found {threads if 'threads' in wrong else rank!r}")
@@ -226,6 +235,7 @@ def merge(
         slices=as_slices(slices, len(paths)),
         rank=rank,
         vocabulary=as_vocabulary(vocabulary, len(paths)),
+        chat_template=chat_template,
         dtype=None if dtype is None else type_in_files(dtype),
         shard_bytes=as_bytes(shard_bytes),
         symmetry=_symmetry(symmetry, module, example),
@@ -246,6 +256,8 @@ def _merge(
 ) -> Merge:
     """Return what a request gives in its place, or with `dry_run` its plan."""
     inputs = [*request.models, *request.fishers, *(() if request.base is None else (request.base,))]
+    if request.chat_template is not None and are_adapters(request):
+        raise OptionError("chat_template", "is for whole models, and these are adapters", "leave it out")
     prepared = prepare_adapters(request, target) if are_adapters(request) else prepare(request, target)
     refuse_output(target, inputs, overwrite)
     if dry_run:

@@ -150,8 +150,11 @@ def run(
 def _changes(prepared: PreparedMerge, partial_output: PartialOutput) -> dict[str, Json]:
     """Return how far the merge and its models are from the base; empty without one."""
     finished = [partial_output.finished[shard.name] for shard in prepared.plan.shards]
-    grams = {name: np.array(gram) for one in finished for name, gram in one.changes.items()}
-    return changes.summary(grams, unequal([short_name(model) for model in prepared.inputs.models]))
+    models = prepared.inputs.models
+    grams = {
+        name: changes.of_all(np.array(gram), len(models)) for one in finished for name, gram in one.changes.items()
+    }
+    return changes.summary(grams, unequal([short_name(model) for model in models]))
 
 
 def unequal(names: list[str]) -> list[str]:
@@ -264,10 +267,11 @@ class _Execution:
         if vocabulary is not None and task.name in vocabulary.tables:
             return self.readers_of_table(task, vocabulary)
         # Of a copy only the source is read, so only it is moved.
-        moving = [task.treatment.source] if method is None and not task.compared else range(len(inputs.models))
+        count = len(task.treatment.weights)
+        moving = [task.treatment.source] if method is None and not task.compared else range(count)
         models = tuple(
             self.reader_of(checkpoint, task.name, number if number in moving else None)
-            for number, checkpoint in enumerate(inputs.models)
+            for number, checkpoint in enumerate(inputs.models[:count])
         )
         base = None
         information: tuple[TensorReader, ...] = ()
@@ -290,10 +294,11 @@ class _Execution:
             return read_tensor(self.input_files, file, vocabulary.tables[task.name][number])
 
         sums_changes = method is not None and method.needs_base and not method.divides_by_sum
-        count = len(inputs.models)
-        readers = vocabulary.readers(task.name, read, checkpoints, task.treatment.weights, count, sums_changes)
+        count, weights = len(inputs.models), task.treatment.weights
+        padded = (*weights, *(0.0 for _ in range(count - len(weights))))
+        readers = vocabulary.readers(task.name, read, checkpoints, padded, count, sums_changes)
         takes_base = method is not None and (method.needs_base or method.takes_base)
-        return TensorReaders(tuple(readers[:count]), next(iter(readers[count:]), None) if takes_base else None)
+        return TensorReaders(tuple(readers[: len(weights)]), next(iter(readers[count:]), None) if takes_base else None)
 
     def facts_of(self, task: TensorTask) -> Facts:
         """Return what a method needs to know of all tensors; the norms are computed when the first one needs them."""

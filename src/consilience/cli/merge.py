@@ -68,6 +68,7 @@ def _read_flags(settings: dict[str, Any]) -> list[str]:
 @click.option("--recipe", type=click.Path(path_type=Path), help="A YAML file with any of these, and tensor patterns.")
 @click.option("--rank", type=click.IntRange(1), help="Of merged adapters, at most.  [default: the sum of theirs]")
 @click.option("--vocabulary", metavar="base|union|N", help="Tokens of the output, where tokenizers differ.")
+@click.option("--chat-template", metavar="NAME|auto", help="Of the output: chatml, llama3, mistral, alpaca, exaone.")
 @click.option("--evaluate", metavar="COMMAND", help="Scores {model}: the last number that it prints.")
 @click.option("--sweep", "sweeps", multiple=True, metavar="OPTION=A,B,...", help="Values to evaluate; method too.")
 @click.option("--lower-is-better", is_flag=True, help="Of scores of --evaluate, such as losses.")
@@ -114,8 +115,8 @@ def merge(
         "base": None if plan.base is None else where_model_lies(plan.base), "weights": plan.weights,
         "dtype": plan.dtype, "shard_bytes": SHARD_BYTES if plan.shard_size is None else plan.shard_size,
         "fishers": plan.fishers, "symmetry": plan.symmetry, "patterns": plan.tensors, "slices": plan.slices,
-        "vocabulary": plan.vocabulary, "rank": plan.rank, "allow_differences": allowed, "rng": plan.seed,
-        "overwrite": overwrite, "threads": threads, **plan.options,
+        "vocabulary": plan.vocabulary, "chat_template": plan.chat_template, "rank": plan.rank,
+        "allow_differences": allowed, "rng": plan.seed, "overwrite": overwrite, "threads": threads, **plan.options,
     }  # fmt: skip
     if evaluate is not None or sweeps:
         if dry_run or restart:
@@ -194,7 +195,8 @@ RECIPES = (".yml", ".yaml")
 
 _MERGE_KEYWORDS = {
     "models", "output", "method", "base", "weights", "dtype", "shard_bytes", "fishers", "symmetry", "module", "example",
-    "patterns", "slices", "allow_differences", "rng", "resume", "overwrite", "dry_run", "threads", "progress",
+    "patterns", "slices", "vocabulary", "chat_template", "allow_differences", "rng", "resume", "overwrite", "dry_run",
+    "threads", "progress",
 }  # fmt: skip
 """Keywords of ``cs.merge`` that are no options of a method: --set, which passes options on, may not say them."""
 
