@@ -119,14 +119,25 @@ def summary(grams: Mapping[str, Array], names: Sequence[str]) -> dict[str, Json]
 
 
 def _by_layer(grams: Mapping[str, Array], n: int) -> dict[str, Json]:
-    """Return how far the merge is from the base, over the furthest model, by layer in their order."""
-    layers: dict[int, Array] = {}
+    """Return of every layer how far the merge is from the base, over the furthest model, and conflicts of signs.
+
+    Layers are named by their numbers, in models of several towers after what stands before these.
+    """
+    layers: dict[tuple[str, int], Array] = {}
     for name, gram in grams.items():
         if (match := LAYER.match(name)) is not None:
-            number = int(match["number"])
-            layers[number] = layers[number] + gram if number in layers else gram
-    ratios = {str(number): _ratio(layers[number], n) for number in sorted(layers)}
-    return {number: _rounded(ratio) for number, ratio in ratios.items() if ratio is not None}
+            place = match["stem"], int(match["number"])
+            layers[place] = layers[place] + gram if place in layers else gram
+    has_towers = len({stem for stem, _ in layers}) > 1
+    found: dict[str, Json] = {}
+    for stem, number in sorted(layers):
+        gram = layers[stem, number]
+        ratio, (n_shared, n_conflicts) = _ratio(gram, n), gram[n + 2, :2]
+        found[f"{stem}{number}" if has_towers else str(number)] = {
+            "ratio": None if ratio is None else _rounded(ratio),
+            "conflicts": _rounded(n_conflicts / n_shared) if n_shared else None,
+        }
+    return found
 
 
 def _ratio(gram: Array, n: int) -> float | None:
@@ -139,7 +150,7 @@ def _rounded(value: float) -> float:
     return float(f"{float(value):.4g}")
 
 
-def _limit(found: Mapping[str, Json]) -> float:
+def limit_of(found: Mapping[str, Json]) -> float:
     """Return the ratio from which most merges were worse than their start."""
     cosine = found.get("cosine")
     return MAX_ALIGNED if isinstance(cosine, float) and cosine >= ALIGNED else MAX_RATIO
@@ -148,7 +159,7 @@ def _limit(found: Mapping[str, Json]) -> float:
 def is_far(found: Mapping[str, Json]) -> bool:
     """Return whether a merge is beyond the limit."""
     ratio = found.get("ratio")
-    return isinstance(ratio, float) and ratio > _limit(found)
+    return isinstance(ratio, float) and ratio > limit_of(found)
 
 
 def sentences(found: Mapping[str, Json]) -> list[str]:
@@ -157,7 +168,7 @@ def sentences(found: Mapping[str, Json]) -> list[str]:
     told = []
     if isinstance(ratio, float):
         told.append(f"the merge is {ratio:.2f} times as far from the base as the model that is furthest")
-        limit = _limit(found)
+        limit = limit_of(found)
         if ratio > limit:
             told[-1] += (
                 f": most fine-tunes merged so far were worse than their start; {limit / ratio:.2g} times this scaling"

@@ -82,6 +82,18 @@ class Merge(Displayed):
             "finished before": format_count(self.resumed, "file") if self.resumed else None,
         }
 
+    def report(self, path: str | Path) -> None:
+        """Write a page about the merge, whole or not at all: one HTML file without scripts that fetches nothing.
+
+        It shows by layer how far the merge goes over the furthest model, and how often signs of changes disagree.
+        Raises OptionError for a plan alone, of which there is nothing to show.
+        """
+        from consilience.checkpoints.report import write_page  # here, since most merges need none
+
+        if not self.provenance:
+            raise OptionError("report", "there is none of a plan", "merge without `dry_run=True`")
+        write_page(Path(path), self.provenance)
+
     @property
     def bytes(self) -> int:
         """Bytes of the files of weights."""

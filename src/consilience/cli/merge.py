@@ -17,6 +17,7 @@ from consilience.checkpoints.sweep import SweepRow, command_score, sweep
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import echo_prose
 from consilience.cli.options import parse_settings, refuse_reserved
+from consilience.cli.report import refuse_report
 from consilience.drawing.words import printable
 from consilience.errors import OptionError
 
@@ -78,6 +79,7 @@ def _read_flags(settings: dict[str, Any]) -> list[str]:
 @click.option("--threads", type=click.IntRange(1), help="How many calculate.  [default: cores, at most 4]")
 @click.option("--overwrite", is_flag=True, help="Replace an output that exists.")
 @click.option("--restart", is_flag=True, help="Do not go on where an interrupted run ended.")
+@click.option("--report", type=click.Path(path_type=Path), help="Also write a page about the merge, HTML.")
 @click.option("--dry-run", is_flag=True, help="Read headers only, and say what would be done.")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @_flags_of_mergekit
@@ -85,7 +87,7 @@ def _read_flags(settings: dict[str, Any]) -> list[str]:
 def merge(
     models: Sequence[str], recipe: Path | None, threads: int | None, overwrite: bool, restart: bool, dry_run: bool,
     allow_differences: bool, allow: str | None, evaluate: str | None, sweeps: Sequence[str], lower_is_better: bool,
-    quiet: bool, as_json: bool, **settings: Any,
+    quiet: bool, as_json: bool, report: Path | None, **settings: Any,
 ) -> None:  # fmt: skip
     """Merge MODELS (folders with safetensors, index files, or single files) into one, in little memory.
 
@@ -119,15 +121,21 @@ def merge(
         "allow_differences": allowed, "rng": plan.seed, "overwrite": overwrite, "threads": threads, **plan.options,
     }  # fmt: skip
     if evaluate is not None or sweeps:
-        if dry_run or restart:
-            raise click.UsageError("--evaluate takes neither --dry-run nor --restart; remove the table to start anew.")
+        if dry_run or restart or report:
+            text = "--evaluate takes no --dry-run, --restart and --report; remove the table to start anew."
+            raise click.UsageError(text)
         _sweep(plan, arguments, evaluate, sweeps, lower_is_better, quiet, as_json)
         return
+    if report is not None:
+        refuse_report(report, (Path(plan.output), *(Path(where_model_lies(model)) for model in plan.models)))
     merged = cs.merge(
         [where_model_lies(model) for model in plan.models], plan.output, plan.method, resume=not restart,
         dry_run=dry_run, progress=not (quiet or as_json), **arguments,
     )  # fmt: skip
     notes = (*flags, *plan.notes, *merged.notes)
+    pages = [] if report is None or dry_run else [report]
+    for page in pages:
+        merged.report(page)
     if as_json:
         files = [
             {"name": shard.name, "bytes": shard.nbytes, "sha256": merged.digests.get(shard.name)}
@@ -136,7 +144,7 @@ def merge(
         echo_json({
             "in_short": in_short(len(plan.models)), "tensors": merged.plan.tensors, "files": files,
             "bytes_in": merged.plan.bytes_in, "memory": merged.plan.memory, "notes": notes, "resumed": merged.resumed,
-            "wrote": [] if dry_run else [merged.output],
+            "wrote": [] if dry_run else [merged.output, *pages],
         })  # fmt: skip
     elif not quiet:
         echo_prose(_plan_text(merged) if dry_run else _result_text(merged, len(plan.models), plan.method))
@@ -144,6 +152,8 @@ def merge(
             echo_prose(f"note: {printable(note)}")
         if not dry_run:
             echo_prose(NOT_COMPARED)
+        for page in pages:
+            echo_prose(f"wrote {printable(str(page))}")
 
 
 def _sweep(
