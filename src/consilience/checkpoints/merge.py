@@ -28,6 +28,7 @@ from consilience.core.methods import Options
 from consilience.core.progress import Progress, seeded, shown
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count
+from consilience.engines import Engine, running
 from consilience.errors import InputError, OptionError
 from consilience.networks.api import symmetry as traced_symmetry
 from consilience.networks.files import read_symmetry
@@ -124,6 +125,7 @@ def merge(
     overwrite: bool = False,
     dry_run: bool = False,
     threads: int | None = None,
+    engine: Any = None,
     progress: bool | Progress = False,
     **options: Any,
 ) -> Merge:
@@ -197,6 +199,10 @@ def merge(
         Whether to read headers only and return the plan. Default: False.
     threads : int, optional
         Number of threads that compute; the result is the same for any number. Default: one for each core, up to 4.
+    engine : None, str, distributed.Client or Engine
+        Where the files of the output are written, with the same bytes: None or ``"local"`` here, one after another; the
+        address of a Dask scheduler or a client on its workers, several at a time, which see inputs and output under the
+        same paths. Default: None.
     progress : bool or callable
         True shows a bar with an estimate in a terminal or a notebook; a callable is called with (bytes written, bytes
         in all), or with the seconds that are left too where it takes three arguments. Default: False.
@@ -254,7 +260,9 @@ def merge(
         seed=int(generator.integers(2**63)) if seed is None else seed,
         allow_differences=allow_differences if isinstance(allow_differences, bool) else frozenset(allow_differences),
     )
-    return _merge(request, Path(output), dry_run, resume, overwrite, threads, progress)
+    with running(engine) as place:
+        where = None if engine in (None, "local") else place
+        return _merge(request, Path(output), dry_run, resume, overwrite, threads, where, progress)
 
 
 def _merge(
@@ -264,12 +272,14 @@ def _merge(
     resume: bool,
     overwrite: bool,
     threads: int | None,
+    engine: Engine | None,
     progress: bool | Progress,
 ) -> Merge:
     """Return what a request gives in its place, or with `dry_run` its plan."""
     inputs = [*request.models, *request.fishers, *(() if request.base is None else (request.base,))]
-    if request.chat_template is not None and are_adapters(request):
-        raise OptionError("chat_template", "is for whole models, and these are adapters", "leave it out")
+    given = [name for name, value in (("chat_template", request.chat_template), ("engine", engine)) if value]
+    if given and are_adapters(request):
+        raise OptionError(given[0], "is for whole models, and these are adapters", "leave it out")
     prepared = prepare_adapters(request, target) if are_adapters(request) else prepare(request, target)
     refuse_output(target, inputs, overwrite)
     if dry_run:
@@ -279,7 +289,7 @@ def _merge(
         if isinstance(prepared, PreparedAdapters):
             finished = run_adapters(prepared, target, report)
         else:
-            finished = run(prepared, target, resume, report, threads)
+            finished = run(prepared, target, resume, report, threads, engine=engine)
     return Merge(target, prepared.plan, finished.digests, finished.provenance, finished.notes, finished.resumed)
 
 

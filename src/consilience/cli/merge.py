@@ -16,7 +16,7 @@ from consilience.checkpoints.recipe import MergeRecipe, read_merge_recipe
 from consilience.checkpoints.sweep import SweepRow, command_score, sweep
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import echo_prose
-from consilience.cli.options import parse_settings, refuse_reserved
+from consilience.cli.options import parse_settings, refuse_reserved, scheduler_address
 from consilience.cli.report import refuse_report
 from consilience.drawing.words import printable
 from consilience.errors import OptionError
@@ -76,6 +76,8 @@ def _read_flags(settings: dict[str, Any]) -> list[str]:
 @click.option("--allow-differences", is_flag=True, help="Note configurations that differ instead of refusing them.")
 @click.option("--allow", metavar="FIELD,...", help="Note these differences, such as rope_scaling,tokenizer.")
 @click.option("--seed", type=click.IntRange(0), help="Of random choices.  [default: 0]")
+@click.option("--engine", type=click.Choice(["local", "dask"]), help="Where files are written.  [default: local]")
+@click.option("--scheduler", metavar="ADDRESS", help="Of Dask, such as tcp://host:8786; needs no --engine.")
 @click.option("--threads", type=click.IntRange(1), help="How many calculate.  [default: cores, at most 4]")
 @click.option("--overwrite", is_flag=True, help="Replace an output that exists.")
 @click.option("--restart", is_flag=True, help="Do not go on where an interrupted run ended.")
@@ -87,7 +89,7 @@ def _read_flags(settings: dict[str, Any]) -> list[str]:
 def merge(
     models: Sequence[str], recipe: Path | None, threads: int | None, overwrite: bool, restart: bool, dry_run: bool,
     allow_differences: bool, allow: str | None, evaluate: str | None, sweeps: Sequence[str], lower_is_better: bool,
-    quiet: bool, as_json: bool, report: Path | None, **settings: Any,
+    quiet: bool, as_json: bool, report: Path | None, engine: str | None, scheduler: str | None, **settings: Any,
 ) -> None:  # fmt: skip
     """Merge MODELS (folders with safetensors, index files, or single files) into one, in little memory.
 
@@ -118,7 +120,8 @@ def merge(
         "dtype": plan.dtype, "shard_bytes": SHARD_BYTES if plan.shard_size is None else plan.shard_size,
         "fishers": plan.fishers, "symmetry": plan.symmetry, "patterns": plan.tensors, "slices": plan.slices,
         "vocabulary": plan.vocabulary, "chat_template": plan.chat_template, "rank": plan.rank,
-        "allow_differences": allowed, "rng": plan.seed, "overwrite": overwrite, "threads": threads, **plan.options,
+        "allow_differences": allowed, "rng": plan.seed, "engine": scheduler_address(engine, scheduler),
+        "overwrite": overwrite, "threads": threads, **plan.options,
     }  # fmt: skip
     if evaluate is not None or sweeps:
         if dry_run or restart or report:
@@ -206,7 +209,7 @@ RECIPES = (".yml", ".yaml")
 _MERGE_KEYWORDS = {
     "models", "output", "method", "base", "weights", "dtype", "shard_bytes", "fishers", "symmetry", "module", "example",
     "patterns", "slices", "vocabulary", "chat_template", "allow_differences", "rng", "resume", "overwrite", "dry_run",
-    "threads", "progress",
+    "threads", "engine", "progress",
 }  # fmt: skip
 """Keywords of ``cs.merge`` that are no options of a method: --set, which passes options on, may not say them."""
 
