@@ -335,8 +335,9 @@ class Stream:
                     array[:length],
                     slice(first * float_type.itemsize, (first + length) * float_type.itemsize),
                 )
-                # A survey need not look: what it read is merged afterwards.
-                if not (is_survey or merge.method.shows or float_type.all_finite(data[part])):
+                # A survey for ranks need not look, since all that it reads is merged afterwards.
+                is_seen_later = merge.method.shows or (is_survey and merge.method.surveys_in_single)
+                if not (is_seen_later or float_type.all_finite(data[part])):
                     raise InputError(non_finite_problem(merge.task.name, reader.name))
                 float_type.decode(data[part], values)
                 decoded.append(values)

@@ -304,7 +304,7 @@ def disjoint_mean(
     total *= 0.5  # the greater mass: half of |up| + |down| + ||up| - |down||
     if normalize:  # where nothing agrees, 0 is divided by the smallest number
         elected = n_rising * (mass > 0) + n_falling * (mass < 0)
-        least = 1 if is_counted else np.finfo(counts).tiny
+        least = 1 if is_counted else np.finfo(first.dtype).tiny
         total /= np.maximum(elected, least, out=elected).astype(total.dtype, copy=False)
     if len(equal := np.flatnonzero((mass == 0) & (total > 0))):
         total[np.unravel_index(equal, total.shape)] = 0.0
