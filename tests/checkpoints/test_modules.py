@@ -196,3 +196,15 @@ ALL = {"text_decoder": [[(0, 0, 3)]], "vision_tower": [[(0, 0, 2)]], "multi_moda
 def test_modules_that_do_not_fit_are_refused(places, slices, message):
     with pytest.raises(cs.errors.ConsilienceError, match=message):
         cs.merge(["one"], "out", "passthrough", slices=slices)
+
+
+def test_recipes_of_this_library_have_slices_too(places):
+    (places / "recipe.yaml").write_text(
+        "models: [one, two]\nmethod: passthrough\nslices:\n  text_decoder: [[[0, 0, 1]], [[1, 1, 3]]]\n"
+        "  vision_tower: [[[1, 0, 2]]]\n  multi_modal_projector: [[[0, 0, 0]]]\n"
+    )
+    recipe = read_merge_recipe(places / "recipe.yaml")
+    done = cs.merge(recipe.models, "out", recipe.method, slices=recipe.slices)
+    assert torch.equal(read(done.output)[f"{TEXTS}.1.mlp.weight"], read("two")[f"{TEXTS}.1.mlp.weight"])
+    (places / "recipe.yaml").write_text("models: [one]\nmethod: passthrough\nslices: [[[0, 0, 2]]]\n")
+    assert read_merge_recipe(places / "recipe.yaml").slices == [[[0, 0, 2]]]
