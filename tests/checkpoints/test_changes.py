@@ -67,11 +67,17 @@ def test_without_a_base_nothing_is_said(tmp_path):
     assert "changes" not in cs.merge(models, tmp_path / "out").provenance["details"]
 
 
-def test_of_many_blocks_some_stand_for_all():
-    blocks = [TensorBlock(number, [], np.zeros(1), start=number * BLOCK_ENTRIES) for number in range(100)]
-    counted = [block for block in blocks if changes.is_looked_at(block, len(blocks))]
-    assert len(counted) * changes.stands_for(len(blocks)) == pytest.approx(100)
-    assert all(changes.is_looked_at(block, 8) for block in blocks[:8])
+def test_of_many_blocks_some_stand_for_all(tmp_path):
+    few = [TensorBlock(number, [], np.zeros(BLOCK_ENTRIES)) for number in range(8)]
+    assert all(changes.looked_at(block, 8) == slice(0, BLOCK_ENTRIES) for block in few)
+    draw = torch.Generator().manual_seed(0)
+    start = torch.randn(BLOCK_ENTRIES * 20 + 5, generator=draw)
+    states = [{"w": start}] + [{"w": start + 0.1 * torch.randn(len(start), generator=draw)} for _ in range(2)]
+    base, *models = (write(tmp_path / str(number), state) for number, state in enumerate(states))
+    done = cs.merge(models, tmp_path / "out", "task_arithmetic", base=base, scaling=0.5)
+    a, b, merge = norms_of(states[0], [*states[1:], read(done.output)])
+    assert list(told(done)["models"].values()) == pytest.approx([a, b], rel=0.01)
+    assert told(done)["merge"] == pytest.approx(merge, rel=0.01)
 
 
 def test_an_interrupted_merge_ends_in_the_same_record(tmp_path, monkeypatch):

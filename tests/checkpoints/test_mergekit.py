@@ -246,6 +246,48 @@ parameters: {weight: 1}
     assert_merged(found, {name: (a[name] + b[name]) / 2 for name in a})
 
 
+def test_slices_may_have_different_numbers_of_models(run):
+    """As in frankenmerges: some layers of one model, others the mean of two; weights are of each slice's own."""
+    found, _ = run("""
+slices:
+  - sources: [{model: one, layer_range: [0, 1], parameters: {weight: 0.5}}]
+  - sources:
+      - {model: two, layer_range: [0, 2], parameters: {weight: 3}}
+      - {model: one, layer_range: [1, 3], parameters: {weight: 1}}
+  - sources: [{model: two, layer_range: [2, 3], parameters: {weight: 1}}]
+merge_method: linear
+""")
+    a, b = stacked((ONE, 0), (TWO, 0), (TWO, 1), (TWO, 2)), stacked((ONE, 0), (ONE, 1), (ONE, 2), (TWO, 2))
+    expected = {name: (3 * a[name] + b[name]) / 4 if layer_of(name) in (1, 2) else a[name] for name in a}
+    assert_merged(found, expected)
+
+
+def test_a_change_of_one_model_stands_behind_the_changes_of_two(run):
+    found, _ = run("""
+slices:
+  - sources: [{model: base, layer_range: [0, 2]}, {model: one, layer_range: [0, 2]}, {model: two, layer_range: [0, 2]}]
+  - base_model: base
+    sources: [{model: two, layer_range: [2, 3]}]
+merge_method: task_arithmetic
+base_model: base
+parameters: {weight: 0.5}
+""")
+    both = {name: BASE[name] + 0.5 * (ONE[name] + TWO[name] - 2 * BASE[name]) for name in SHAPES}
+    alone = {name: BASE[name] + 0.5 * (TWO[name] - BASE[name]) for name in SHAPES}
+    last = ("model.layers.2.", "model.norm", "lm_head")
+    assert_merged(found, {name: (alone if name.startswith(last) else both)[name] for name in SHAPES})
+
+
+def test_a_slice_of_one_model_has_no_arc(places):
+    (places / "recipe.yaml").write_text(
+        "merge_method: slerp\nbase_model: one\nparameters: {t: 0.5}\nslices:\n"
+        "- sources: [{model: one, layer_range: [0, 1]}, {model: two, layer_range: [0, 1]}]\n"
+        "- sources: [{model: one, layer_range: [1, 3]}]\n"
+    )
+    with pytest.raises(cs.errors.FileFormatError, match="method slerp takes two models, found 1"):
+        read_merge_recipe(places / "recipe.yaml")
+
+
 def test_a_model_that_is_named_twice_counts_twice(run):
     found, _ = run("""
 models:
@@ -341,11 +383,21 @@ HEAD = "models: [{model: one, parameters: {weight: 1}}, {model: two, parameters:
         (HEAD, "has mergekit's form and no merge_method"),
         (HEAD + "merge_method: ties", "method ties needs a base_model"),
         (HEAD + "merge_method: slerp\nparameters: {t: 0.5}", "method slerp needs a base_model"),
-        (HEAD + "merge_method: linear\nmodules: {}", "has modules, which is not understood"),
-        (HEAD + "merge_method: linear\nchat_template: chatml", "names the chat_template 'chatml'"),
+        (HEAD + "merge_method: linear\nmodules: {}", "needs models, slices or modules, one of them"),
+        ("merge_method: linear\nmodules: {}", "modules must be a mapping"),
+        ("merge_method: linear\nmodules: {default: {}}", "module default needs models or slices, one of them"),
+        ("merge_method: linear\nmodules: {default: {models: [one], merge_method: ties}}",
+         "module default has merge_method, which is not understood"),
+        ("merge_method: linear\nslices: [{sources: [{model: one, layer_range: [0, 3]}], residual_weight: 1}]",
+         "a slice has residual_weight"),
+        ("merge_method: ties\nbase_model: base\nparameters: {weight: 1}\nslices: [{sources: [{model: base, "
+         "layer_range: [0, 2]}, {model: one, layer_range: [1, 3]}]}]",
+         r"layers \(0, 2\) of the base and \(1, 3\) of a change"),
+        ("merge_method: ties\nparameters: {weight: 1}\nslices: [{base_model: base, sources: [{model: one, layer_range: "
+         "[0, 2]}]}, {base_model: two, sources: [{model: one, layer_range: [2, 3]}]}]", "different base models"),
         (HEAD + "merge_method: linear\nparameters: {wieght: 1}",
          r"'linear' has no parameter wieght, did you mean weight\?; it has weight"),
-        (HEAD + "merge_method: linear\nslices: []", "needs models or slices, one of them"),
+        (HEAD + "merge_method: linear\nslices: []", "needs models, slices or modules, one of them"),
         ("models: [{model: one}]\nmerge_method: linear", "nothing says the weight of .* of one"),
         ("models: [{model: one, parameters: {weight: much}}]\nmerge_method: linear", "weight must be a number"),
         ("models: [{model: one, lora: x}]\nmerge_method: linear", "a model has lora"),

@@ -150,11 +150,6 @@ def test_recipes_of_mergekit_say_which_tokens(tmp_path, two, key, rows):
     assert len(embedding(done)) == rows
 
 
-def test_a_chat_template_is_set(tmp_path, two):
-    done = cs.merge(two[0], tmp_path / "out", vocabulary={"source": 0, "chat_template": "{{ messages }}"})
-    assert json.loads((done.output / "tokenizer_config.json").read_text())["chat_template"] == "{{ messages }}"
-
-
 @pytest.mark.parametrize(
     ("vocabulary", "message"),
     [("best", "expected 'base', 'union' or the number"), (2, "found 2"), ({"sauce": 1}, "has no 'sauce'"),

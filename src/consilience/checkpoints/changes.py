@@ -21,6 +21,8 @@ from consilience.checks import Array, Json
 
 SAMPLED = 8
 """Of a tensor of more blocks, one in so many is looked at, the first of them always."""
+LOOKED_ENTRIES = 2**15
+"""Of such a block, so many entries: with 8 blocks, norms are known to 0.2 %."""
 MAX_RATIO = 1.0
 """Change over the largest change of a model from which most merges were worse than their start, where changes are about
 orthogonal: between 0.8 and 1.2 on two sets of fine-tunes (docs/evidence/checkpoints.md)."""
@@ -36,20 +38,18 @@ MIN_COSINE = 0.9
 fine-tunes."""
 
 
-def is_looked_at(block: TensorBlock, n_blocks: int) -> bool:
-    """Return whether a block of so many counts in the sums."""
-    return block.base is not None and (n_blocks <= SAMPLED or block.number % SAMPLED == 0)
+def looked_at(block: TensorBlock, n_blocks: int) -> slice:
+    """Return the entries of a block of so many that count in the sums: all, none, or the first ones."""
+    if block.base is None or (n_blocks > SAMPLED and block.number % SAMPLED):
+        return slice(0, 0)
+    return slice(0, len(block.base) if n_blocks <= SAMPLED else LOOKED_ENTRIES)
 
 
-def stands_for(n_blocks: int) -> float:
-    """Return how many blocks each that counts stands for."""
-    return 1.0 if n_blocks <= SAMPLED else n_blocks / -(-n_blocks // SAMPLED)
-
-
-def changes_of(block: TensorBlock) -> list[Floats]:
+def changes_of(block: TensorBlock, entries: slice) -> list[Floats]:
     """Return the changes of the models (J arrays of n), and the base last, before a method overwrites them."""
-    assert block.base is not None  # noqa: S101  (`is_looked_at` has asked)
-    return [*(model - block.base for model in block.models), block.base]
+    assert block.base is not None  # noqa: S101  (`looked_at` has asked)
+    base = block.base[entries].astype(np.float64)
+    return [*(model[entries] - base for model in block.models), base]
 
 
 def gram_of(changes: Sequence[Floats], merged: Floats) -> Array:
@@ -58,11 +58,12 @@ def gram_of(changes: Sequence[Floats], merged: Floats) -> Array:
     The counts, first in the last row, are of entries that several models changed, and of those with both signs.
     """
     *deltas, base = changes
-    rows = np.empty((len(changes) + 1, len(base)))
-    for row, values in zip(rows, deltas, strict=False):
-        row[:] = values
-    np.subtract(merged, base, out=rows[-2])
-    rows[-1] = base
+    rows = [*(np.asarray(delta, dtype=np.float64) for delta in deltas), np.subtract(merged, base, dtype=np.float64)]
+    rows.append(np.asarray(base, dtype=np.float64))
+    sums = np.zeros((len(rows) + 1, len(rows)))
+    for i, one in enumerate(rows):
+        for j, other in enumerate(rows[: i + 1]):
+            sums[i, j] = sums[j, i] = np.dot(one, other)
     up, down, once, twice = np.zeros((4, len(base)), dtype=np.bool_)
     for delta in deltas:
         rises, falls = delta > 0, delta < 0
@@ -71,9 +72,20 @@ def gram_of(changes: Sequence[Floats], merged: Floats) -> Array:
         changed = rises | falls
         twice |= once & changed
         once |= changed
-    counts = np.zeros((1, len(rows)))
-    counts[0, :2] = np.count_nonzero(twice), np.count_nonzero(up & down)
-    return np.concatenate([rows @ rows.T, counts])
+    sums[-1, :2] = np.count_nonzero(twice), np.count_nonzero(up & down)
+    return sums
+
+
+def of_all(gram: Array, n_models: int) -> Array:
+    """Return the sums of a tensor that the first models alone have, among those of all models (J + 3, J + 2)."""
+    n = gram.shape[1] - 2
+    if n == n_models:
+        return gram
+    rows = [*range(n), n_models, n_models + 1]
+    every = np.zeros((n_models + 3, n_models + 2))
+    every[np.ix_(rows, rows)] = gram[: n + 2]
+    every[-1, :2] = gram[-1, :2]
+    return every
 
 
 def summary(grams: Mapping[str, Array], names: Sequence[str]) -> dict[str, Json]:
@@ -107,14 +119,25 @@ def summary(grams: Mapping[str, Array], names: Sequence[str]) -> dict[str, Json]
 
 
 def _by_layer(grams: Mapping[str, Array], n: int) -> dict[str, Json]:
-    """Return how far the merge is from the base, over the furthest model, by layer in their order."""
-    layers: dict[int, Array] = {}
+    """Return of every layer how far the merge is from the base, over the furthest model, and conflicts of signs.
+
+    Layers are named by their numbers, in models of several towers after what stands before these.
+    """
+    layers: dict[tuple[str, int], Array] = {}
     for name, gram in grams.items():
         if (match := LAYER.match(name)) is not None:
-            number = int(match["number"])
-            layers[number] = layers[number] + gram if number in layers else gram
-    ratios = {str(number): _ratio(layers[number], n) for number in sorted(layers)}
-    return {number: _rounded(ratio) for number, ratio in ratios.items() if ratio is not None}
+            place = match["stem"], int(match["number"])
+            layers[place] = layers[place] + gram if place in layers else gram
+    has_towers = len({stem for stem, _ in layers}) > 1
+    found: dict[str, Json] = {}
+    for stem, number in sorted(layers):
+        gram = layers[stem, number]
+        ratio, (n_shared, n_conflicts) = _ratio(gram, n), gram[n + 2, :2]
+        found[f"{stem}{number}" if has_towers else str(number)] = {
+            "ratio": None if ratio is None else _rounded(ratio),
+            "conflicts": _rounded(n_conflicts / n_shared) if n_shared else None,
+        }
+    return found
 
 
 def _ratio(gram: Array, n: int) -> float | None:
@@ -127,7 +150,7 @@ def _rounded(value: float) -> float:
     return float(f"{float(value):.4g}")
 
 
-def _limit(found: Mapping[str, Json]) -> float:
+def limit_of(found: Mapping[str, Json]) -> float:
     """Return the ratio from which most merges were worse than their start."""
     cosine = found.get("cosine")
     return MAX_ALIGNED if isinstance(cosine, float) and cosine >= ALIGNED else MAX_RATIO
@@ -136,7 +159,7 @@ def _limit(found: Mapping[str, Json]) -> float:
 def is_far(found: Mapping[str, Json]) -> bool:
     """Return whether a merge is beyond the limit."""
     ratio = found.get("ratio")
-    return isinstance(ratio, float) and ratio > _limit(found)
+    return isinstance(ratio, float) and ratio > limit_of(found)
 
 
 def sentences(found: Mapping[str, Json]) -> list[str]:
@@ -145,7 +168,7 @@ def sentences(found: Mapping[str, Json]) -> list[str]:
     told = []
     if isinstance(ratio, float):
         told.append(f"the merge is {ratio:.2f} times as far from the base as the model that is furthest")
-        limit = _limit(found)
+        limit = limit_of(found)
         if ratio > limit:
             told[-1] += (
                 f": most fine-tunes merged so far were worse than their start; {limit / ratio:.2g} times this scaling"

@@ -64,6 +64,18 @@ class MergeInputs:
     fishers: tuple[Checkpoint, ...] = ()
     # (J,): Parameters at which each of them was computed, where its file states them.
     informed: tuple[InformedParameters | None, ...] = field(default=())
+    # How many models, the first ones, have a tensor, of tensors that not all have: of slices with fewer models.
+    fewer: Mapping[str, int] = field(default_factory=dict)
+
+    def sources(self, name: str) -> int:
+        """Return how many models, the first ones, a tensor is merged of."""
+        return self.fewer.get(name, len(self.models))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors that are read."""
+        unread = [one.tensors[name][1].nbytes for name, count in self.fewer.items() for one in self.models[count:]]
+        return sum(one.nbytes for one in self.all) - sum(unread)
 
     @property
     def all(self) -> tuple[Checkpoint, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from consilience.checkpoints.card import in_short
+from consilience.checkpoints.chat_templates import as_chat_template
 from consilience.checkpoints.layers import as_slices
 from consilience.checkpoints.lora.factors import as_rank
 from consilience.checkpoints.lora.plan import PreparedAdapters, are_adapters, prepare_adapters
@@ -28,6 +29,7 @@ from consilience.core.methods import Options
 from consilience.core.progress import Progress, seeded, shown
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count
+from consilience.engines import Engine, running
 from consilience.errors import InputError, OptionError
 from consilience.networks.api import symmetry as traced_symmetry
 from consilience.networks.files import read_symmetry
@@ -82,6 +84,18 @@ class Merge(Displayed):
             "finished before": format_count(self.resumed, "file") if self.resumed else None,
         }
 
+    def report(self, path: str | Path) -> None:
+        """Write a page about the merge, whole or not at all: one HTML file without scripts that fetches nothing.
+
+        It shows by layer how far the merge goes over the furthest model, and how often signs of changes disagree.
+        Raises OptionError for a plan alone, of which there is nothing to show.
+        """
+        from consilience.checkpoints.report import write_page  # here, since most merges need none
+
+        if not self.provenance:
+            raise OptionError("report", "there is none of a plan", "merge without `dry_run=True`")
+        write_page(Path(path), self.provenance)
+
     @property
     def bytes(self) -> int:
         """Bytes of the files of weights."""
@@ -102,16 +116,18 @@ def merge(
     module: Any = None,
     example: Any = None,
     patterns: Sequence[Mapping[str, Any] | TensorRule] | None = None,
-    slices: Sequence[Sequence[Sequence[int]]] | None = None,
+    slices: Sequence[Sequence[Sequence[int]]] | Mapping[str, Any] | None = None,
     rank: int | float | None = None,
     residual_into_base: bool = False,
     vocabulary: str | int | Mapping[str, Any] | None = None,
+    chat_template: str | None = None,
     allow_differences: bool | Sequence[str] = False,
     rng: int | np.random.Generator = 0,
     resume: bool = True,
     overwrite: bool = False,
     dry_run: bool = False,
     threads: int | None = None,
+    engine: Any = None,
     progress: bool | Progress = False,
     **options: Any,
 ) -> Merge:
@@ -154,9 +170,12 @@ def merge(
     patterns : sequence of mappings, optional
         What is different for some tensors: mappings with ``pattern`` (as in ``fnmatch``; the first match counts) and
         ``weights``, ``method``, ``options``, or ``method: copy`` with ``from``, the number of a model.
-    slices : sequence of sequences of (model, first, stop), optional
+    slices : sequence of sequences of (model, first, stop), or these by module, optional
         Layers to take, one slice behind another: of every slice for each merged model the number of a checkpoint and a
-        range of its layers. Layers may be stacked, left out and repeated; configurations follow. Default: all layers.
+        range of its layers. Layers may be stacked, left out and repeated; configurations follow. Slices may have
+        different numbers of models; weights then are of the first ones. Models of several towers have slices for each
+        module, such as ``{"text_decoder": ..., "vision_tower": ..., "multi_modal_projector": [[(0, 0, 0)]]}``, with
+        0 to 0 for a module without layers. Default: all layers.
     rank : int or float, optional
         Of merged adapters: the highest rank of a module; or a share of energy between 0 and 1, such as 0.99: each
         module gets the smallest rank that keeps this share of the squared singular values of its merged product. The
@@ -171,7 +190,10 @@ def merge(
         the model of a number, or of all. Rows of embeddings and heads are found by their tokens. A mapping says more:
         ``source``, any of these; ``tokens``, by token the model whose row it takes where a model lacks it (or
         ``"base"``, ``"zero"``, or ``{"from": ..., "token": ..., "force": True}``); ``multiple_of`` for the number of
-        rows; ``chat_template``. Default: all have the same tokens.
+        rows. Default: all have the same tokens.
+    chat_template : str, optional
+        Chat template of the output's tokenizer: ``"chatml"``, ``"llama3"``, ``"mistral"``, ``"alpaca"``, ``"exaone"``,
+        ``"auto"`` for the most common one of the inputs, or a text in Jinja. Default: as the tokenizer has it.
     allow_differences : bool or sequence of str
         Whether configurations and tokenizers that differ in what no shape shows (positions, norms, activations, heads,
         tokens) are noted instead of refused: all, or those of some fields, such as ``["rope_scaling", "tokenizer"]``.
@@ -186,6 +208,10 @@ def merge(
         Whether to read headers only and return the plan. Default: False.
     threads : int, optional
         Number of threads that compute; the result is the same for any number. Default: one for each core, up to 4.
+    engine : None, str, distributed.Client or Engine
+        Where the files of the output are written, with the same bytes: None or ``"local"`` here, one after another; the
+        address of a Dask scheduler or a client on its workers, several at a time, which see inputs and output under the
+        same paths. Default: None.
     progress : bool or callable
         True shows a bar with an estimate in a terminal or a notebook; a callable is called with (bytes written, bytes
         in all), or with the seconds that are left too where it takes three arguments. Default: False.
@@ -221,6 +247,7 @@ def merge(
     if isinstance(method, str) and (known := alias(method)) is not None:
         method, options = known[0], {**known[1], **options}
     tensor_method = make_tensor_method(method, options)
+    as_chat_template(chat_template)  # raises for names that there are not
     seed, generator = seeded(rng)
     if threads is not None and not is_count(threads):
         raise OptionError("threads", f"expected a positive integer, found {threads!r}")
@@ -236,13 +263,16 @@ def merge(
         rank=None if rank is None else as_rank(rank),
         residual_into_base=residual_into_base,
         vocabulary=as_vocabulary(vocabulary, len(paths)),
+        chat_template=chat_template,
         dtype=None if dtype is None else type_in_files(dtype),
         shard_bytes=as_bytes(shard_bytes),
         symmetry=_symmetry(symmetry, module, example),
         seed=int(generator.integers(2**63)) if seed is None else seed,
         allow_differences=allow_differences if isinstance(allow_differences, bool) else frozenset(allow_differences),
     )
-    return _merge(request, Path(output), dry_run, resume, overwrite, threads, progress)
+    with running(engine) as place:
+        where = None if engine in (None, "local") else place
+        return _merge(request, Path(output), dry_run, resume, overwrite, threads, where, progress)
 
 
 def _merge(
@@ -252,10 +282,14 @@ def _merge(
     resume: bool,
     overwrite: bool,
     threads: int | None,
+    engine: Engine | None,
     progress: bool | Progress,
 ) -> Merge:
     """Return what a request gives in its place, or with `dry_run` its plan."""
     inputs = [*request.models, *request.fishers, *(() if request.base is None else (request.base,))]
+    given = [name for name, value in (("chat_template", request.chat_template), ("engine", engine)) if value]
+    if given and are_adapters(request):
+        raise OptionError(given[0], "is for whole models, and these are adapters", "leave it out")
     prepared = prepare_adapters(request, target) if are_adapters(request) else prepare(request, target)
     refuse_output(target, inputs, overwrite)
     plan = prepared.whole_plan if isinstance(prepared, PreparedAdapters) else prepared.plan
@@ -266,7 +300,7 @@ def _merge(
         if isinstance(prepared, PreparedAdapters):
             finished, plan = run_adapters(prepared, target, report)
         else:
-            finished = run(prepared, target, resume, report, threads)
+            finished = run(prepared, target, resume, report, threads, engine=engine)
     return Merge(target, plan, finished.digests, finished.provenance, finished.notes, finished.resumed)
 
 

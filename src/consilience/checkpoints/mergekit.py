@@ -26,7 +26,18 @@ from typing import Any, Literal
 
 from consilience.catalogue import suggestion
 from consilience.checkpoints.folder import Checkpoint
-from consilience.checkpoints.layers import LAYER, LayerRange, is_before_layers, layer_counts, number_of_layers, stacked
+from consilience.checkpoints.layers import (
+    LAYER,
+    LayerRange,
+    ModuleSlices,
+    Slices,
+    layer_counts,
+    number_of_layers,
+    place_in_slices,
+    plain_slices,
+    stacked,
+    tensors_by_module,
+)
 from consilience.checkpoints.lora.into_base import open_model
 from consilience.checkpoints.methods import OTHER_NAMES
 from consilience.checks import Json
@@ -111,10 +122,12 @@ METHODS: Mapping[str, KnownMethod] = {
 """Every method of mergekit, by its name there."""
 
 _KEYS = (
-    "merge_method", "models", "slices", "base_model", "parameters", "dtype", "out_dtype", "tokenizer_source",
+    "merge_method", "models", "slices", "modules", "base_model", "parameters", "dtype", "out_dtype", "tokenizer_source",
     "tokenizer", "chat_template", "name",
 )  # fmt: skip
 """Keys of a recipe that are understood."""
+_FORMS = ("models", "slices", "modules")
+"""Of these, what says whose tensors are merged; a recipe has one."""
 
 _EVERY_PARAMETER = frozenset(name for method in METHODS.values() for name in method.takes)
 """Parameters of any method."""
@@ -128,7 +141,13 @@ def is_mergekit(document: Any) -> bool:
         return False
     models = document.get("models")
     named = isinstance(models, list) and any(isinstance(model, Mapping) for model in models)
-    return named or any(key in document for key in ("merge_method", "slices", "base_model", "gate_mode", "experts"))
+    others = ("merge_method", "modules", "base_model", "gate_mode", "experts")
+    return named or any(key in document for key in others) or _has_sources(document.get("slices"))
+
+
+def _has_sources(slices: Any) -> bool:
+    """Return whether slices are mergekit's."""
+    return isinstance(slices, list) and any(isinstance(part, Mapping) for part in slices)
 
 
 @dataclass(frozen=True)
@@ -142,11 +161,21 @@ class _Source:
 
 @dataclass(frozen=True)
 class _Slice:
-    """Some layers: their range (None for all), their models, and the parameters that these share."""
+    """Some layers: their range (None for all), their models, and the parameters and the base that these share."""
 
     layers: tuple[int, int] | None
     sources: tuple[_Source, ...]
     parameters: Mapping[str, Json]
+    base: str | None = None
+
+
+@dataclass(frozen=True)
+class _Module:
+    """The slices of a module ("" is the whole model), and the parameters that these share."""
+
+    name: str
+    slices: tuple[_Slice, ...]
+    parameters: Mapping[str, Json] = field(default_factory=dict)
 
 
 def from_mergekit(path: Path, document: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -158,34 +187,34 @@ def from_mergekit(path: Path, document: Mapping[str, Any]) -> tuple[dict[str, An
     _refuse_unknown(path, document)
     method = str(document["merge_method"])
     known = METHODS[method]
-    slices = _slices(path, document)
-    base = _model_name(path, document["base_model"]) if document.get("base_model") is not None else None
-    slices = _with_base(path, method, slices, base)
-    models = list(dict.fromkeys(source.model for part in slices for source in part.sources))
+    stated = _model_name(path, document["base_model"]) if document.get("base_model") is not None else None
+    modules = _modules(path, document)
+    base = _common_base(path, method, modules, stated)
+    modules = [replace(one, slices=_with_base(path, method, one.slices, stated)) for one in modules]
+    models = list(dict.fromkeys(source.model for one in modules for part in one.slices for source in part.sources))
     places = {model: _place(path, model) for model in [*models, *([base] if base is not None else [])]}
     opened = {model: open_model(Path(places[model])) for model in models}
-    counts = {model: number_of_layers(checkpoint) for model, checkpoint in opened.items()}
-    fields: dict[str, Json] = {"models": [places[source.model] for source in slices[0].sources], "method": known.name}
-    first = opened[slices[0].sources[0].model]
-    if any(part.layers is not None for part in slices):
-        ranges = _ranges(path, slices, models, counts)
-        whole = len({source.model for part in slices for source in part.sources}) == len(slices[0].sources)
-        covered = [(part[place].first, part[place].stop) for place in range(len(ranges[0])) for part in ranges]
-        is_stacked = not whole or not _covers(covered, len(ranges[0]), max(counts.values()))
-        if is_stacked:
-            fields["models"] = [places[model] for model in models]
-            fields["slices"] = [[[one.model, one.first, one.stop] for one in part] for part in ranges]
-            first = stacked([(opened[models[part[0].model]], part[0]) for part in ranges])
-    levels = _Levels(path, method, slices, document.get("parameters") or {}, layer_counts(first))
-    default, tensors = _settings(levels, first, len(slices[0].sources), known)
+    first_slice = modules[0].slices[0]
+    fields: dict[str, Json] = {"models": [places[source.model] for source in first_slice.sources], "method": known.name}
+    first = opened[first_slice.sources[0].model]
+    if ranges := _ranges(path, modules, models, opened):
+        fields["models"] = [places[model] for model in models]
+        fields["slices"] = plain_slices(ranges)
+        first = stacked({
+            one.module: [(opened[models[part[0].model]], part[0]) for part in one.parts] for one in ranges
+        })  # fmt: skip
+    levels = _Levels(path, method, modules, document.get("parameters") or {}, first)
+    default, tensors = _settings(levels, first, known)
     fields |= {"tensors": tensors, **default}
     if base is not None and known.base in ("needed", "optional"):
         fields["base"] = places[base]
     dtype = document.get("out_dtype") or document.get("dtype")
     if dtype is not None:
         fields["dtype"] = str(dtype)
+    if document.get("chat_template") is not None:
+        fields["chat_template"] = str(document["chat_template"])
     if _says_tokens(document):
-        merged = [source.model for source in slices[0].sources]
+        merged = [source.model for source in first_slice.sources]
         if base is not None and base not in merged:
             fields["base"] = places[base]
         fields["vocabulary"] = _vocabulary(path, document, [] if "slices" in fields else merged, base)
@@ -194,8 +223,7 @@ def from_mergekit(path: Path, document: Mapping[str, Any]) -> tuple[dict[str, An
 
 def _says_tokens(document: Mapping[str, Any]) -> bool:
     """Return whether a recipe says which tokens the output has."""
-    template = document.get("chat_template")
-    return any(document.get(key) is not None for key in ("tokenizer_source", "tokenizer")) or "{" in str(template)
+    return any(document.get(key) is not None for key in ("tokenizer_source", "tokenizer"))
 
 
 def _vocabulary(path: Path, document: Mapping[str, Any], models: Sequence[str], base: str | None) -> dict[str, Json]:
@@ -233,70 +261,97 @@ def _vocabulary(path: Path, document: Mapping[str, Any], models: Sequence[str], 
             text = f"says of token {token!r} what is not understood: {rule!r:.60}"
             raise FileFormatError(path, text, "give source: MODEL, kind: zero, or kind: model_token with token")
         tokens[str(token)] = made
-    found: dict[str, Json] = {
+    return {
         "source": str(source) if source in ("base", "union") else number(source),
         "tokens": tokens,
         "multiple_of": stated.get("pad_to_multiple_of") or 1,
     }
-    template = document.get("chat_template")
-    return found | ({"chat_template": template} if "{" in str(template) else {})
 
 
-def _with_base(path: Path, method: str, slices: Sequence[_Slice], base: str | None) -> tuple[_Slice, ...]:
+def _common_base(path: Path, method: str, modules: Sequence[_Module], stated: str | None) -> str | None:
+    """Return what all models are changes of: as the recipe says, or all of its slices; None where nobody does."""
+    bases = {part.base or stated for one in modules for part in one.slices}
+    if len(bases) > 1 and METHODS[method].base in ("needed", "optional"):
+        raise FileFormatError(path, "slices are changes of different base models", "merge them in recipes of their own")
+    return stated if len(bases) > 1 else bases.pop()
+
+
+def _with_base(path: Path, method: str, slices: Sequence[_Slice], stated: str | None) -> tuple[_Slice, ...]:
     """Return slices of the models to merge: with a base that is one of them, without one that they are changes of."""
     role = METHODS[method].base
-    if base is None and role in ("needed", "end"):
-        text = "the end at t = 0" if role == "end" else "what all were trained from"
-        raise FileFormatError(path, f"method {method} needs a base_model, {text}", "name it")
     made = []
     for part in slices:
+        base = part.base or stated
+        if base is None and role in ("needed", "end"):
+            text = "the end at t = 0" if role == "end" else "what all were trained from"
+            raise FileFormatError(path, f"method {method} needs a base_model, {text}", "name it")
         sources = part.sources
+        own = [source for source in sources if source.model == base]
+        others = tuple(source for source in sources if source.model != base)
         if role in ("needed", "optional"):
-            sources = tuple(source for source in sources if source.model != base)
+            sources = others
+            if moved := [one for one in own if others and one.layers != others[0].layers]:
+                text = f"a slice takes layers {moved[0].layers} of the base and {others[0].layers} of a change of it"
+                raise FileFormatError(path, text, "give both the same layer_range")
         elif base is not None and role in ("end", "model"):
-            own = [source for source in sources if source.model == base]
             layers = part.layers if own or part.layers is None else sources[0].layers
-            others = tuple(source for source in sources if source.model != base)
             sources = (own[0] if own else _Source(base, {}, layers), *others)
         if not sources:
             raise FileFormatError(path, "names no models to merge", "list them under models")
         if role == "end" and len(sources) != 2:
             raise FileFormatError(path, f"method {method} takes two models, found {len(sources)}", "leave others out")
-        made.append(_Slice(part.layers, sources, part.parameters))
-    if len({len(part.sources) for part in made}) > 1:
-        raise FileFormatError(path, "slices have different numbers of models", "give each as many")
+        if method == "passthrough" and len(sources) != 1:
+            raise FileFormatError(path, f"method {method} takes one model, found {len(sources)}", "leave others out")
+        made.append(replace(part, sources=sources))
     return tuple(made)
 
 
-def _ranges(
-    path: Path, slices: Sequence[_Slice], models: Sequence[str], counts: Mapping[str, int]
-) -> list[list[LayerRange]]:
-    """Return the layers of every source of every slice."""
-    ranges = []
-    for part in slices:
-        made = []
-        for source in part.sources:
-            first, stop = source.layers or (0, counts[source.model])
-            if not 0 <= first < stop <= counts[source.model]:
-                text = f"a slice takes layers {first} to {stop} of {source.model}, which has {counts[source.model]}"
-                raise FileFormatError(path, text, "correct its layer_range")
-            made.append(LayerRange(models.index(source.model), first, stop))
-        if len({len(one) for one in made}) > 1:
-            raise FileFormatError(path, "the sources of a slice have unequal numbers of layers", "give each as many")
-        ranges.append(made)
-    return ranges
+def _ranges(path: Path, modules: Sequence[_Module], models: Sequence[str], opened: Mapping[str, Checkpoint]) -> Slices:
+    """Return the layers of every source of every slice; none where the models are merged whole, as they are listed."""
+    listed = {tuple(source.model for source in part.sources) for one in modules for part in one.slices}
+    if len(listed) == 1 and not any(part.layers for one in modules for part in one.slices):
+        return ()
+    keys = [one.name for one in modules]
+    counts = {
+        model: {name: number_of_layers(own) for name, own in tensors_by_module(checkpoint, keys).items()}
+        for model, checkpoint in opened.items()
+    }
+    ranges = tuple(
+        ModuleSlices(one.name, tuple(_layers_of(path, part, one.name, models, counts) for part in one.slices))
+        for one in modules
+    )
+    is_plain = keys == [""] and len(models) == len(ranges[0].parts[0]) and _covers(ranges[0].parts, counts)
+    return () if is_plain else ranges
 
 
-def _covers(ranges: Sequence[tuple[int, int]], n_places: int, count: int) -> bool:
-    """Return whether slices are all layers in order, in every place."""
-    n_slices = len(ranges) // n_places
-    for place in range(n_places):
+def _layers_of(
+    path: Path, part: _Slice, module: str, models: Sequence[str], counts: Mapping[str, Mapping[str, int]]
+) -> tuple[LayerRange, ...]:
+    """Return the layers of every source of a slice; `counts` are of all layers by model and module."""
+    made = []
+    for source in part.sources:
+        count = counts[source.model][module]
+        first, stop = source.layers or (0, count)
+        if count == 0:
+            first, stop = 0, 0  # a module without layers is taken whole
+        elif not 0 <= first < stop <= count:
+            text = f"a slice takes layers {first} to {stop} of {source.model}, which has {count}"
+            raise FileFormatError(path, text, "correct its layer_range")
+        made.append(LayerRange(models.index(source.model), first, stop))
+    if len({len(one) for one in made}) > 1:
+        raise FileFormatError(path, "the sources of a slice have unequal numbers of layers", "give each as many")
+    return tuple(made)
+
+
+def _covers(parts: Sequence[Sequence[LayerRange]], counts: Mapping[str, Mapping[str, int]]) -> bool:
+    """Return whether slices are all layers in order, of the same models in every one."""
+    for place, source in enumerate(parts[0]):
         expected = 0
-        for first, stop in ranges[place * n_slices : (place + 1) * n_slices]:
-            if first != expected:
+        for part in parts:
+            if len(part) != len(parts[0]) or part[place].model != source.model or part[place].first != expected:
                 return False
-            expected = stop
-        if expected != count:
+            expected = part[place].stop
+        if expected != max(count for of_model in counts.values() for count in of_model.values()):
             return False
     return True
 
@@ -313,14 +368,10 @@ def _refuse_unknown(path: Path, document: Mapping[str, Json]) -> None:
         text = f"method {method!r} does not exist{suggestion(str(method), METHODS)}; there are {there_are}"
         raise FileFormatError(path, text, "choose one of these", "E-METHOD")
     if unknown := [str(key) for key in document if key not in _KEYS]:
-        hints = [key if key == "modules" else f"{key}{suggestion(key, _KEYS)}" for key in unknown]
+        hints = [f"{key}{suggestion(key, _KEYS)}" for key in unknown]
         raise FileFormatError(path, f"has {', '.join(hints)}, which is not understood", _REMEDY, "E-RECIPE")
-    template = document.get("chat_template")
-    if template not in (None, "auto") and "{" not in str(template):
-        text = f"names the chat_template {template!r:.40}, and this library has none by name"
-        raise FileFormatError(path, text, "give the template itself, or leave it out")
-    if ("models" in document) == ("slices" in document):
-        raise FileFormatError(path, "needs models or slices, one of them", "leave the other out")
+    if sum(key in document for key in _FORMS) != 1:
+        raise FileFormatError(path, "needs models, slices or modules, one of them", "leave the others out")
     for parameters in _all_parameters(document):
         _refuse_parameters(path, str(method), parameters)
 
@@ -338,17 +389,37 @@ def _refuse_parameters(path: Path, method: str, parameters: Any) -> None:
 
 def _all_parameters(document: Mapping[str, Any]) -> list[Any]:
     """Return the parameters of all levels."""
-    entries: list[Any] = [document]
-    for key in ("models", "slices"):
-        for entry in document.get(key) or ():
-            entries.append(entry)
-            entries += (entry.get("sources") or []) if isinstance(entry, Mapping) else []
+    modules = document.get("modules")
+    holders = [document, *(modules.values() if isinstance(modules, Mapping) else ())]
+    entries: list[Any] = list(holders)
+    for holder in holders:
+        for key in ("models", "slices") if isinstance(holder, Mapping) else ():
+            for entry in holder.get(key) or ():
+                entries.append(entry)
+                entries += (entry.get("sources") or []) if isinstance(entry, Mapping) else []
     found = (entry.get("parameters") for entry in entries if isinstance(entry, Mapping))
     return [parameters for parameters in found if parameters is not None]
 
 
+def _modules(path: Path, document: Mapping[str, Any]) -> list[_Module]:
+    """Return the modules of a recipe; without any, the whole model is one."""
+    if "modules" not in document:
+        return [_Module("", _slices(path, document))]
+    stated = document["modules"]
+    if not isinstance(stated, Mapping) or not stated:
+        raise FileFormatError(path, f"modules must be a mapping, found {stated!r:.40}", "list models or slices of each")
+    made = []
+    for name, module in stated.items():
+        if not isinstance(module, Mapping) or ("models" in module) == ("slices" in module):
+            raise FileFormatError(path, f"module {name} needs models or slices, one of them", "leave the other out")
+        if unknown := [str(key) for key in module if key not in ("models", "slices", "parameters")]:
+            raise FileFormatError(path, f"module {name} has {', '.join(unknown)}, which is not understood", _REMEDY)
+        made.append(_Module(str(name), _slices(path, module), module.get("parameters") or {}))
+    return made
+
+
 def _slices(path: Path, document: Mapping[str, Json]) -> tuple[_Slice, ...]:
-    """Return the slices of a recipe; models without slices are one slice of all layers."""
+    """Return the slices of a recipe or module; models without slices are one slice of all layers."""
     if "models" in document:
         sources = tuple(_source(path, entry) for entry in _entries(path, document["models"], "models"))
         return (_Slice(None, sources, {}),)
@@ -356,13 +427,16 @@ def _slices(path: Path, document: Mapping[str, Json]) -> tuple[_Slice, ...]:
     for part in _entries(path, document["slices"], "slices"):
         if not isinstance(part, Mapping) or not isinstance(part.get("sources"), list):
             raise FileFormatError(path, "a slice needs sources", "list the models of every slice")
+        if unknown := [str(key) for key in part if key not in ("sources", "parameters", "base_model")]:
+            raise FileFormatError(path, f"a slice has {', '.join(unknown)}, which is not understood", _REMEDY)
         ranges = [_layer_range(entry) for entry in part["sources"]]
         if not ranges or None in ranges:
             raise FileFormatError(path, "a source needs layer_range: [first, last + 1]", "give both numbers")
         sources = tuple(
             replace(_source(path, entry), layers=layers) for entry, layers in zip(part["sources"], ranges, strict=True)
         )
-        slices.append(_Slice(ranges[0], sources, part.get("parameters") or {}))
+        base = None if part.get("base_model") is None else _model_name(path, part["base_model"])
+        slices.append(_Slice(ranges[0], sources, part.get("parameters") or {}, base))
     return tuple(slices)
 
 
@@ -442,9 +516,16 @@ class _Levels:
     """The parameters of a recipe at all levels, looked up by tensor and model."""
 
     def __init__(
-        self, path: Path, method: str, slices: Sequence[_Slice], top: Mapping[str, Any], counts: Mapping[str, int]
+        self, path: Path, method: str, modules: Sequence[_Module], top: Mapping[str, Any], merged: Checkpoint
     ) -> None:
-        self._path, self._method, self._slices, self._top, self._counts = path, method, slices, top, counts
+        self._path, self._method, self._top = path, method, top
+        self._counts = layer_counts(merged)
+        names = tensors_by_module(merged, [one.name for one in modules])
+        self._module_of = {name: one for one in modules for name in names[one.name]}
+
+    def count(self, tensor: str) -> int:
+        """Return the number of models that a tensor is merged of."""
+        return len(self._position(tensor)[0].sources)
 
     def value(self, parameter: str, tensor: str, place: int | None, default: Any = None) -> Any:
         """Return the value of a parameter for a tensor of a source, or of all; the default where nobody gives one.
@@ -453,7 +534,7 @@ class _Levels:
         """
         part, position = self._position(tensor)
         sources = [] if place is None else [part.sources[place].parameters]
-        for level in (*sources, part.parameters, self._top):
+        for level in (*sources, part.parameters, self._module_of[tensor].parameters, self._top):
             if parameter in level:
                 value = self._resolved(level[parameter], parameter, tensor, position)
                 if value is not None:
@@ -465,17 +546,14 @@ class _Levels:
 
     def _position(self, tensor: str) -> tuple[_Slice, float]:
         """Return the slice of a tensor and its place in it from 0 to 1: before the layers the first, after the last."""
+        slices = self._module_of[tensor].slices
         match = LAYER.match(tensor)
-        if match is None:
-            return self._slices[0 if is_before_layers(tensor) else -1], 0.0
-        layer = int(match["number"])
-        start = 0
-        for part in self._slices:
-            length = self._counts[match["stem"]] if part.layers is None else part.layers[1] - part.layers[0]
-            if start <= layer < start + length:
-                return part, (layer - start) / (length - 1) if length > 1 else 1.0
-            start += length
-        return self._slices[-1], 0.0
+        lengths = [
+            part.layers[1] - part.layers[0] if part.layers else self._counts[match["stem"]] if match else 0
+            for part in slices
+        ]
+        number, position = place_in_slices(tensor, lengths)
+        return slices[number], position
 
     def _resolved(self, value: Any, parameter: str, tensor: str, position: float) -> Any:
         """Return a number or truth value; None where only filters are given and none matches."""
@@ -504,11 +582,9 @@ _Setting = tuple[tuple[float, ...] | None, tuple[tuple[str, Any], ...]]
 """Weights of the models, and options, of a tensor."""
 
 
-def _settings(
-    levels: _Levels, first: Checkpoint, count: int, known: KnownMethod
-) -> tuple[dict[str, Json], list[dict[str, Json]]]:
+def _settings(levels: _Levels, first: Checkpoint, known: KnownMethod) -> tuple[dict[str, Json], list[dict[str, Json]]]:
     """Return weights and options of most tensors, and rules for the others, by layer where a layer has one setting."""
-    by_tensor = {tensor: _setting(levels, tensor, count, known) for tensor in first.tensors}
+    by_tensor = {tensor: _setting(levels, tensor, levels.count(tensor), known) for tensor in first.tensors}
     common, _ = Counter(by_tensor.values()).most_common(1)[0]
     by_layer: dict[str, list[str]] = {}
     for tensor in by_tensor:
@@ -581,8 +657,6 @@ def _notes(document: Mapping[str, Json], method: str) -> list[str]:
         notes.append(f"{', '.join(unused)}: not looked at by {method}")
     if any("int8_mask" in parameters for parameters in _all_parameters(document)):
         notes.append("int8_mask changes memory only, and is ignored")
-    if document.get("chat_template") == "auto":
-        notes.append("chat_template: that of the output's tokenizer, not the most frequent one")
     if METHODS[method].base == "none" and document.get("base_model") is not None and not _says_tokens(document):
         notes.append(f"base_model is not looked at by {method}")
     if "rescale" in METHODS[method].parameters:

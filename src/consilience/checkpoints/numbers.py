@@ -8,7 +8,6 @@ merge refuses.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -55,6 +54,15 @@ class FloatType:
         """The number of every pattern (256,), for types of 8 bits."""
         return np.arange(2**8, dtype=np.uint8).view(self.dtype).astype(np.float32)
 
+    def all_finite(self, stored: NDArray[np.uint8]) -> bool:
+        """Return whether no number of some bytes is NaN or infinite; patterns of magnitudes order as they do."""
+        if self.itemsize == 1:
+            return bool(np.isfinite(self._number_of_pattern[stored]).all())
+        patterns = stored.view(f"u{self.itemsize}")
+        infinity = np.array(np.inf, self.dtype).view(patterns.dtype)
+        sign = patterns.dtype.type(1 << 8 * self.itemsize - 1)
+        return not len(patterns) or bool((patterns & ~sign).max() < infinity)
+
     def decode(self, stored: NDArray[np.uint8], out: Floats) -> None:
         """Write the n numbers of some bytes into an array (n,) of float32 or float64."""
         if self.itemsize == 1:  # a table is 4 to 7 times as fast as a cast (benchmarks/float_types.py)
@@ -68,7 +76,7 @@ class FloatType:
         if self.saturates:
             np.clip(values, -self.largest, self.largest, out=values)
         if self.name in _ROUNDED_FROM_FLOAT32 and values.dtype == np.float64:
-            values = _off_ties(values) if self.name == "bfloat16" else _round_to_odd(values)
+            values = off_ties(values) if self.name == "bfloat16" else _round_to_odd(values)
         with np.errstate(over="ignore"):  # an overflow gives infinity, which the caller looks for
             np.copyto(out.view(self.dtype), values, casting="unsafe")
 
@@ -82,7 +90,7 @@ def rounded_to(float_type: FloatType, values: Floats) -> Floats:
     return rounded.reshape(values.shape)
 
 
-def _off_ties(values: Floats) -> NDArray[np.float32]:
+def off_ties(values: Floats) -> NDArray[np.float32]:
     """Return float64 values (n,) in float32, none on a tie of bfloat16 that is not one.
 
     Rounding twice goes wrong where the first rounding ends half way between two numbers of bfloat16, whose lower bits
@@ -91,13 +99,21 @@ def _off_ties(values: Floats) -> NDArray[np.float32]:
     with np.errstate(over="ignore", under="ignore"):
         rounded = values.astype(np.float32)
     patterns = rounded.view(np.uint32)
-    lower = patterns.view(np.uint16)[_LOWER_HALF::2]
-    ties = np.flatnonzero((lower == 0x8000) & (rounded != values))  # a tie that is one stays
+    is_tie = (patterns & np.uint32(0xFFFF)) == 0x8000
+    if np.count_nonzero(is_tie) > len(values) // _MANY_TIES:
+        is_tie &= rounded != values  # a tie that is one stays, and with weights such as 0.5 many are
+    ties = np.flatnonzero(is_tie)
     if len(ties):
         exact, found = np.abs(values[ties]), np.abs(rounded[ties])
         patterns[ties] += (exact > found).astype(np.uint32)
         patterns[ties] -= (exact < found).astype(np.uint32)
     return rounded
+
+
+def near_ties(values: NDArray[np.float32], margin: int) -> NDArray[np.bool_]:
+    """Return which values (n,) in float32 are near a tie of bfloat16: by `margin` units of the last place, or less."""
+    lower = (values.view(np.uint32) + np.uint32(0x8000 + margin)) & np.uint32(0xFFFF)
+    return lower <= 2 * margin
 
 
 def _round_to_odd(values: Floats) -> NDArray[np.float32]:
@@ -126,8 +142,8 @@ FLOAT_TYPES: Mapping[str, FloatType] = {
 }
 """The types that can be merged, by their names in safetensors."""
 
-_LOWER_HALF = 0 if sys.byteorder == "little" else 1
-"""Which of the two halves of a number in 32 bits is the lower one."""
+_MANY_TIES = 64
+"""One in so many is too many ties to look at each: where sums are of few bits. Both ways give the same."""
 
 _ROUNDED_FROM_FLOAT32 = {"bfloat16", "float8_e4m3fn", "float8_e5m2"}
 """Types to which ml_dtypes casts float64 by way of float32: two roundings, whose result may not be the nearest."""

@@ -22,9 +22,11 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from consilience.checkpoints.card import config_text, short_name
-from consilience.checkpoints.folder import INDEX, Checkpoint, companion_files
+from consilience.checkpoints.chat_templates import TEMPLATE_FILE, TOKENIZER_CONFIG
+from consilience.checkpoints.folder import INDEX, Checkpoint, companion_files, read_object
 from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.checkpoints.request import SINGLE_FILE_SUFFIX, PreparedMerge
+from consilience.checkpoints.unions import json_bytes
 from consilience.checkpoints.vocabularies import TOKENIZER_FILES, with_tokens
 from consilience.checks import Array
 from consilience.core.provenance import file_digest
@@ -220,6 +222,8 @@ def copy_companions(prepared: PreparedMerge, partial: PartialOutput) -> list[str
     notes += copy_companions_of(first, partial.folder, written)
     if is_changed and first.folder is not None and (first.folder / "config.json").is_file():
         write_bytes(partial.folder / "config.json", config_text(config, dtype))
+    if prepared.chat_template is not None:
+        notes += _write_chat_template(partial.folder, prepared.chat_template)
     if len(plan.shards) > 1:
         index = {
             "metadata": {"total_size": sum(task.nbytes for shard in plan.shards for task in shard.tasks)},
@@ -227,6 +231,19 @@ def copy_companions(prepared: PreparedMerge, partial: PartialOutput) -> list[str
         }
         write_bytes(partial.folder / INDEX, f"{as_json(index)}\n".encode())
     return notes
+
+
+def _write_chat_template(folder: Path, template: str) -> list[str]:
+    """Write a chat template into the tokenizer's files in a folder; return a note where there is no tokenizer."""
+    names = {path.name for path in folder.iterdir()}
+    if not names & set(TOKENIZER_FILES):
+        return ["chat_template: the output has no tokenizer, so none was written"]
+    (folder / "chat_template.json").unlink(missing_ok=True)  # of processors, with another template
+    write_bytes(folder / TEMPLATE_FILE, template.encode())
+    if TOKENIZER_CONFIG in names:
+        config = {**read_object(folder / TOKENIZER_CONFIG), "chat_template": template}
+        write_bytes(folder / TOKENIZER_CONFIG, json_bytes(config))
+    return []
 
 
 def copy_companions_of(

@@ -66,7 +66,8 @@ class WeightMerger:
 
     def _merged(self, part: MergedPart) -> Mapping[str, Array]:
         """Return the parts of the merged weight by name."""
-        weight, models, base = part.weight, self.inputs.models, self.inputs.base
+        weight, base = part.weight, self.inputs.base
+        models = self.inputs.models[: len(part.treatment.weights)]
         parts_of_models = [{name: self.read(model, name) for name in weight.names} for model in models]
         weights = [self.move(weight.combine(parts), weight.name, j) for j, parts in enumerate(parts_of_models)]
         method = part.treatment.method

@@ -20,7 +20,7 @@ class Treatment:
     """How a tensor is merged: a method and weights, or a copy of one model's tensor."""
 
     method: TensorMethod | None  # the method; None for a copy
-    weights: tuple[float, ...]  # (J,), weight of each model
+    weights: tuple[float, ...]  # (J,), weight of each model that the tensor is merged of: of the first J
     source: int = 0  # number of the model that is copied
 
 
@@ -132,7 +132,7 @@ def _task(
             copy, compared = Treatment(None, treatment.weights, number), not is_floating and not is_copied
             return TensorTask(name, source.shape, source.dtype, source.nbytes, copy, compared)
     if is_copied:  # in another type: the mean with all weight on one model
-        weights = tuple(float(number == treatment.source) for number in range(len(inputs.models)))
+        weights = tuple(float(number == treatment.source) for number in range(len(treatment.weights)))
         treatment = Treatment(TensorAverage(), weights)
     return _floating_task(name, stored, dtype or stored.dtype, treatment)
 

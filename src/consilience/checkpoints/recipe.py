@@ -39,10 +39,11 @@ class MergeRecipe(BaseModel):
     symmetry: str | None = None
     seed: int = Field(default=0, ge=0)
     tensors: list[TensorRule] = Field(default_factory=list)
-    slices: list[list[list[int]]] = Field(default_factory=list)
+    slices: list[list[list[int]]] | dict[str, list[list[list[int]]]] = Field(default_factory=list)
     rank: int | float | None = None
     residual_into_base: bool = False
     vocabulary: str | int | dict[str, Any] | None = None
+    chat_template: str | None = None
     _notes: list[str] = PrivateAttr(default_factory=list)
 
     @property

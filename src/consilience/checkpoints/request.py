@@ -6,17 +6,28 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import cache, partial
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from consilience.checkpoints.buffers import buffer_bytes
+from consilience.checkpoints.chat_templates import AUTO, as_chat_template, most_common_template
 from consilience.checkpoints.configurations import compare_checkpoints, compare_tokenizers
 from consilience.checkpoints.fisher_files import open_fisher
 from consilience.checkpoints.folder import Checkpoint
 from consilience.checkpoints.inputs import MergeInputs, parts_in
-from consilience.checkpoints.layers import Slices, counts_layers, misfits, stacked, uncounted
+from consilience.checkpoints.layers import (
+    Slices,
+    counts_layers,
+    is_counted,
+    misfits,
+    place_in_slices,
+    plain_slices,
+    stacked,
+    tensors_by_module,
+    uncounted,
+)
 from consilience.checkpoints.lora.into_base import open_model
 from consilience.checkpoints.methods import TENSOR_METHODS, make_tensor_method
 from consilience.checkpoints.methods.base import TensorMethod
@@ -57,7 +68,7 @@ class MergeRequest:
     fishers: tuple[Path, ...] = ()  # (J,), files of Fisher diagonals
     weights: Any = None  # (J,), weights as the user gave them. Default: equal weights.
     rules: tuple[TensorRule, ...] = ()  # what is different for some tensors
-    # Ranges of layers of the models, one slice behind another, which then are merged. Default: the models whole.
+    # Ranges of layers of the models, one slice behind another, which then are merged, by module. Default: models whole.
     slices: Slices = ()
     dtype: str | None = None  # type of the output, in the words of safetensors. Default: the first model's types.
     # Bytes of the tensors in a file of the output, at most.
@@ -65,6 +76,8 @@ class MergeRequest:
     vocabulary: VocabularyRequest | None = (
         None  # tokens of the output. Default: those of all models, which are the same.
     )
+    # Chat template of the output: by name, "auto" or its text. Default: that of the tokenizer that the output has.
+    chat_template: str | None = None
     # Of merged adapters: the highest rank, or the share of a product's energy that its rank keeps. Default: the sum of
     # their ranks.
     rank: int | float | None = None
@@ -91,8 +104,9 @@ class MergeRequest:
             "residual_into_base": self.residual_into_base or None,
             "symmetry": None if self.symmetry is None else self.symmetry.digest,
             "seed": self.seed,
-            "slices": [[[one.model, one.first, one.stop] for one in part] for part in self.slices],
+            "slices": plain_slices(self.slices) if self.slices else None,
             "vocabulary": None if self.vocabulary is None else self.vocabulary.document(),
+            "chat_template": self.chat_template,
             "tensors": rules,
         }
         return {key: value for key, value in document.items() if value not in (None, [], {})}
@@ -106,6 +120,7 @@ class PreparedMerge:
     inputs: MergeInputs  # the checkpoints, opened
     plan: MergePlan  # what is done with every tensor
     vocabulary: Vocabulary | None = None  # how tables of tokens are read, where the request says which
+    chat_template: str | None = None  # in Jinja, where the request says which
 
 
 def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
@@ -125,7 +140,7 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
     OptionError
         For options that do not fit.
     """
-    inputs = _opened(request)
+    inputs, folders = _opened(request)
     expected = None if request.symmetry is None else (*request.symmetry.layouts, *request.symmetry.aliases)
     inputs, notes, prefixes = with_common_names(inputs, expected)
     notes += [note for checkpoint in inputs.all for note in checkpoint.notes]
@@ -137,10 +152,9 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
     differences, configuration_notes = compare_inputs(inputs, request.allow_differences)
     problems += differences if vocabulary is None else [one for one in differences if not _is_of_tokens(one)]
     notes += _configuration_notes(request, inputs)
-    names = list(inputs.models[0].tensors)
     treatments, unused_rules = treatments_by_tensor(
-        names, len(inputs.models), request.method, request.options, request.weights, request.rules,
-        parts_in(inputs.models[0]),
+        {name: inputs.sources(name) for name in inputs.models[0].tensors}, request.method, request.options,
+        request.weights, request.rules, parts_in(inputs.models[0]),
     )  # fmt: skip
     problems += unused_rules + _unmet_needs(request, inputs, treatments)
     if problems:
@@ -148,11 +162,18 @@ def prepare(request: MergeRequest, output: Path) -> PreparedMerge:
     if request.symmetry is not None:
         units_of(request.symmetry, inputs)  # raises where shapes do not fit the symmetry
     plan = _make_plan(request, inputs, treatments, output)
-    return PreparedMerge(request, inputs, replace(plan, notes=(*notes, *plan.notes, *configuration_notes)), vocabulary)
+    template = as_chat_template(request.chat_template)
+    if template == AUTO and (template := most_common_template(folders)) is None:
+        notes.append("chat_template: no checkpoint has one")
+    plan = replace(plan, notes=(*notes, *plan.notes, *configuration_notes))
+    return PreparedMerge(request, inputs, plan, vocabulary, template)
 
 
-def _opened(request: MergeRequest) -> MergeInputs:
-    """Return the checkpoints of a request, headers read and layers stacked; raise with all that cannot be read."""
+def _opened(request: MergeRequest) -> tuple[MergeInputs, list[Path]]:
+    """Return the checkpoints of a request, headers read and layers stacked, and their folders.
+
+    Raises InputError with all that cannot be read.
+    """
     problems: list[Problem] = []
 
     def open_or_note(path: Path, reader: Callable[[Path], Any]) -> Any:
@@ -181,17 +202,22 @@ def _opened(request: MergeRequest) -> MergeInputs:
     if problems:
         raise InputError(problems)
     refuse_adapted(request, [model for model in (*models, base) if model is not None])
+    folders = [one.folder for one in (*models, base) if one is not None and one.folder is not None]
     if request.slices:
-        models, base = _sliced(request, models, base)
+        return _sliced(request, models, base), list(dict.fromkeys(folders))
     diagonals = tuple(fisher for fisher, _ in fishers)
-    return MergeInputs(tuple(models), base, diagonals, tuple(informed for _, informed in fishers))
+    inputs = MergeInputs(tuple(models), base, diagonals, tuple(informed for _, informed in fishers))
+    return inputs, list(dict.fromkeys(folders))
 
 
 def _configuration_notes(request: MergeRequest, inputs: MergeInputs) -> list[str]:
     """Return what of configurations was neither compared nor changed."""
     notes = []
-    if request.slices and (fields := uncounted(inputs.models[0].config)):
+    modules = [one.module for one in request.slices]
+    if modules and (fields := uncounted(inputs.models[0].config, modules)):
         notes.append(f"config.json: {', '.join(fields)} stay as they are; look whether they fit the layers now")
+    if elsewhere := [module for module in modules if not is_counted(module)]:
+        notes.append(f"config.json: the number of layers of {', '.join(elsewhere)} stays as it is")
     if inputs.models[0].config and (without := [one.name for one in inputs.models if not one.config]):
         notes.append(f"{first_names(without, _MAX_LISTED)}: no config.json, so nothing of it was compared")
     return notes
@@ -210,23 +236,38 @@ def refuse_adapted(request: MergeRequest, checkpoints: Sequence[Checkpoint]) -> 
         raise InputError(adapted[0].name, text, remedy, "E-ADAPTER")
 
 
-def _sliced(
-    request: MergeRequest, models: Sequence[Checkpoint], base: Checkpoint | None
-) -> tuple[list[Checkpoint], Checkpoint | None]:
-    """Return what slices make of the models, and of the base, which has the same layers in all of a slice."""
-    used = [models[number] for number in sorted({one.model for part in request.slices for one in part})]
+def _sliced(request: MergeRequest, models: Sequence[Checkpoint], base: Checkpoint | None) -> MergeInputs:
+    """Return what slices make of the models, and of the base, which has the same layers in all of a slice.
+
+    Where a slice has fewer models than others, its first one stands in the places of those that it lacks, and is not
+    looked at there.
+    """
+    parts = [part for module in request.slices for part in module.parts]
+    modules = [one.module for one in request.slices]
+    used = [models[number] for number in sorted({one.model for part in parts for one in part})]
     problems, _ = compare_inputs(MergeInputs(tuple(used)), request.allow_differences)
-    if unfit := [*misfits(used), *(one for one in problems if not counts_layers(_differs_in(one)))]:
+    if unfit := [*misfits(used, modules), *(one for one in problems if not counts_layers(_differs_in(one)))]:
         raise InputError(unfit)
-    merged = [
-        stacked([(models[part[place].model], part[place]) for part in request.slices])
-        for place in range(len(request.slices[0]))
+    places = range(max(map(len, parts)))
+    chosen = [
+        {one.module: [part[place if place < len(part) else 0] for part in one.parts] for one in request.slices}
+        for place in places
     ]
+    merged = tuple(
+        stacked({module: [(models[one.model], one) for one in ranges] for module, ranges in by_module.items()})
+        for by_module in chosen
+    )
+    fewer: dict[str, int] = {}
+    for one, names in zip(request.slices, tensors_by_module(merged[0], modules).values(), strict=True):
+        lengths = [len(part[0]) for part in one.parts]
+        sources = {name: len(one.parts[place_in_slices(name, lengths)[0]]) for name in names}
+        fewer |= {name: count for name, count in sources.items() if count < len(places)}
     if base is None:
-        return merged, None
-    if any(len({(one.first, one.stop) for one in part}) > 1 for part in request.slices):
+        return MergeInputs(merged, fewer=fewer)
+    if any(len({(one.first, one.stop) for one in part}) > 1 for part in parts):
         raise InputError("slices", "take different layers of the models, and the base has no such pair", code="E-SHAPE")
-    return merged, stacked([(base, part[0]) for part in request.slices])
+    own = {module: [(base, one) for one in ranges] for module, ranges in chosen[0].items()}
+    return MergeInputs(merged, stacked(own), fewer=fewer)
 
 
 def compare_inputs(inputs: MergeInputs, allow_differences: bool | frozenset[str]) -> tuple[list[Problem], list[str]]:
@@ -338,7 +379,7 @@ def _make_plan(
         notes.append("the symmetry is unproved: if it is wrong, so is the merge; look at it before it is used")
     return MergePlan(
         shards,
-        sum(checkpoint.nbytes for checkpoint in inputs.all),
+        inputs.nbytes,
         sum(shard.nbytes for shard in shards),
         _memory_bound(request, inputs) + _bytes_of_weights(inputs, weights),
         tuple(notes),
@@ -435,8 +476,7 @@ def default_threads() -> int:
 
 
 def treatments_by_tensor(
-    names: Sequence[str],
-    count: int,
+    counts: Mapping[str, int],
     method: TensorMethod,
     options: Mapping[str, Any],
     weights: Any,
@@ -445,24 +485,35 @@ def treatments_by_tensor(
 ) -> tuple[dict[str, Treatment], list[Problem]]:
     """Return how every tensor is merged, and a line for each rule that applies to no tensor or not to a whole weight.
 
-    `method` and `options` are for tensors that no rule matches; rules may add to the options. `weights` (J,) hold where
-    a rule gives none. Rules are in order of precedence; a pattern that matches a weight in `weights_in_parts` applies
-    to all its parts. Raises OptionError for weights, methods and options that do not exist or do not fit.
+    `counts` are the numbers of models by tensor. `method` and `options` are for tensors that no rule matches; rules may
+    add to the options. `weights` (J,) hold where a rule gives none; of a tensor of fewer models the first so many.
+    Rules are in order of precedence; a pattern that matches a weight in `weights_in_parts` applies to all its parts.
+    Raises OptionError for weights, methods and options that do not exist or do not fit.
     """
-    default = _treatment(method, weights, count, "weights")
-    by_rule = [_rule_treatment(rule, method, options, weights, count) for rule in rules]
+    most = max(counts.values())
+
+    @cache
+    def treatment(number: int | None, count: int) -> Treatment:
+        """Return what a rule, or what is left without one, says of tensors of so many models."""
+        if number is not None:
+            return _rule_treatment(rules[number], method, options, weights, count, most)
+        return _treatment(method, _first_weights(weights, count, most), count, "weights")
+
+    if set(counts.values()) == {most}:
+        for rule_number in (None, *range(len(rules))):  # what is wrong with any, whether it matches or not
+            treatment(rule_number, most)
     treatments = {}
     n_matched = [0] * len(rules)  # tensors whose names match
     n_applied = [0] * len(rules)  # of these, the ones that no earlier rule matches
     weight_of = {name: weight.name for weight in weights_in_parts for name in weight.names}
-    for name in names:
+    for name, count in counts.items():
         called = {name, weight_of.get(name, name)}
         matches = [number for number, rule in enumerate(rules) if any(fnmatchcase(one, rule.pattern) for one in called)]
         for number in matches:
             n_matched[number] += 1
         if matches:
             n_applied[matches[0]] += 1
-        treatments[name] = by_rule[matches[0]] if matches else default
+        treatments[name] = treatment(matches[0] if matches else None, count)
     unused = [
         Problem(
             "patterns",
@@ -473,6 +524,11 @@ def treatments_by_tensor(
         if not applied
     ]
     return treatments, [*unused, *_torn_weights(treatments, weights_in_parts)]
+
+
+def _first_weights(weights: Any, count: int, most: int) -> Any:
+    """Return weights for `most` models, of which a tensor has but `count`, without the others'."""
+    return weights[:count] if isinstance(weights, Sequence) and count < len(weights) == most else weights
 
 
 def _torn_weights(treatments: Mapping[str, Treatment], weights: Sequence[WeightParts]) -> Iterator[Problem]:
@@ -487,8 +543,9 @@ def _torn_weights(treatments: Mapping[str, Treatment], weights: Sequence[WeightP
 
 
 def _rule_treatment(
-    rule: TensorRule, method: TensorMethod, options: Mapping[str, Any], weights: Any, count: int
+    rule: TensorRule, method: TensorMethod, options: Mapping[str, Any], weights: Any, count: int, most: int
 ) -> Treatment:
+    """Return what a rule says of tensors of `count` models, where others have up to `most`."""
     where = f"pattern {rule.pattern!r}"
     if rule.method == "copy":
         source = rule.source or 0
@@ -506,7 +563,8 @@ def _rule_treatment(
         rule_method = make_tensor_method(method.name, {**options, **rule.options})
     # Some take no weights; those of the other tensors are not meant for them.
     inherited = weights if rule_method.takes_weights else None
-    return _treatment(rule_method, inherited if rule.weights is None else rule.weights, count, f"{where}: weights")
+    own = inherited if rule.weights is None else rule.weights
+    return _treatment(rule_method, _first_weights(own, count, most), count, f"{where}: weights")
 
 
 def _treatment(method: TensorMethod, weights: Any, count: int, where: str) -> Treatment:
@@ -543,8 +601,9 @@ def with_common_names(
         notes.append(f"{first_names(dropped, _MAX_LISTED)}: bookkeeping that not all models have, left out")
     renamed = [_renamed(one, names, dropped) for one, names in zip(checkpoints, own_names, strict=True)]
     count = len(inputs.models)
+    fewer = {name: inputs.fewer[own] for name, own in own_names[0].items() if own in inputs.fewer}
     return (
-        replace(inputs, models=tuple(renamed[:count]), base=next(iter(renamed[count:]), None)),
+        replace(inputs, models=tuple(renamed[:count]), base=next(iter(renamed[count:]), None), fewer=fewer),
         notes,
         list(found.problems),
     )

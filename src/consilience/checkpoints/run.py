@@ -25,6 +25,7 @@ from consilience.checkpoints import changes
 from consilience.checkpoints.buffers import PIECE_ENTRIES, TensorReaders
 from consilience.checkpoints.card import merge_provenance, model_card, short_name
 from consilience.checkpoints.carried_tensors import with_carried_tensors
+from consilience.checkpoints.engine_run import ShardSource, WrittenShard, digests_on_engine, write_on_engine
 from consilience.checkpoints.fisher_files import diagonal_norms, refuse_mismatched_fishers
 from consilience.checkpoints.folder import Checkpoint
 from consilience.checkpoints.inputs import InputFactors, locate_tensor, parts_in
@@ -43,7 +44,7 @@ from consilience.checkpoints.output import (
     refuse_full_disk,
 )
 from consilience.checkpoints.parametrised_weights import WeightMerger, combined
-from consilience.checkpoints.plan import TensorTask
+from consilience.checkpoints.plan import OutputShard, TensorTask
 from consilience.checkpoints.request import SINGLE_FILE_SUFFIX, PreparedMerge, default_threads, units_of
 from consilience.checkpoints.stream import Stream
 from consilience.checkpoints.tensor_reader import (
@@ -57,9 +58,10 @@ from consilience.checkpoints.tensor_reader import (
     whole_tensor,
 )
 from consilience.checkpoints.vocabularies import Vocabulary
-from consilience.checks import Json
-from consilience.core.progress import Progress
+from consilience.checks import Array, Json
+from consilience.core.progress import Progress, silent
 from consilience.core.provenance import library_versions
+from consilience.engines import Engine
 from consilience.files.atomic import write_bytes
 from consilience.networks.methods.weight_matching.coordinate_descent import improve_model
 from consilience.networks.methods.weight_matching.match import match_incoming
@@ -92,6 +94,7 @@ def run(
     progress: Progress,
     threads: int | None = None,
     piece: int = PIECE_ENTRIES,
+    engine: Engine | None = None,
 ) -> FinishedMerge:
     """Merge, and put the whole in the output's place; when anything goes wrong, finished files can be resumed.
 
@@ -109,6 +112,8 @@ def run(
         Number of threads that compute. Default: one for each core, up to four.
     piece : int
         Entries of a tensor that are read at once. Default: `PIECE_ENTRIES`.
+    engine : Engine, optional
+        Where the files of the output are written. Default: here, one after another.
     """
     request, inputs, plan = prepared.request, prepared.inputs, prepared.plan
     is_single = output.suffix == SINGLE_FILE_SUFFIX
@@ -122,10 +127,16 @@ def run(
                 if any(inputs.informed) and bytes_to_write:
                     refuse_mismatched_fishers(inputs.models, inputs.fishers, inputs.informed, input_files)
                 alignment = _align(prepared, input_files)
-                stream = Stream(threads or default_threads(), output_hashing, request.seed, piece)
                 execution = _Execution(prepared, input_files, alignment, progress)
-                notes = execution.write_shards(partial_output, stream)
-                digests = input_files.digests()
+                if engine is None:
+                    stream = Stream(threads or default_threads(), output_hashing, request.seed, piece)
+                    notes = execution.write_shards(partial_output, stream)
+                    digests = input_files.digests()
+                else:
+                    write = _ShardWriter(alignment, threads, piece)
+                    execution.written = execution.total - bytes_to_write
+                    told = write_on_engine(engine, prepared, output, partial_output, write, execution.on_written)
+                    notes, digests = list(told.values()), digests_on_engine(engine, inputs)
                 input_files.refuse_changed()  # last, after the last byte was read
             finally:
                 input_files.close()
@@ -150,8 +161,11 @@ def run(
 def _changes(prepared: PreparedMerge, partial_output: PartialOutput) -> dict[str, Json]:
     """Return how far the merge and its models are from the base; empty without one."""
     finished = [partial_output.finished[shard.name] for shard in prepared.plan.shards]
-    grams = {name: np.array(gram) for one in finished for name, gram in one.changes.items()}
-    return changes.summary(grams, unequal([short_name(model) for model in prepared.inputs.models]))
+    models = prepared.inputs.models
+    grams = {
+        name: changes.of_all(np.array(gram), len(models)) for one in finished for name, gram in one.changes.items()
+    }
+    return changes.summary(grams, unequal([short_name(model) for model in models]))
 
 
 def unequal(names: list[str]) -> list[str]:
@@ -264,10 +278,11 @@ class _Execution:
         if vocabulary is not None and task.name in vocabulary.tables:
             return self.readers_of_table(task, vocabulary)
         # Of a copy only the source is read, so only it is moved.
-        moving = [task.treatment.source] if method is None and not task.compared else range(len(inputs.models))
+        count = len(task.treatment.weights)
+        moving = [task.treatment.source] if method is None and not task.compared else range(count)
         models = tuple(
             self.reader_of(checkpoint, task.name, number if number in moving else None)
-            for number, checkpoint in enumerate(inputs.models)
+            for number, checkpoint in enumerate(inputs.models[:count])
         )
         base = None
         information: tuple[TensorReader, ...] = ()
@@ -290,10 +305,11 @@ class _Execution:
             return read_tensor(self.input_files, file, vocabulary.tables[task.name][number])
 
         sums_changes = method is not None and method.needs_base and not method.divides_by_sum
-        count = len(inputs.models)
-        readers = vocabulary.readers(task.name, read, checkpoints, task.treatment.weights, count, sums_changes)
+        count, weights = len(inputs.models), task.treatment.weights
+        padded = (*weights, *(0.0 for _ in range(count - len(weights))))
+        readers = vocabulary.readers(task.name, read, checkpoints, padded, count, sums_changes)
         takes_base = method is not None and (method.needs_base or method.takes_base)
-        return TensorReaders(tuple(readers[:count]), next(iter(readers[count:]), None) if takes_base else None)
+        return TensorReaders(tuple(readers[: len(weights)]), next(iter(readers[count:]), None) if takes_base else None)
 
     def facts_of(self, task: TensorTask) -> Facts:
         """Return what a method needs to know of all tensors; the norms are computed when the first one needs them."""
@@ -334,21 +350,44 @@ class _Execution:
         self.written = self.total - sum(task.nbytes for shard in shards for task in shard.tasks)
         inputs = self.prepared.inputs
         merger = WeightMerger(inputs, stream, partial(whole_tensor, self.input_files), self.moved)
-        readers_of = partial(self.readers_of, merger=merger)
         try:
-            for shard in with_carried_tensors(shards, readers_of):
-                digest = stream.write_shard(
-                    shard,
-                    partial_output.folder / shard.name,
-                    readers_of,
-                    self.facts_of,
-                    self.input_position,
-                    self.on_written,
-                )
-                partial_output.finish(shard.name, digest, stream.take_changes())
+            for shard in with_carried_tensors(shards, partial(self.readers_of, merger=merger)):
+                digest, changed = self.write_shard(shard, partial_output.folder / shard.name, stream, merger)
+                partial_output.finish(shard.name, digest, changed)
         finally:
             stream.close()
         return list(merger.notes.values())
+
+    def write_shard(
+        self, shard: OutputShard, path: Path, stream: Stream, merger: WeightMerger
+    ) -> tuple[str, Mapping[str, Array]]:
+        """Write one file; return its SHA-256 and what its tensors changed."""
+        readers_of = partial(self.readers_of, merger=merger)
+        digest = stream.write_shard(shard, path, readers_of, self.facts_of, self.input_position, self.on_written)
+        return digest, stream.take_changes()
+
+
+@dataclass(frozen=True, eq=False)
+class _ShardWriter:
+    """Writes a file of a merge on a worker of an engine."""
+
+    alignment: CheckpointAlignment | None  # where units go; None where they stay
+    threads: int | None  # that compute
+    piece: int  # entries that are read at once
+
+    def __call__(self, prepared: PreparedMerge, input_files: InputFiles, source: ShardSource) -> WrittenShard:
+        """Return what there is to say of the file that was written."""
+        planned = next(shard for shard in prepared.plan.shards if shard.name == source.name)
+        execution = _Execution(prepared, input_files, self.alignment, silent)
+        with ThreadPoolExecutor(1, "digest-out") as hashing:
+            stream = Stream(self.threads or default_threads(), hashing, prepared.request.seed, self.piece)
+            merger = WeightMerger(prepared.inputs, stream, partial(whole_tensor, input_files), execution.moved)
+            try:
+                (shard,) = with_carried_tensors([planned], partial(execution.readers_of, merger=merger))
+                digest, changed = execution.write_shard(shard, source.folder / shard.name, stream, merger)
+            finally:
+                stream.close()
+        return WrittenShard(digest, changed, merger.notes)
 
 
 ReadArray = Callable[[int, str], NDArray[np.float32]]

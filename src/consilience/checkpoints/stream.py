@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from io import BytesIO
 from math import isfinite
 from pathlib import Path
@@ -36,9 +37,10 @@ from consilience.checkpoints.buffers import (
     piece_length,
 )
 from consilience.checkpoints.carried_tensors import convert, is_constant, refuse_other_constant
-from consilience.checkpoints.changes import changes_of, gram_of, is_looked_at, stands_for
+from consilience.checkpoints.changes import changes_of, gram_of, looked_at
 from consilience.checkpoints.methods.base import (
     BLOCK_ENTRIES,
+    SINGLE_ERROR,
     Facts,
     Floats,
     TensorBlock,
@@ -46,7 +48,8 @@ from consilience.checkpoints.methods.base import (
     TensorSetting,
     block_length,
 )
-from consilience.checkpoints.numbers import FLOAT_TYPES
+from consilience.checkpoints.methods.order_statistics import RUN_ENTRIES, sample_starts
+from consilience.checkpoints.numbers import FLOAT_TYPES, near_ties, off_ties
 from consilience.checkpoints.plan import OutputShard, TensorTask
 from consilience.checkpoints.tensor_reader import ByteArray, RunningDigest
 from consilience.checks import Array
@@ -77,6 +80,12 @@ class _TensorMerge:
     setting: TensorSetting
     facts: Facts
 
+    @cached_property
+    def is_single(self) -> bool:
+        """Whether all is bfloat16, and merged in 32 bits but for what is uncertain there."""
+        types = {self.task.dtype, *(reader.dtype for reader in self.readers.all)}
+        return self.method.merges_in_single and types == {"BF16"}
+
     @property
     def block_length(self) -> int:
         """Entries of a block: a fixed number, or as many whole rows as it holds, one at least."""
@@ -101,15 +110,19 @@ class Stream:
         self._thread_local = threading.local()
         self._pending: deque[Future[Any]] = deque()
         self._constants: deque[TensorTask] = deque()  # tensors with a piece that was carried over for its infinities
-        self._grams: dict[tuple[str, int], Array] = {}  # by tensor and block, what `changes` adds up
+        # By tensor and block, what `changes` adds up, and of which share of the tensor's entries.
+        self._grams: dict[tuple[str, int], tuple[Array, float]] = {}
 
     def take_changes(self) -> dict[str, Array]:
         """Return the sums of `changes` by tensor since they were taken last, blocks added in their order."""
         sums: dict[str, Array] = {}
-        for (name, _), gram in sorted(self._grams.items()):
+        shares: dict[str, float] = {}
+        for name, number in sorted(self._grams):
+            gram, share = self._grams[name, number]
             sums[name] = sums[name] + gram if name in sums else gram
+            shares[name] = shares.get(name, 0.0) + share
         self._grams.clear()
-        return sums
+        return {name: gram / min(1.0, shares[name]) for name, gram in sums.items()}
 
     def close(self) -> None:
         """End all threads; what has not begun is dropped."""
@@ -214,6 +227,25 @@ class Stream:
             stored.append(into)
         return stored
 
+    def _read_sample(
+        self, readers: TensorReaders, buffers: PieceBuffers, size: int, users: list[Future[Any]]
+    ) -> list[ByteArray]:
+        """Return the bytes of a sample of a tensor in every reader: runs of entries, one behind another."""
+        starts = sample_starts(size)
+        length = size if len(starts) == 1 else RUN_ENTRIES
+        while len(buffers.read) < len(readers.all):
+            buffers.read.append(np.empty(0, dtype=np.uint8))
+        stored = []
+        for number, reader in enumerate(readers.all):
+            nbytes = length * FLOAT_TYPES[reader.dtype].itemsize
+            buffers.read[number] = grown(buffers.read[number], len(starts) * nbytes)
+            for run, start in enumerate(starts):
+                into = buffers.read[number][run * nbytes : (run + 1) * nbytes]
+                if (hashing := reader.fill(into, start * FLOAT_TYPES[reader.dtype].itemsize)) is not None:
+                    users.append(hashing)
+            stored.append(buffers.read[number][: len(starts) * nbytes])
+        return stored
+
     def _merge_tensor(
         self,
         task: TensorTask,
@@ -266,9 +298,13 @@ class Stream:
             for statistic in statistics:
                 total = statistic if total is None else total + statistic
 
-        for start, count in self._pieces(merge):
+        is_sample = merge.method.samples_first and number == 0
+        for start, count in [(0, 0)] if is_sample else self._pieces(merge):
             with self._piece_buffers() as (buffers, users):
-                stored = self._read_piece(merge.readers, buffers, start, count, users)
+                if is_sample:
+                    stored = self._read_sample(merge.readers, buffers, merge.task.size, users)
+                else:
+                    stored = self._read_piece(merge.readers, buffers, start, count, users)
                 survey = self._computing.submit(self._survey_piece, number, merge, stored, start)
                 users.append(survey)
                 surveys.append(survey)
@@ -284,7 +320,7 @@ class Stream:
         """Yield the blocks of a piece, decoded, each with its first entry in the piece."""
         readers = merge.readers
         # Differences of numbers of 32 bits are rounded to 32 bits once, whether they are taken there or in 64.
-        is_single = is_survey and merge.method.surveys_in_single and fits_single(readers)
+        is_single = merge.method.surveys_in_single and fits_single(readers) if is_survey else merge.is_single
         dtype = np.dtype(np.float64 if needs_float64(merge.task, readers) and not is_single else np.float32)
         float_types = [FLOAT_TYPES[reader.dtype] for reader in readers.all]
         count = len(stored[0]) // float_types[0].itemsize
@@ -294,14 +330,17 @@ class Stream:
         for first in range(0, count, block_length):
             length = min(block_length, count - first)
             decoded = []
-            for array, float_type, data in zip(scratch, float_types, stored, strict=True):
-                values = array[:length]
-                float_type.decode(data[first * float_type.itemsize : (first + length) * float_type.itemsize], values)
+            for array, float_type, data, reader in zip(scratch, float_types, stored, readers.all, strict=True):
+                values, part = (
+                    array[:length],
+                    slice(first * float_type.itemsize, (first + length) * float_type.itemsize),
+                )
+                # A survey for ranks need not look, since all that it reads is merged afterwards.
+                is_seen_later = merge.method.shows or (is_survey and merge.method.surveys_in_single)
+                if not (is_seen_later or float_type.all_finite(data[part])):
+                    raise InputError(non_finite_problem(merge.task.name, reader.name))
+                float_type.decode(data[part], values)
                 decoded.append(values)
-            if not merge.method.shows:
-                for values, reader in zip(decoded, readers.all, strict=True):
-                    if not all_finite(values):
-                        raise InputError(non_finite_problem(merge.task.name, reader.name))
             has_base = readers.base is not None
             yield (
                 first,
@@ -345,11 +384,11 @@ class Stream:
         with np.errstate(all="ignore"):
             n_blocks = -(-task.size // merge.block_length)
             for first, block in self._blocks(merge, stored, start):
-                counts = is_looked_at(block, n_blocks)
-                before = changes_of(block) if counts else []
-                values = merge.method.merge(block, merge.setting, merge.facts)
-                if counts:
-                    self._grams[task.name, block.number] = stands_for(n_blocks) * gram_of(before, values)
+                looked = looked_at(block, n_blocks)
+                before = changes_of(block, looked) if looked.stop else []
+                values = self._merged_block(merge, block, stored, first)
+                if before:
+                    self._grams[task.name, block.number] = gram_of(before, values[looked]), len(before[0]) / task.size
                 largest = max(float(values.max()), -float(values.min()))
                 if not isfinite(largest):
                     raise InputError(self._non_finite_problems(task, readers, stored))
@@ -359,6 +398,32 @@ class Stream:
                 if may_overflow and not all_stored_finite(float_type, out):
                     text = f"merged values reach {largest:.3g}, beyond {float_type.name}"
                     raise InputError(task.name, text, "choose another dtype", "E-NUMBER")
+
+    def _merged_block(self, merge: _TensorMerge, block: TensorBlock, stored: Sequence[ByteArray], first: int) -> Floats:
+        """Return the merged entries of a block (n,); `first` is its first entry in the piece `stored`.
+
+        Those that rounding in 32 bits makes uncertain are computed in 64, and come moved off ties that are none.
+        """
+        if not merge.is_single:
+            return merge.method.merge(block, merge.setting, merge.facts)
+        n = len(block.models[0])
+        values, uncertain = merge.method.merge_single(block, merge.setting, merge.facts)
+        uncertain |= near_ties(values, SINGLE_ERROR * (len(block.models) + 4))
+        if not all_finite(values):
+            uncertain |= ~np.isfinite(values)
+        again = np.flatnonzero(uncertain)
+        if not len(again):
+            return values
+        decoded = []
+        for reader, data in zip(merge.readers.all, stored, strict=True):
+            float_type = FLOAT_TYPES[reader.dtype]
+            entries = data.view(f"u{float_type.itemsize}")[first : first + n][again]
+            decoded.append(np.empty(len(again)))
+            float_type.decode(entries.view(np.uint8), decoded[-1])
+        n_models = len(block.models)
+        doubtful = TensorBlock(block.number, decoded[:n_models], decoded[n_models], (), block.start)
+        values[again] = off_ties(merge.method.merge(doubtful, merge.setting, merge.facts))
+        return values
 
     def _non_finite_problems(
         self, task: TensorTask, readers: TensorReaders, stored: Sequence[ByteArray]

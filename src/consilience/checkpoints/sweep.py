@@ -36,7 +36,7 @@ PLACE = "{model}"
 """What stands for the path of a merge in a command."""
 
 
-_HOW = ("overwrite", "threads", "progress", "resume")
+_HOW = ("overwrite", "threads", "engine", "progress", "resume")
 """Arguments of a merge that change no byte of it."""
 
 

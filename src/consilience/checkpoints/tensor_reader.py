@@ -66,10 +66,11 @@ class RunningDigest:
 class InputFiles:
     """All files of weights that a merge reads: read by one thread, a few of them open at a time.
 
-    `hashing` has one thread, for their digests.
+    `hashing` has one thread, for their digests; without `takes_digests` there are none.
     """
 
-    def __init__(self, files: Sequence[WeightFile], hashing: Executor) -> None:
+    def __init__(self, files: Sequence[WeightFile], hashing: Executor, *, takes_digests: bool = True) -> None:
+        self._takes_digests = takes_digests
         self._open: dict[Path, BinaryIO] = {}  # least recently used first
         self._digests = {file.path.resolve(): RunningDigest(hashing) for file in files}
         self._files = {file.path.resolve(): file for file in files}
@@ -90,7 +91,7 @@ class InputFiles:
             if not count:
                 raise FileFormatError(file.path, "is shorter than it was; it changed while it was read")
             n_read += count
-        return self._digests[path].feed(start, into)
+        return self._digests[path].feed(start, into) if self._takes_digests else None
 
     def _stream(self, path: Path) -> BinaryIO:
         """Return an open file; the least recently used one is closed where there are too many."""
@@ -100,7 +101,7 @@ class InputFiles:
                 self._open.pop(next(iter(self._open))).close()
             stream = path.open("rb", buffering=0)
             digest = self._digests[path]
-            if not digest.position:  # the header is no tensor, and goes into the digest too
+            if self._takes_digests and not digest.position:  # the header is no tensor, and goes into the digest too
                 length = 8 + int.from_bytes(stream.read(8), "little")
                 stream.seek(0)
                 future = digest.feed(0, stream.read(length))

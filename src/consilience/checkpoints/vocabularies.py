@@ -8,7 +8,6 @@ models that have it, so that it counts for those alone. Rules say so for single 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,7 +54,6 @@ class VocabularyRequest:
     source: int | Literal["base", "union"]  # number of a model; the base is the first model where there is none
     tokens: Mapping[str, TokenRule]  # what is different for some tokens
     multiple_of: int = 1  # rows of tables are a multiple of this
-    chat_template: str | None = None  # of the output. Default: that of the checkpoint whose tokenizer it has.
 
     def document(self) -> dict[str, Json]:
         """Return it as plain values."""
@@ -63,8 +61,7 @@ class VocabularyRequest:
             token: {"from": rule.source, "token": rule.token, "force": rule.force}
             for token, rule in self.tokens.items()
         }
-        stated: dict[str, Json] = {"source": self.source, "tokens": tokens, "multiple_of": self.multiple_of}
-        return stated | ({} if self.chat_template is None else {"chat_template": self.chat_template})
+        return {"source": self.source, "tokens": tokens, "multiple_of": self.multiple_of}
 
 
 def as_vocabulary(value: Any, n_models: int) -> VocabularyRequest | None:
@@ -77,7 +74,7 @@ def as_vocabulary(value: Any, n_models: int) -> VocabularyRequest | None:
     stated: dict[str, Any] = dict(value) if isinstance(value, Mapping) else {"source": value}
     source = stated.pop("source", "base")
     tokens = stated.pop("tokens", None) or {}
-    multiple, template = stated.pop("multiple_of", 1), stated.pop("chat_template", None)
+    multiple = stated.pop("multiple_of", 1)
     if stated:
         raise OptionError("vocabulary", f"has no {', '.join(map(repr, stated))}: source, tokens, multiple_of")
     if source not in ("base", "union") and not _is_model(source, n_models):
@@ -87,7 +84,7 @@ def as_vocabulary(value: Any, n_models: int) -> VocabularyRequest | None:
     if not isinstance(tokens, Mapping):
         raise OptionError("vocabulary", f"tokens: expected a rule by token, found {tokens!r:.60}")
     rules = {str(token): _as_rule(token, rule, n_models) for token, rule in tokens.items()}
-    return VocabularyRequest(source, rules, multiple, None if template is None else str(template))
+    return VocabularyRequest(source, rules, multiple)
 
 
 def _is_model(value: Any, n_models: int) -> bool:
@@ -211,7 +208,6 @@ def with_vocabulary(request: VocabularyRequest, inputs: MergeInputs) -> tuple[Me
         for place, one in enumerate(numbers)
     )
     source = checkpoints[number]
-    files |= _templated(source, files, request.chat_template)
     vocabulary = Vocabulary(
         tokens, numbers[number], rows, tables, _rules(request, tokens, numbers, inputs), source, files, left_out,
         (_summary(tokens, numbers, [one.name for one in checkpoints]), *_without_rows(tokens, rows)),
@@ -308,19 +304,6 @@ def _rules(
             raise InputError("vocabulary", text, "name another", "E-MISMATCH")
         rules[tokens[token]] = (number, numbers[number][donor], rule.force)
     return rules
-
-
-def _templated(source: Checkpoint, files: Mapping[str, bytes], template: str | None) -> dict[str, bytes]:
-    """Return the configuration of a tokenizer with a chat template; nothing where there is none to set."""
-    if template is None:
-        return {}
-    path = Path() if source.folder is None else source.folder / "tokenizer_config.json"
-    config: dict[str, Any] = {}
-    if "tokenizer_config.json" in files:
-        config = json.loads(files["tokenizer_config.json"])
-    elif path.is_file():
-        config = read_object(path)
-    return {"tokenizer_config.json": json_bytes({**config, "chat_template": template})}
 
 
 def _resized(checkpoint: Checkpoint, vocabulary: Vocabulary) -> Checkpoint:

@@ -16,7 +16,8 @@ from consilience.checkpoints.recipe import MergeRecipe, read_merge_recipe
 from consilience.checkpoints.sweep import SweepRow, command_score, sweep
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import echo_prose
-from consilience.cli.options import parse_settings, rank_option, refuse_reserved
+from consilience.cli.options import parse_settings, rank_option, refuse_reserved, scheduler_address
+from consilience.cli.report import refuse_report
 from consilience.drawing.words import printable
 from consilience.errors import OptionError
 
@@ -69,15 +70,19 @@ def _read_flags(settings: dict[str, Any]) -> list[str]:
 @rank_option("Of adapters, at most; or the share of energy to keep.  [default: the sum of theirs]")
 @click.option("--residual-into-base", is_flag=True, default=None, help="Average factors; --base takes the difference.")
 @click.option("--vocabulary", metavar="base|union|N", help="Tokens of the output, where tokenizers differ.")
+@click.option("--chat-template", metavar="NAME|auto", help="Of the output: chatml, llama3, mistral, alpaca, exaone.")
 @click.option("--evaluate", metavar="COMMAND", help="Scores {model}: the last number that it prints.")
 @click.option("--sweep", "sweeps", multiple=True, metavar="OPTION=A,B,...", help="Values to evaluate; method too.")
 @click.option("--lower-is-better", is_flag=True, help="Of scores of --evaluate, such as losses.")
 @click.option("--allow-differences", is_flag=True, help="Note configurations that differ instead of refusing them.")
 @click.option("--allow", metavar="FIELD,...", help="Note these differences, such as rope_scaling,tokenizer.")
 @click.option("--seed", type=click.IntRange(0), help="Of random choices.  [default: 0]")
+@click.option("--engine", type=click.Choice(["local", "dask"]), help="Where files are written.  [default: local]")
+@click.option("--scheduler", metavar="ADDRESS", help="Of Dask, such as tcp://host:8786; needs no --engine.")
 @click.option("--threads", type=click.IntRange(1), help="How many calculate.  [default: cores, at most 4]")
 @click.option("--overwrite", is_flag=True, help="Replace an output that exists.")
 @click.option("--restart", is_flag=True, help="Do not go on where an interrupted run ended.")
+@click.option("--report", type=click.Path(path_type=Path), help="Also write a page about the merge, HTML.")
 @click.option("--dry-run", is_flag=True, help="Read headers only, and say what would be done.")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @_flags_of_mergekit
@@ -85,7 +90,7 @@ def _read_flags(settings: dict[str, Any]) -> list[str]:
 def merge(
     models: Sequence[str], recipe: Path | None, threads: int | None, overwrite: bool, restart: bool, dry_run: bool,
     allow_differences: bool, allow: str | None, evaluate: str | None, sweeps: Sequence[str], lower_is_better: bool,
-    quiet: bool, as_json: bool, **settings: Any,
+    quiet: bool, as_json: bool, report: Path | None, engine: str | None, scheduler: str | None, **settings: Any,
 ) -> None:  # fmt: skip
     """Merge MODELS (folders with safetensors, index files, or single files) into one, in little memory.
 
@@ -115,20 +120,27 @@ def merge(
         "base": None if plan.base is None else where_model_lies(plan.base), "weights": plan.weights,
         "dtype": plan.dtype, "shard_bytes": SHARD_BYTES if plan.shard_size is None else plan.shard_size,
         "fishers": plan.fishers, "symmetry": plan.symmetry, "patterns": plan.tensors, "slices": plan.slices,
-        "vocabulary": plan.vocabulary, "rank": plan.rank, "residual_into_base": plan.residual_into_base,
-        "allow_differences": allowed, "rng": plan.seed,
+        "vocabulary": plan.vocabulary, "chat_template": plan.chat_template, "rank": plan.rank,
+        "residual_into_base": plan.residual_into_base, "allow_differences": allowed, "rng": plan.seed,
+        "engine": scheduler_address(engine, scheduler),
         "overwrite": overwrite, "threads": threads, **plan.options,
     }  # fmt: skip
     if evaluate is not None or sweeps:
-        if dry_run or restart:
-            raise click.UsageError("--evaluate takes neither --dry-run nor --restart; remove the table to start anew.")
+        if dry_run or restart or report:
+            text = "--evaluate takes no --dry-run, --restart and --report; remove the table to start anew."
+            raise click.UsageError(text)
         _sweep(plan, arguments, evaluate, sweeps, lower_is_better, quiet, as_json)
         return
+    if report is not None:
+        refuse_report(report, (Path(plan.output), *(Path(where_model_lies(model)) for model in plan.models)))
     merged = cs.merge(
         [where_model_lies(model) for model in plan.models], plan.output, plan.method, resume=not restart,
         dry_run=dry_run, progress=not (quiet or as_json), **arguments,
     )  # fmt: skip
     notes = (*flags, *plan.notes, *merged.notes)
+    pages = [] if report is None or dry_run else [report]
+    for page in pages:
+        merged.report(page)
     if as_json:
         files = [
             {"name": shard.name, "bytes": shard.nbytes, "sha256": merged.digests.get(shard.name)}
@@ -137,7 +149,7 @@ def merge(
         echo_json({
             "in_short": in_short(len(plan.models)), "tensors": merged.plan.tensors, "files": files,
             "bytes_in": merged.plan.bytes_in, "memory": merged.plan.memory, "notes": notes, "resumed": merged.resumed,
-            "wrote": [] if dry_run else [merged.output],
+            "wrote": [] if dry_run else [merged.output, *pages],
         })  # fmt: skip
     elif not quiet:
         echo_prose(_plan_text(merged) if dry_run else _result_text(merged, len(plan.models), plan.method))
@@ -145,6 +157,8 @@ def merge(
             echo_prose(f"note: {printable(note)}")
         if not dry_run:
             echo_prose(NOT_COMPARED)
+        for page in pages:
+            echo_prose(f"wrote {printable(str(page))}")
 
 
 def _sweep(
@@ -196,8 +210,8 @@ RECIPES = (".yml", ".yaml")
 
 _MERGE_KEYWORDS = {
     "models", "output", "method", "base", "weights", "dtype", "shard_bytes", "fishers", "symmetry", "module", "example",
-    "patterns", "slices", "allow_differences", "rng", "resume", "overwrite", "dry_run", "threads", "progress", "rank",
-    "residual_into_base", "vocabulary",
+    "patterns", "slices", "vocabulary", "chat_template", "allow_differences", "rng", "resume", "overwrite", "dry_run",
+    "threads", "engine", "progress", "rank", "residual_into_base",
 }  # fmt: skip
 """Keywords of ``cs.merge`` that are no options of a method: --set, which passes options on, may not say them."""
 

@@ -204,7 +204,7 @@ def make_fusion_plan(
     merged = stored.model_copy(update={"options": options, **update})
     if not merged.models:
         raise click.UsageError("Missing argument 'MODELS...': no files to fuse.")
-    return _plan(merged, _scheduler_address(engine, scheduler))
+    return _plan(merged, scheduler_address(engine, scheduler))
 
 
 def _numbers(option: str, text: str) -> list[float]:
@@ -259,7 +259,7 @@ def _plan_of(
     return FusionPlan(recipe, kind, files, address, chains)
 
 
-def _scheduler_address(engine: str | None, scheduler: str | None) -> str | None:
+def scheduler_address(engine: str | None, scheduler: str | None) -> str | None:
     """Return the address of the scheduler that runs shards; None for this process."""
     if engine == "dask" and scheduler is None:
         raise OptionError("--engine dask: give the address of its scheduler, --scheduler tcp://host:8786")

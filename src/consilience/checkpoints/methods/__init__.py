@@ -28,8 +28,8 @@ OTHER_NAMES: Mapping[str, tuple[str, dict[str, Any]]] = {
 """Names of papers: our method, and the options that they say. Those of mergekit are in its own table."""
 
 MERGE_KEYWORDS = ("base", "weights", "dtype", "shard_bytes", "fishers", "symmetry", "module", "example", "patterns",
-                  "slices", "rank", "vocabulary", "rng", "method", "overwrite", "dry_run", "threads",
-                  "progress")  # fmt: skip
+                  "slices", "rank", "vocabulary", "chat_template", "rng", "method", "overwrite", "dry_run", "threads",
+                  "engine", "progress")  # fmt: skip
 """Keywords of ``merge`` that are no options of a method, for suggestions."""
 
 make_tensor_method = MethodTable(TENSOR_METHODS, TensorMethod, "checkpoints", keywords=MERGE_KEYWORDS).make

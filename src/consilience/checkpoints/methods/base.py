@@ -30,6 +30,10 @@ BLOCK_ENTRIES = 2**17
 """Entries of a block: 512 kB in 32 bits, so that a core's second-level cache holds the block of a few models
 (docs/adr/0015). Another value would draw other random numbers in DARE and add up in another order."""
 
+SINGLE_ERROR = 16
+"""Units of the last place of float32, for each model and four more, by which `merge_single` may be wrong: 2 J + 8
+roundings of terms at most four times as large as the result, and twice as much for safety."""
+
 Floats = NDArray[np.floating[Any]]
 Facts = Mapping[str, Any]
 """What is known of a whole tensor, by name."""
@@ -93,6 +97,10 @@ class TensorMethod(Options, ABC):
         Whether 32 bits are too few to compute in, even for tensors of 16 bits.
     surveys_in_single : bool
         Whether facts are order statistics of single differences, which are the same in 32 bits.
+    samples_first : bool
+        Whether the first pass looks at a sample of a tensor alone, as if it were its first block.
+    merges_in_single : bool
+        Whether tensors of 16 bits are merged in 32 bits by `merge_single`, and what is not certain again by `merge`.
     shows : bool
         Whether a NaN or an infinity in any model of positive weight is always one in the result, so that checking the
         result is enough.
@@ -113,6 +121,8 @@ class TensorMethod(Options, ABC):
     whole_matrices: ClassVar[bool] = False
     double: ClassVar[bool] = True
     surveys_in_single: ClassVar[bool] = False
+    samples_first: ClassVar[bool] = False
+    merges_in_single: ClassVar[bool] = False
     shows: ClassVar[bool] = False
 
     @property
@@ -161,6 +171,12 @@ class TensorMethod(Options, ABC):
     @abstractmethod
     def merge(self, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Floats:
         """Return the merged entries (n,)."""
+
+    def merge_single(
+        self, block: TensorBlock, setting: TensorSetting, facts: Facts
+    ) -> tuple[Floats, NDArray[np.bool_]]:
+        """Return the merged entries in 32 bits, and which are not certain to `SINGLE_ERROR` for each model (n,)."""
+        raise AssertionError(f"{self.name} does not merge in 32 bits")
 
 
 def block_length(method: TensorMethod, row_length: int) -> int:

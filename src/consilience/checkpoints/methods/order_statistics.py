@@ -27,10 +27,11 @@ PASSES = 2
 """Surveys that histograms take."""
 RANK_PASSES = 2 + PASSES
 """Surveys that known ranks take at most: a sample, a bracket, and histograms where the bracket missed."""
-_SAMPLE = 2**16
-"""Entries of a sample, about; a bracket then holds some hundredths of all."""
-_WIDTH = 6.0
-"""Half the width of a bracket, in standard deviations of the sample's ranks: a random sample misses once in 1e9."""
+SAMPLE_RUNS, RUN_ENTRIES = 128, 1024
+"""A sample of a tensor: so many runs of so many entries, evenly spaced; a bracket then holds some hundredths of all."""
+_WIDTH = 12.0
+"""Half the width of a bracket, in standard deviations of a random sample's ranks. A random sample would need 6 to miss
+once in 1e9; entries of a run lie near one another and say less than random ones."""
 _MAX_KEPT = 2**23
 """Magnitudes in a bracket that are kept; 32 MB."""
 
@@ -59,13 +60,11 @@ class _Gathered:
         return _Gathered(self.values if is_whole else [[] for _ in self.values], self.above + other.above, is_whole)
 
 
-def sampled(number: int, start: int, size: int) -> slice:
-    """Return the entries of a block that a pass looks at: a sample in the first, all in the others.
-
-    `start` is the number of its first entry in the tensor, `size` the number of all entries.
-    """
-    stride = max(1, size // _SAMPLE) if number == 0 else 1
-    return slice(-start % stride, None, stride)
+def sample_starts(size: int) -> list[int]:
+    """Return the first entry of every run of a sample of a tensor; 0 alone for one that is no larger than a sample."""
+    if size <= SAMPLE_RUNS * RUN_ENTRIES:
+        return [0]
+    return [number * (size - RUN_ENTRIES) // (SAMPLE_RUNS - 1) for number in range(SAMPLE_RUNS)]
 
 
 def survey_ranks(number: int, series: Sequence[NDArray[np.float32]], facts: Mapping[str, Any]) -> Any:

@@ -64,7 +64,7 @@ class SLERP(TensorMethod):
     def survey(self, number: int, block: TensorBlock, setting: TensorSetting, facts: Facts) -> NDArray[Any]:
         """Return the inner products <a, b>, <a, a>, <b, b> (3,) of a block, in 64 bits."""
         a, b = (np.asarray(model, dtype=np.float64) for model in block.models)
-        return np.array([np.sum(a * b), np.sum(a * a), np.sum(b * b)])
+        return np.array([np.einsum("i,i", *pair) for pair in ((a, b), (a, a), (b, b))])
 
     def conclude(self, number: int, total: NDArray[Any], setting: TensorSetting, facts: Facts) -> Facts:
         """Return the cosine of the angle; 1, for the straight line, where a tensor is zero."""

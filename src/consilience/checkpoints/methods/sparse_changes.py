@@ -89,6 +89,7 @@ class Breadcrumbs(MaskedChanges):
     summary: ClassVar[str] = "drop the largest and the smallest changes of a common start, add up the rest"
     paper: ClassVar[str] = "davari2024"
     surveys_in_single: ClassVar[bool] = True
+    samples_first: ClassVar[bool] = True
 
     density: float = 0.9
     gamma: float = 0.01
@@ -110,7 +111,7 @@ class Breadcrumbs(MaskedChanges):
 
     def survey(self, number: int, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Any:
         """Return what a pass finds of the magnitudes of each change; see `order_statistics`."""
-        return survey_ranks(number, sizes_of_changes(number, block, setting), facts)
+        return survey_ranks(number, sizes_of_changes(block), facts)
 
     def conclude(self, number: int, total: Any, setting: TensorSetting, facts: Facts) -> Facts:
         """Return of every model the largest and the smallest magnitude that is kept."""

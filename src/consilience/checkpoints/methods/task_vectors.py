@@ -27,7 +27,6 @@ from consilience.checkpoints.methods.base import Facts, Floats, TensorBlock, Ten
 from consilience.checkpoints.methods.order_statistics import (
     RANK_PASSES,
     magnitudes,
-    sampled,
     settle_ranks,
     survey_ranks,
 )
@@ -81,6 +80,7 @@ class TaskArithmetic(TaskVectorMethod):
     name: ClassVar[str] = "task_arithmetic"
     summary: ClassVar[str] = "add up what training changed in a common start, times weights"
     paper: ClassVar[str] = "ilharco2023"
+    shows: ClassVar[bool] = True
 
     normalize: bool = False
 
@@ -113,6 +113,8 @@ class TIES(TaskVectorMethod):
     summary: ClassVar[str] = "trim changes of a common start, elect signs, average those that agree (TIES)"
     paper: ClassVar[str] = "yadav2023"
     surveys_in_single: ClassVar[bool] = True
+    samples_first: ClassVar[bool] = True
+    merges_in_single: ClassVar[bool] = True
 
     density: float | Sequence[float] = 0.2
     normalize: bool = True
@@ -138,7 +140,7 @@ class TIES(TaskVectorMethod):
 
     def survey(self, number: int, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Any:
         """Return what a pass finds of the magnitudes of each task vector; see `order_statistics`."""
-        return survey_ranks(number, sizes_of_changes(number, block, setting), facts)
+        return survey_ranks(number, sizes_of_changes(block), facts)
 
     def conclude(self, number: int, total: Any, setting: TensorSetting, facts: Facts) -> Facts:
         """Return the threshold of each model: the magnitude of its k-th largest entry, k = round(density * size).
@@ -151,11 +153,34 @@ class TIES(TaskVectorMethod):
 
     def merge(self, block: TensorBlock, setting: TensorSetting, facts: Facts) -> Floats:
         """Return base + scaling * mean of the agreeing entries of the trimmed task vectors (n,)."""
+        return self.put_back(block, disjoint_mean(self._trimmed(block, facts), setting.weights, self.normalize))
+
+    def merge_single(
+        self, block: TensorBlock, setting: TensorSetting, facts: Facts
+    ) -> tuple[Floats, NDArray[np.bool_]]:
+        """Return the merged entries in 32 bits, and which of them are not certain (n,).
+
+        Differences are rounded once, so that thresholds part them as in 64 bits. Uncertain is a sign that is elected by
+        a narrow margin, and a sum of the base and a much larger change. All other errors are below `SINGLE_ERROR` for
+        each model, in units of the last place.
+        """
+        assert block.base is not None  # noqa: S101  (plans give one to every method that needs it)
+        margin = np.empty_like(block.base)
+        mean = disjoint_mean(self._trimmed(block, facts), setting.weights, self.normalize, margin)
+        uncertain: NDArray[np.bool_] = margin < 0
+        if self.scaling != 1.0:
+            mean *= np.float32(self.scaling)
+        merged = np.add(block.base, mean, out=margin)
+        uncertain |= np.abs(mean, out=mean) > np.abs(merged) * np.float32(_FAR)
+        return merged, uncertain
+
+    def _trimmed(self, block: TensorBlock, facts: Facts) -> list[Floats]:
+        """Return the changes whose entries below the thresholds are 0, in place of the models."""
         deltas = task_vectors(block)
         if self.surveys:
             for delta, threshold in zip(deltas, facts["values"], strict=True):
                 delta *= magnitudes(delta) >= threshold
-        return self.put_back(block, disjoint_mean(deltas, setting.weights, self.normalize))
+        return deltas
 
 
 @dataclass(frozen=True)
@@ -235,42 +260,59 @@ def task_vectors(block: TensorBlock) -> list[Floats]:
     return [np.subtract(model, base, out=model) for model in block.models]
 
 
-def sizes_of_changes(number: int, block: TensorBlock, setting: TensorSetting) -> list[NDArray[np.float32]]:
-    """Return the magnitudes of changes that a pass over a tensor for ranks looks at, by model."""
-    assert block.base is not None  # noqa: S101  (plans give one to every method that needs it)
-    part = sampled(number, block.start, setting.size)
-    base = block.base[part]
-    return [magnitudes(np.subtract(model[part], base)) for model in block.models]
+def sizes_of_changes(block: TensorBlock) -> list[NDArray[np.float32]]:
+    """Return the magnitudes of changes, by model; the models are overwritten."""
+    return [magnitudes(delta) for delta in task_vectors(block)]
 
 
-def disjoint_mean(deltas: Sequence[Floats], weights: Sequence[float], normalize: bool) -> Floats:
+_FAR = 4.0
+"""How many times as large as the merged entry a change may be for its error to stay below `SINGLE_ERROR`."""
+_NARROW = 2.0**-23
+"""Share of the sum of magnitudes, times the number of models, that rounding in 32 bits may move an elected mass."""
+
+
+def disjoint_mean(
+    deltas: Sequence[Floats], weights: Sequence[float], normalize: bool, margin: Floats | None = None
+) -> Floats:
     """Return the weighted mean of the changes whose sign, times their weight's, has the greater mass (n,).
 
     It is 0 where masses are equal. Without `normalize` it is their weighted sum, else over sum |w_k|, which is never 0.
     A change of 0 has no sign and counts nowhere. Other implementations take equal masses as positive, and divide by
-    signed weights.
+    signed weights. `margin` (n,) is overwritten: it is below 0 where rounding to 32 bits may have elected.
     """
     terms = [
-        (delta if weight == 1.0 else weight * delta, abs(weight))
+        (delta if weight == 1.0 else delta.dtype.type(weight) * delta, abs(weight))
         for delta, weight in zip(deltas, weights, strict=True)
         if weight
     ]
-    mass: Any = 0.0
-    for weighted, _ in terms:
-        mass = mass + weighted
-    sign = np.sign(mass)  # (n,); 0 where masses are equal, and then no change agrees
-    numerator, agreeing = np.zeros_like(mass), np.empty_like(mass)
+    first = terms[0][0]
     is_counted = all(weight == 1.0 for _, weight in terms) and len(terms) < 256
-    denominator = np.zeros(mass.shape, dtype=np.uint8 if is_counted else mass.dtype)
+    counts = np.dtype(np.uint8) if is_counted else first.dtype
+    mass, total, size = np.zeros_like(first), np.zeros_like(first), np.empty_like(first)
+    n_rising, n_falling = np.zeros((2, *first.shape), dtype=counts)  # the weights behind both signs
     for weighted, weight in terms:
-        # Magnitudes of what agrees: products with a sign are exact, so that only the sums are rounded.
-        np.maximum(np.multiply(weighted, sign, out=agreeing), 0.0, out=agreeing)
-        numerator += agreeing
+        mass += weighted
+        total += np.abs(weighted, out=size)
         if normalize:
-            denominator += (agreeing > 0) if is_counted else weight * (agreeing > 0)
+            n_rising += (weighted > 0) if is_counted else counts.type(weight) * (weighted > 0)
+            n_falling += (weighted < 0) if is_counted else counts.type(weight) * (weighted < 0)
+    np.abs(mass, out=size)
+    if margin is not None:
+        np.multiply(total, -(len(terms) + 4) * _NARROW, out=margin)
+        margin += size
+    total += size
+    total *= 0.5  # the greater mass: half of |up| + |down| + ||up| - |down||
     if normalize:  # where nothing agrees, 0 is divided by the smallest number
-        np.divide(numerator, np.maximum(denominator, 1 if is_counted else np.finfo(mass.dtype).tiny), out=numerator)
-    return np.multiply(numerator, sign, out=numerator)
+        elected = n_rising * (mass > 0) + n_falling * (mass < 0)
+        least = 1 if is_counted else np.finfo(first.dtype).tiny
+        total /= np.maximum(elected, least, out=elected).astype(total.dtype, copy=False)
+    if len(equal := np.flatnonzero((mass == 0) & (total > 0))):
+        total[np.unravel_index(equal, total.shape)] = 0.0
+    patterns = np.dtype(f"u{total.itemsize}").type
+    signs = mass.view(patterns)
+    signs &= patterns(1 << 8 * total.itemsize - 1)
+    signs |= total.view(patterns)
+    return mass
 
 
 def dropout_mask(

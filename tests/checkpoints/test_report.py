@@ -1,0 +1,96 @@
+"""The report of a merge shows how far it goes and where signs disagree, layer by layer."""
+
+import re
+
+import pytest
+import torch
+
+import consilience as cs
+from tests.checkpoints.some_checkpoints import write
+from tests.cli.running import command
+
+LAYERS = 5
+
+
+def models(folder, towers=("model.layers",), count=3):
+    """Write a base and some changes of it."""
+    draw = torch.Generator().manual_seed(0)
+    shapes = {f"{tower}.{i}.mlp.weight": (40, 30) for tower in towers for i in range(LAYERS)} | {"norm": (40,)}
+    base = {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
+    states = [
+        {name: values + 0.1 * torch.randn(values.shape, generator=draw) for name, values in base.items()}
+        for _ in range(count - 1)
+    ]
+    return [write(folder / f"m<{number}>", state) for number, state in enumerate((base, *states))]
+
+
+def numbers_of(page, label):
+    """Return what a figure says in words."""
+    alt = re.search(rf'aria-label="({label}[^"]*)"', page)[1]
+    return [float(number.rstrip(".")) for number in re.findall(r"\d+\.\d+", alt)]
+
+
+def test_a_figure_has_the_ratios_and_the_conflicts_of_layers(tmp_path):
+    base, *fine = models(tmp_path)
+    done = cs.merge(fine, tmp_path / "out", "task_arithmetic", base=base)
+    done.report(tmp_path / "a.html")
+    page = (tmp_path / "a.html").read_text()
+    layers = done.provenance["details"]["changes"]["layers"]
+    ratios = [layer["ratio"] for layer in layers.values()]
+    assert list(layers) == [str(number) for number in range(LAYERS)]
+    assert numbers_of(page, "The norm of the")[:2] == [round(min(ratios), 2), round(max(ratios), 2)]
+    lowest, highest, independent = numbers_of(page, "The share of entries")
+    conflicts = [100 * layer["conflicts"] for layer in layers.values()]
+    assert [lowest, highest] == [round(min(conflicts), 1), round(max(conflicts), 1)]
+    assert independent == 50
+    assert 40 < lowest < highest < 60  # signs of independent changes
+    assert page.count("<circle") == 2 * LAYERS
+    assert "status act" in page
+
+
+def test_the_same_merge_has_the_same_page_and_names_are_escaped(tmp_path):
+    base, *fine = models(tmp_path)
+    done = cs.merge(fine, tmp_path / "out", "ties", base=base)
+    pages = []
+    for name in "ab":
+        done.report(tmp_path / name)
+        pages.append((tmp_path / name).read_bytes())
+    assert pages[0] == pages[1]
+    assert b"m&lt;1&gt;" in pages[0]
+    assert b"m<1>" not in pages[0]
+
+
+def test_every_tower_has_figures_of_its_own(tmp_path):
+    base, *fine = models(tmp_path, ("vision.layers", "model.layers"))
+    done = cs.merge(fine, tmp_path / "out", "task_arithmetic", base=base, scaling=0.3)
+    assert next(iter(done.provenance["details"]["changes"]["layers"])) == "model.layers.0"
+    done.report(tmp_path / "a.html")
+    page = (tmp_path / "a.html").read_text()
+    assert page.index("<h3>model.layers</h3>") < page.index("<h3>vision.layers</h3>")
+    assert page.count("The share of entries") == 2
+
+
+def test_without_a_base_there_are_no_changes_to_show(tmp_path):
+    _, *fine = models(tmp_path)
+    cs.merge(fine, tmp_path / "out").report(tmp_path / "a.html")
+    page = (tmp_path / "a.html").read_text()
+    assert "<circle" not in page
+    assert "How it was made" in page
+
+
+def test_a_plan_has_no_report(tmp_path):
+    _, *fine = models(tmp_path)
+    with pytest.raises(cs.errors.OptionError, match="there is none of a plan"):
+        cs.merge(fine, tmp_path / "out", dry_run=True).report(tmp_path / "a.html")
+
+
+def test_the_command_writes_it(tmp_path):
+    _, *fine = models(tmp_path)
+    page = tmp_path / "a.html"
+    result = command("merge", *fine, "-o", tmp_path / "out", "--report", page)
+    assert result.code == 0
+    assert page.read_text().startswith("<!doctype html>")
+    assert f"wrote {page}" in result.out.replace("\n", "")
+    result = command("merge", *fine, "-o", tmp_path / "other", "--report", tmp_path / "other")
+    assert "is also a file of models" in result.err
+    assert not (tmp_path / "other").exists()
