@@ -180,17 +180,13 @@ def refit_fusion(
     example: Any,
     inputs: Any,
     rng: np.random.Generator,
-    partner_inputs: Any = None,
-    is_joined: bool = False,
 ) -> NetworkFusion:
     """Return the fusion with every layer fitted to the outputs of the models' layers.
 
     Where the networks are no modules, take something else than one tensor of numbers or words, or start with a layer
     that no inputs can be made up for, the average stays, and ``details["refit"]`` says why. `order` is the canonical
     order of the models, so that the one in which they arrived changes nothing; `example` an input that they take;
-    `inputs` unlabelled ones to fit on, None for synthetic ones. By `partner_inputs`, units without a partner are found,
-    which then keep one model's answers; with `is_joined`, units of one model may be joined, so that layers are fitted
-    to the outputs of the models as they are (``repair.partners``).
+    `inputs` unlabelled ones to fit on, None for synthetic ones.
     """
     if not_needed := _reason_for_no_refit(fusion):
         return _with_refit(fusion, f"not needed: {not_needed}")
@@ -199,17 +195,10 @@ def refit_fusion(
     # Sums of floating-point numbers depend on their order: models are taken in the canonical one.
     fused, models = fusion.model, fusion.aligned_models
     aligned = [models[i] for i in order]
-    if is_joined and fusion._rebuild is not None:
-        aligned = [fusion._rebuild(fusion.inputs[i].network) for i in order]
     weights = np.array([fusion.inputs[i].weight for i in order])
     try:
         fit_inputs = _made_up_inputs(aligned, weights, example, rng) if inputs is None else inputs
-        maps, shares = _joined_layers(fusion, order, weights) if is_joined else (None, None)
-        if partner_inputs is not None:
-            from consilience.networks.repair.partners import layer_shares  # here, since it needs torch
-
-            shares = layer_shares(aligned, weights, fusion.network.symmetry, partner_inputs)
-        refitted = repairs.refit(fused, aligned, weights, fit_inputs, rng=rng, shares=shares, maps=maps)
+        refitted = repairs.refit(fused, aligned, weights, fit_inputs, rng=rng)
     except (InputError, UnsupportedError) as error:
         return _with_refit(fusion, f"not done: {reason_of(error)}")
     description = "layers fitted on inputs" if inputs is not None else "layers fitted on synthetic inputs"
@@ -229,14 +218,6 @@ def _reason_for_no_refit(fusion: NetworkFusion) -> str:
     if all(group.distance <= _EQUAL_UNITS for group in fusion.quality.values()):
         return "the models are the same"
     return ""
-
-
-def _joined_layers(fusion: NetworkFusion, order: Sequence[int], weights: Any) -> Any:
-    """Return the maps and shares of layers whose units are joined, for models in this order."""
-    from consilience.networks.repair.partners import joined_layers  # here, since it needs torch
-
-    units = [fusion.inputs[i].network.units for i in order]
-    return joined_layers(fusion.network.symmetry, [fusion.transports[i] for i in order], units, weights)
 
 
 def _where_average_stays(notes: Sequence[str]) -> str:
