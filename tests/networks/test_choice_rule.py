@@ -5,7 +5,7 @@ import pytest
 
 import consilience as cs
 from consilience.networks.choice import compare
-from consilience.networks.choice.choose import MARGIN_OF_FITTED, CandidateScores
+from consilience.networks.choice.choose import MARGIN_OF_ALIKE, CandidateScores
 from consilience.networks.choice.criterion import Disagreement, ErrorOnLabels, SquaredError, SquaredGap
 from tests.networks.described_nets import perceptron, rows
 
@@ -130,7 +130,7 @@ def test_what_needs_a_margin_needs_it_to_be_known_as_better(margin, mean_gap, is
 
 
 @pytest.mark.parametrize(
-    ("counts", "margin"), [((150, 120, 90), MARGIN_OF_FITTED), ((10, 120, 300), 0.0)], ids=["alike", "skewed"]
+    ("counts", "margin"), [((150, 120, 90), MARGIN_OF_ALIKE), ((10, 120, 300), 0.0)], ids=["alike", "skewed"]
 )
 def test_a_margin_is_asked_of_what_was_fitted_where_sites_have_their_classes_alike(counts, margin, monkeypatch):
     choices, choose = [], compare.CandidateComparison.choose

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from consilience.core.progress import Progress
 from consilience.errors import InputError, OptionError, UnsupportedError, reason_of
-from consilience.networks.choice.choose import MARGIN_OF_FITTED
+from consilience.networks.choice.choose import MARGIN_OF_ALIKE, MARGIN_OF_IMAGES
 from consilience.networks.choice.excess_errors import excess_errors
 from consilience.networks.choice.rows import Rows, beside, outputs_of
 from consilience.networks.choice.sites import Sites
@@ -224,7 +224,7 @@ def _only_images(
     n_early = int(EARLY_PER_FIT * len(others))
     sets = (torch.cat(fit_sets), others[:n_early], others[n_early:])
     copied, early, held = (Rows(shifted_copies(of_set, SHIFTED_COPIES, shift_rng)) for of_set in sets)
-    return ChoiceInputs(copied, early, held, source="matched", notes=notes, margin=MARGIN_OF_FITTED)
+    return ChoiceInputs(copied, early, held, source="matched", notes=notes, margin=MARGIN_OF_IMAGES)
 
 
 def _do_draws_teach(drawn: ChoiceInputs, modules: Sequence[nn.Module], sites: Sites, rng: np.random.Generator) -> bool:
@@ -385,7 +385,7 @@ def _draw(
     missing = draws[0].missing_classes
     notes = [f"no site describes class {', '.join(missing)}, which no candidate was judged by"] if missing else []
     notes += _labelled_notes(described, shares) if is_labelled else _unlabelled_notes(described)
-    margin = MARGIN_OF_FITTED if is_labelled and _have_classes_alike(described) else 0.0
+    margin = MARGIN_OF_ALIKE if is_labelled and _have_classes_alike(described) else 0.0
     return ChoiceInputs(fit, early, held, stand_for_all=not notes, notes=tuple(notes), margin=margin)
 
 
