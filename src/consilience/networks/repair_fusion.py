@@ -61,7 +61,8 @@ def repair(
     models : sequence of torch.nn.Module, optional
         The models that were fused, needed only if they were files without a module.
     moments : sequence of Moments, optional
-        What the sites sent instead of inputs, from `consilience.networks.repair.layer_moments`, in the models' order.
+        What the sites sent instead of inputs, from `consilience.networks.repair.layer_moments`, in the models' order,
+        for kind ``"regmean"``.
     kind : {"repair", "statistics", "refit", "regmean"}, optional
         ``"repair"`` (default) gives every channel the mean and deviation that it has in the models (REPAIR);
         ``"statistics"`` only measures those of batch normalisation anew; ``"refit"`` fits every layer to the outputs of
@@ -87,8 +88,9 @@ def repair(
         raise OptionError("batches, moments", "give one of them")
     if moments is None and kind == "regmean":
         raise OptionError("kind 'regmean' needs moments; with inputs, kind 'refit' does the same layer by layer")
-    if moments is not None and kind == "refit":
-        raise OptionError("kind 'refit' needs inputs; with moments, kind 'regmean' does the same all at once")
+    if moments is not None and kind != "regmean":
+        text = f"kind {kind!r} needs inputs; with moments, kind 'regmean' fits all layers at once"
+        raise OptionError(text)
     fused, aligned = _modules(fusion, models)
     weights = np.array([model.weight for model in fusion.inputs])
     if moments is None:
@@ -97,7 +99,8 @@ def repair(
         if len(moments) != len(fusion.inputs):
             text = f"expected those of {len(fusion.inputs)} models, found {len(moments)}"
             raise InputError("moments", text, code="E-SHAPE")
-        module, description = _repair_from_moments(fusion, fused, aligned, weights, moments, kind, options)
+        module = _refit_from_moments(fusion, fused, aligned, weights, moments, options)
+        description = "layers fitted to moments"
     return replace_module(fusion, module, description)
 
 
@@ -149,16 +152,15 @@ def _repair_on_inputs(
     return repairs.repair(fused, aligned, weights, batches, **options).module, "channels repaired on inputs"
 
 
-def _repair_from_moments(
+def _refit_from_moments(
     fusion: NetworkFusion,
     fused: nn.Module,
     aligned: Sequence[nn.Module],
     weights: Any,
     moments: Sequence[Any],
-    kind: str,
     options: Mapping[str, Any],
-) -> tuple[nn.Module, str]:
-    """Return the network repaired from moments that sites sent, and a description of what was done."""
+) -> nn.Module:
+    """Return the network whose layers are fitted to moments that sites sent."""
     from consilience.networks import repair as repairs
 
     # Moments were taken before the units moved, and move with them.
@@ -166,12 +168,7 @@ def _repair_from_moments(
         of_model.moved(model.network.symmetry, transports, model.network.units)
         for of_model, model, transports in zip(moments, fusion.inputs, fusion.transports, strict=True)
     ]
-    if kind == "regmean":
-        fitted = repairs.regmean(fused, aligned, weights, aligned_moments, **options)
-        return fitted.module, "layers fitted to moments"
-    rescaled = kind == "repair"
-    repaired = repairs.repair_from_moments(fused, aligned, weights, aligned_moments, rescaled=rescaled, **options)
-    return repaired.module, "channels repaired from moments" if rescaled else "statistics predicted from moments"
+    return repairs.regmean(fused, aligned, weights, aligned_moments, **options).module
 
 
 def refit_fusion(
