@@ -387,7 +387,7 @@ def _repair(folder, options):
     return saved(repaired, folder)
 
 
-MOMENTS = {"repair": {"kind": "repair"}, "statistics": {"kind": "statistics"}, "regmean": {"kind": "regmean"}}
+MOMENTS = {"regmean": {"kind": "regmean"}}
 
 
 @cases("repair: {} from moments", MOMENTS)
