@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from comparing import compared, write
+from published import StochasticFisher
 from torch import nn
 
 import consilience as cs
@@ -25,8 +26,8 @@ PARTS = {
 }
 """What every site sees of the observations, in order of the first input."""
 STEPS = (1, 3, 10, 30, 100, 300, 1000)
-SGD = {"mask_rate": 0.2, "solver": "sgd", "start": "random"}
-METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+SGD = {"mask_rate": 0.2}
+METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
     "isotropic": ("fisher", {"structure": "isotropic"}),
     "Fisher diagonal": ("fisher", {"structure": "diagonal"}),
     "Fisher diagonal, prior removed": ("fisher", {"structure": "diagonal", "prior": "removed"}),
@@ -35,7 +36,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "full": ("fisher", {"structure": "full", "prior": "removed"}),
     **{f"SSF {rate:.0%}": ("ssf", {"mask_rate": rate, "masks": 200}) for rate in (0.2, 0.5, 0.7)},
     "SSF 20%, prior ignored": ("ssf", {"mask_rate": 0.2, "masks": 200, "prior": "ignored"}),
-    "SSF 20%, stochastic": ("ssf", {**SGD, "steps": STEPS[-1]}),
+    "SSF 20%, stochastic": (StochasticFisher(**SGD, steps=STEPS[-1]), {}),
 }
 CHOSEN = {
     "published": "figure 1 of the paper on self-supervised Fisher merging: a figure without numbers",
@@ -88,7 +89,7 @@ def curve(
     nets: list[nn.Linear], infos: list[cs.results.FisherInformation], aim: np.ndarray, prior: str
 ) -> dict[str, Any]:
     """Return objective and error of stochastic SSF by number of steps, from a random start."""
-    runs = [cs.fuse(nets, "ssf", fishers=infos, rng=0, prior=prior, **SGD, steps=steps) for steps in STEPS]
+    runs = [cs.fuse(nets, StochasticFisher(prior=prior, **SGD, steps=steps), fishers=infos, rng=0) for steps in STEPS]
     thinned = np.unique(np.geomspace(1, len(runs[-1].history), 150).astype(int)) - 1
     return {
         "steps": list(STEPS),

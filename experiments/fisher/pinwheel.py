@@ -20,7 +20,7 @@ import torch
 from comparing import FISHER, WITH_PRIOR, choices, key_of, rows, sources, versions, write
 from kl_fusion.record import remembered
 from pinwheel_networks import PRIOR_PRECISION, Points, loss_and_accuracy
-from published import PublishedDescent, published_sums
+from published import PublishedDescent, StochasticFisher, published_sums
 from torch import nn
 from train_convnets import CACHE
 
@@ -130,10 +130,9 @@ def merged(seed: int, count: int, source: str, again: set[str], slow: bool) -> d
 
 def curve(picked: str) -> dict[str, Any]:
     """Return test losses of stochastic SSF of 20 % from a random start by number of steps, in the chosen variant."""
-    whose, method, told = variants()["SSF 20%"][picked]
-    told = {**told, "solver": "sgd", "start": "random"}
+    whose, _, told = variants()["SSF 20%"][picked]
     losses = [
-        [scored(seed, CURVE_NETWORKS, whose, method, {**told, "steps": steps})["test"]["loss"] for steps in CURVE]
+        [scored(seed, CURVE_NETWORKS, whose, StochasticFisher(**told, steps=n), {})["test"]["loss"] for n in CURVE]
         for seed in CURVE_SEEDS
     ]
     return {"networks": CURVE_NETWORKS, "seeds": list(CURVE_SEEDS), "steps": list(CURVE), "loss": losses}

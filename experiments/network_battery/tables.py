@@ -194,6 +194,21 @@ def sizes_table(half: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def times_table() -> str:
+    """Return the time of the described default over that of training one site in the mean, by architecture."""
+    ratios: dict[str, list[float]] = {}
+    for half in HALVES:
+        for row in _rows(half):
+            if not has_scores(result := row["methods"].get("default, with")):
+                continue
+            of_sites = [seconds for name, seconds in row["training_seconds"].items() if name != "pooled"]
+            ratios.setdefault(row["settings"]["architecture"], []).append(result["seconds"] / mean(of_sites))
+    ratios["all"] = [ratio for of_architecture in ratios.values() for ratio in of_architecture]
+    lines = ["| network | settings | median | worst |", "| --- | ---: | ---: | ---: |"]
+    lines += [f"| {name} | {len(own)} | {median(own):.1f} | {max(own):.1f} |" for name, own in ratios.items()]
+    return "\n".join(lines) + "\n"
+
+
 MAKERS: dict[str, Callable[[str], str]] = {
     "network-default": default_table,
     "network-battery": methods_table,
@@ -206,4 +221,4 @@ MAKERS: dict[str, Callable[[str], str]] = {
 }
 TABLES: dict[str, Callable[[], str]] = {
     f"{name}-{half}": partial(make, half) for name, make in MAKERS.items() for half in HALVES
-}
+} | {"network-battery-times": times_table}

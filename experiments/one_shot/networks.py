@@ -8,7 +8,8 @@ and at the server. No method sees a test label; the best site is chosen by them,
 
 A cell's networks and results are files in ``CONSILIENCE_CACHE``, so that the run may be stopped and started again.
 ``--cells`` runs a part by name, and ``--write`` writes ``networks.json`` beside this file, from which
-``networks_tables.py`` makes the tables of docs/evidence/one_shot.md. Everything runs on one thread.
+``networks_tables.py`` makes the tables of docs/evidence/one_shot.md. ``--default`` runs the default alone, after its
+rule has changed, and writes ``networks_default.json``. Everything runs on one thread.
 """
 
 from __future__ import annotations
@@ -32,13 +33,15 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
 from network_battery import training
 from network_battery.cells import Setting
+from network_battery.default import DEFAULTS
+from network_battery.scores import site_accuracies
 from network_battery.training import outputs, recipe_of
 from record import as_text, versions
 
 import consilience as cs
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "networks.json"
+RESULTS, OF_DEFAULT = HERE / "networks.json", HERE / "networks_default.json"
 ROWS = 20_000
 SKEWS = ("0.05", "0.1", "0.3", "0.5", "IID")
 SITES = (5, 10, 20)
@@ -178,13 +181,28 @@ def results(cell: training.Cell) -> dict[str, Any]:
     }
 
 
+def default_alone(cell: training.Cell) -> dict[str, Any]:
+    """Return accuracies, seconds and verdict of the default on a cell, as the battery runs it."""
+    found = DEFAULTS["default, with"](cell)
+    return {
+        "default": round(100 * found["accuracy"], 2),
+        "sites": [round(100 * accuracy, 2) for accuracy in site_accuracies(cell)],
+        "over_best_site": {name: round(100 * value, 2) for name, value in found["over_best_site"].items()},
+        "ensemble": round(100 * found["ensemble"]["accuracy"], 2),
+        "seconds": round(found["seconds"], 2),
+        "training_seconds": [cell.seconds[training.file_name(site)] for site in range(cell.setting.sites)],
+        "verdict": {name: found["verdict"][name] for name in ("text", "harmless")},
+    }
+
+
 def main() -> None:
     """Run what is missing, and write or print what is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", default="*", help="names of the cells to run, with wildcards, separated by commas")
     parser.add_argument("--write", action="store_true", help="write networks.json beside this file")
+    parser.add_argument("--default", action="store_true", help="run the default alone, for networks_default.json")
     arguments = parser.parse_args()
-    kept = training.CACHE / "one-shot-results"
+    kept = training.CACHE / ("one-shot-default" if arguments.default else "one-shot-results")
     kept.mkdir(parents=True, exist_ok=True)
     cells: dict[str, Any] = {}
     with threadpool_limits(1):
@@ -194,14 +212,16 @@ def main() -> None:
             is_asked = any(fnmatch(setting.name, pattern) for pattern in arguments.cells.split(","))
             if is_asked and not path.exists():
                 training.train_cell(setting, lambda line: sys.stdout.write(f"{line}\n"))
-                found = results(training.load_cell(setting))
+                found = (default_alone if arguments.default else results)(training.load_cell(setting))
                 stated = {"setting": training.settings_of(setting), "versions": versions()}
                 path.write_text(json.dumps(found | stated))
-                sys.stdout.write(f"{setting.name}: {found['accuracy']}\n")
+                sys.stdout.write(f"{setting.name}: {found['default' if arguments.default else 'accuracy']}\n")
                 sys.stdout.flush()
             if path.exists():
                 cells[setting.name] = json.loads(path.read_text())
-    if arguments.write:
+    if arguments.write and arguments.default:
+        OF_DEFAULT.write_text(as_text({"cells": cells, "versions": versions()}))
+    elif arguments.write:
         recipes = {
             name: vars(recipe_of(next(s for s in settings() if s.architecture == name))) for name in ARCHITECTURES
         }

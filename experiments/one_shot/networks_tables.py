@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 RESULTS = Path(__file__).parent / "networks.json"
+OF_DEFAULT = RESULTS.with_name("networks_default.json")
 METHODS = {
     "best site": "best site",
     "average": "`average`",
@@ -66,7 +67,37 @@ def cost_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def default_table() -> str:
+    """Return what the default has on the cells where it was run anew, beside what it had on the same ones before."""
+    now, before = (json.loads(path.read_text())["cells"] for path in (OF_DEFAULT, RESULTS))
+    lines = [
+        "| | best site | default before | default | points over the best site | harmless, not known |"
+        " seconds over training one site |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    ratios, gains, earlier = [], [], []
+    for name, cell in now.items():
+        setting, best = cell["setting"], max(cell["sites"])
+        skew = setting["skew"] if setting["skew"] == "IID" else f"Dirichlet {setting['skew']}"
+        ratios.append(cell["seconds"] / mean(cell["training_seconds"]))
+        gains.append(cell["default"] - best)
+        was = before[name]["accuracy"]
+        earlier.append(was["default"] - was["best site"])
+        known = {True: "harmless", None: "not known", False: "harm"}[cell["verdict"]["harmless"]]
+        what = f"{setting['architecture']}, {setting['sites']} sites, {skew}, seed {setting['seed'] - 9500}"
+        lines.append(
+            f"| {what} | {best:.1f} |"
+            f" {was['default']:.1f} | {cell['default']:.1f} | {gains[-1]:+.1f} | {known} | {ratios[-1]:.1f} |"
+        )
+    lines.append(
+        f"| mean (worst) of {len(gains)} | | {mean(earlier):+.1f} ({min(earlier):+.1f}) | | {mean(gains):+.1f}"
+        f" ({min(gains):+.1f}) | | median {median(ratios):.1f}, worst {max(ratios):.1f} |"
+    )
+    return "\n".join(lines) + "\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "one-shot-networks": accuracy_table,
     "one-shot-networks-costs": cost_table,
+    "one-shot-networks-default": default_table,
 }

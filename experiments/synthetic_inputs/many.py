@@ -3,9 +3,9 @@
 Networks of one architecture are trained on 14 x 14 images of Fashion-MNIST, each on its own ones, of all classes alike,
 from a start of its own. Those with batch normalisation are fused from nothing but the networks; the others describe
 themselves. Rows: the sites' own networks and their ensemble; the default at the networks' width, at one and a half and
-at twice of it (``target_widths``), with its candidates, their scores and the width that the verdict names; the same at
-their width without ``refit_joined``, as if there were fewer networks; and distillation. Accuracies on 5,000 test
-images, in evaluation mode.
+at twice of it (``target_widths``), with its candidates, their scores and the width that the verdict names; and
+distillation. Accuracies on 5,000 test images, in evaluation mode. Rows that were computed before candidates of joined
+units went (``without joins``, ``refit_joined``, ``refit_partial``) are kept in the file.
 
 Needs ``fashion_mnist.npz`` in the folder ``CONSILIENCE_DATA``; trained networks are kept in ``CONSILIENCE_CACHE`` as
 those of ``convolutions.py``. Writes ``many.json`` beside this file after every row, so that the run may be stopped and
@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -38,7 +37,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import consilience as cs
-from consilience.networks.choice import make_candidates
 
 RESULTS = Path(__file__).with_suffix(".json")
 EPOCHS, RATE = 8, 2e-3
@@ -156,10 +154,6 @@ def rows_of(case: Case) -> Mapping[str, Callable[[], dict[str, Any]]]:
             "remedy": fusion.verdict.remedy,
         }
 
-    def without_joins() -> dict[str, Any]:
-        with patch.multiple(make_candidates, MIN_MODELS_OF_JOINS=case.count + 1):
-            return fused(None, None)
-
     def ensemble() -> dict[str, Any]:
         return {"eval": accuracy(cs.fuse(list(nets.values()), "ensemble").model)}
 
@@ -167,7 +161,6 @@ def rows_of(case: Case) -> Mapping[str, Callable[[], dict[str, Any]]]:
         "sites": sites,
         "ensemble": ensemble,
         "default": partial(fused, None, None),
-        "without joins": without_joins,
         **{f"default, {factor:g} times as wide": partial(fused, None, factor) for factor in FACTORS},
         "distill": partial(fused, "distill", None),
     }

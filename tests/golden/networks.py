@@ -292,7 +292,6 @@ INFORMED = {
         "factors",
         {"method": "ssf", "window": 20, "masks": 5, "mask_rate": 0.4, "prior": "kept", "rng": 3},
     ),
-    "ssf, descent": ("factors", {"method": "ssf", "solver": "sgd", "steps": 50}),
     "kfac": ("kronecker", {"method": "kfac", "damping": 0.1}),
     "fedfisher": ("kronecker", {"method": "fedfisher", "steps": 20, "learning_rate": 0.01}),
     "fedlpa": ("kronecker", {"method": "fedlpa"}),
@@ -388,7 +387,7 @@ def _repair(folder, options):
     return saved(repaired, folder)
 
 
-MOMENTS = {"repair": {"kind": "repair"}, "statistics": {"kind": "statistics"}, "regmean": {"kind": "regmean"}}
+MOMENTS = {"regmean": {"kind": "regmean"}}
 
 
 @cases("repair: {} from moments", MOMENTS)

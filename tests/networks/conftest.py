@@ -12,7 +12,6 @@ def short_distillations():
     """Distil in 60 steps instead of 200 where a test says none, which small networks of digits need no more of."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inputs, "STEPS", 60)
-        patch.setattr(inputs, "STEPS_OF_BATCHES", 120)
         yield
 
 

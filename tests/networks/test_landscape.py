@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from torch import nn
 
 from consilience.errors import InputError, OptionError
-from consilience.networks.landscape.barrier import barrier, barrier_matrix
+from consilience.networks.landscape.barrier import barrier
 from consilience.networks.landscape.parameters import ParameterLayout, interpolate
 from consilience.networks.landscape.plane import PlaneAxes, plane
 from tests.networks.landscape_nets import (
@@ -158,22 +158,6 @@ def test_a_line_or_grid_needs_two_places(points):
         barrier(*nets[:2], task("perceptron", nets[0]), points=points)
     with pytest.raises(OptionError, match="points: expected a whole number from 2"):
         plane(*nets, task("perceptron", nets[0]), points=points)
-
-
-def test_the_matrix_of_barriers_has_the_barrier_of_every_two():
-    nets = [make("perceptron", seed) for seed in (1, 2, 3)]
-    evaluate = task("perceptron", nets[0])
-    heights = barrier_matrix(nets, evaluate, points=5)
-    for name in ("loss", "error"):
-        assert_array_equal(heights[name], heights[name].T)
-        assert_array_equal(np.diag(heights[name]), 0.0)
-        assert heights[name][0, 2] == barrier(nets[0], nets[2], evaluate, points=5).height(name)
-    copies = barrier_matrix(nets, evaluate, points=3, align=lambda first, _: first)
-    assert copies["loss"].max() <= ROUNDING
-    with pytest.raises(InputError, match=r"nets\[0\] and nets\[1\]: net_b: tensor '0.weight' has shape"):
-        barrier_matrix([nets[0], nn.Sequential(nn.Linear(2, 2))], evaluate)
-    with pytest.raises(InputError, match="at least two networks, found 1"):
-        barrier_matrix(nets[:1], evaluate)
 
 
 # -- Planes.

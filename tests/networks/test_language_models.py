@@ -7,8 +7,8 @@ from torch import nn
 
 import consilience as cs
 from consilience.networks.symmetry.transport import move, permutation
-from consilience.networks.tracing.export import answer_of
 from consilience.networks.tracing.proof import prove
+from consilience.networks.tracing.trace import answer_of
 from tests.copies import COPIES
 from tests.networks.language_models import LanguageModel, Output, RMSNorm
 

@@ -267,12 +267,12 @@ def test_options_out_of_range_are_refused():
 # -- Copies that candidates are fitted on.
 
 
-def test_copies_are_the_images_shifted_by_a_pixel_of_fourteen():
+def test_copies_are_the_images_shifted_by_a_pixel():
     images = torch.randn(5, 2, 14, 28)
     copies = shifted_copies(images, 4, np.random.default_rng(0))
     assert copies.shape == (20, 2, 14, 28)
     assert torch.equal(copies[:5], images)
-    offsets = [(down, right) for down in (-1, 0, 1) for right in (-2, -1, 0, 1, 2)]
+    offsets = [(down, right) for down in (-1, 0, 1) for right in (-1, 0, 1)]
     found = []
     for number, copied in enumerate(copies[5:]):
         equal = [offset for offset in offsets if torch.equal(torch.roll(images[number % 5], offset, (1, 2)), copied)]

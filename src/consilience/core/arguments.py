@@ -96,7 +96,6 @@ class MethodOptions(TypedDict, total=False):
     min_matching_count: float
     minority: Literal["auto", "keep", "drop"]
     mode: str
-    momentum: float
     n_draws: int | None
     n_inputs: int
     n_samples: int
@@ -124,7 +123,6 @@ class MethodOptions(TypedDict, total=False):
     sigma0: float
     sigma: float
     signs: bool | None
-    solver: Literal["exact", "sgd"]
     start: Any
     starts: tuple[str, ...]
     steps: int

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from consilience.checks import AnyArray
 from consilience.networks.entry_names import is_extra_state
-from consilience.networks.orthogonal_maps import nearest_orthogonal, orthogonal_part
 from consilience.networks.weight_parts import (
     PARAMETRISATIONS,
     PartsOfWeight,
@@ -31,7 +30,7 @@ from consilience.networks.weight_parts import (
 )
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 _OF_TORCH = "torch.nn.utils.parametrizations"
 _WEIGHT_NORM, _SPECTRAL_NORM, _ORTHOGONAL = "_WeightNorm", "_SpectralNorm", "_Orthogonal"
@@ -111,7 +110,7 @@ def _assign(parametrisation: Any, originals: Sequence[Any], weight: Any) -> None
     for step in reversed(list(parametrisation)):
         kind = type(step).__name__ if type(step).__module__ == _OF_TORCH else ""
         if kind == _ORTHOGONAL:
-            value = orthogonal_part(step, nearest_orthogonal(value, step))
+            value = _orthogonal_part(step, value)
         elif kind == _SPECTRAL_NORM and value.ndim > 1:
             _, left, right = leading_singular_vectors(matrix_of(value.numpy(), step.dim))
             step._u, step._v = value.new_tensor(left), value.new_tensor(right)
@@ -120,6 +119,30 @@ def _assign(parametrisation: Any, originals: Sequence[Any], weight: Any) -> None
     parts = [value] if parametrisation.is_tensor else value
     for original, part in zip(originals, parts, strict=True):
         original.data = part.clone()
+
+
+def _orthogonal_part(parametrisation: Any, matrices: Tensor) -> Tensor:
+    """Return the part X of torch's Q = B F(X) for the orthogonal matrices Q nearest to given ones (..., n, k).
+
+    B (n, n) is set where the parametrisation has one ("trivialised", as by default): B = [Q, complement] and F(X) = I.
+    Raises what torch raises for the matrix exponential and the Cayley transform without B.
+    """
+    import torch
+
+    left, _, right = torch.linalg.svd(matrices, full_matrices=False)
+    nearest = left @ right  # the polar factor
+    parametrisation.shape = nearest.shape
+    if not hasattr(parametrisation, "base"):
+        part: Tensor = parametrisation.right_inverse(nearest)
+        return part
+    tall = nearest.mT if nearest.shape[-2] < nearest.shape[-1] else nearest  # (..., n, k)
+    # torch's own inverse draws the complement at random.
+    complement = torch.linalg.svd(tall, full_matrices=True)[0][..., tall.shape[-1] :]
+    parametrisation.base = torch.cat([tall, complement], dim=-1)
+    # The diagonal of X are the signs of Householder reflections, and counts for nothing in the other maps.
+    identity = nearest.new_zeros(nearest.shape)
+    identity.diagonal(dim1=-2, dim2=-1).fill_(-1.0)
+    return identity
 
 
 def parts_of_module(module: nn.Module) -> list[PartsOfWeight]:

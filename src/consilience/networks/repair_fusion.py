@@ -61,7 +61,8 @@ def repair(
     models : sequence of torch.nn.Module, optional
         The models that were fused, needed only if they were files without a module.
     moments : sequence of Moments, optional
-        What the sites sent instead of inputs, from `consilience.networks.repair.layer_moments`, in the models' order.
+        What the sites sent instead of inputs, from `consilience.networks.repair.layer_moments`, in the models' order,
+        for kind ``"regmean"``.
     kind : {"repair", "statistics", "refit", "regmean"}, optional
         ``"repair"`` (default) gives every channel the mean and deviation that it has in the models (REPAIR);
         ``"statistics"`` only measures those of batch normalisation anew; ``"refit"`` fits every layer to the outputs of
@@ -87,8 +88,9 @@ def repair(
         raise OptionError("batches, moments", "give one of them")
     if moments is None and kind == "regmean":
         raise OptionError("kind 'regmean' needs moments; with inputs, kind 'refit' does the same layer by layer")
-    if moments is not None and kind == "refit":
-        raise OptionError("kind 'refit' needs inputs; with moments, kind 'regmean' does the same all at once")
+    if moments is not None and kind != "regmean":
+        text = f"kind {kind!r} needs inputs; with moments, kind 'regmean' fits all layers at once"
+        raise OptionError(text)
     fused, aligned = _modules(fusion, models)
     weights = np.array([model.weight for model in fusion.inputs])
     if moments is None:
@@ -97,7 +99,8 @@ def repair(
         if len(moments) != len(fusion.inputs):
             text = f"expected those of {len(fusion.inputs)} models, found {len(moments)}"
             raise InputError("moments", text, code="E-SHAPE")
-        module, description = _repair_from_moments(fusion, fused, aligned, weights, moments, kind, options)
+        module = _refit_from_moments(fusion, fused, aligned, weights, moments, options)
+        description = "layers fitted to moments"
     return replace_module(fusion, module, description)
 
 
@@ -149,16 +152,15 @@ def _repair_on_inputs(
     return repairs.repair(fused, aligned, weights, batches, **options).module, "channels repaired on inputs"
 
 
-def _repair_from_moments(
+def _refit_from_moments(
     fusion: NetworkFusion,
     fused: nn.Module,
     aligned: Sequence[nn.Module],
     weights: Any,
     moments: Sequence[Any],
-    kind: str,
     options: Mapping[str, Any],
-) -> tuple[nn.Module, str]:
-    """Return the network repaired from moments that sites sent, and a description of what was done."""
+) -> nn.Module:
+    """Return the network whose layers are fitted to moments that sites sent."""
     from consilience.networks import repair as repairs
 
     # Moments were taken before the units moved, and move with them.
@@ -166,12 +168,7 @@ def _repair_from_moments(
         of_model.moved(model.network.symmetry, transports, model.network.units)
         for of_model, model, transports in zip(moments, fusion.inputs, fusion.transports, strict=True)
     ]
-    if kind == "regmean":
-        fitted = repairs.regmean(fused, aligned, weights, aligned_moments, **options)
-        return fitted.module, "layers fitted to moments"
-    rescaled = kind == "repair"
-    repaired = repairs.repair_from_moments(fused, aligned, weights, aligned_moments, rescaled=rescaled, **options)
-    return repaired.module, "channels repaired from moments" if rescaled else "statistics predicted from moments"
+    return repairs.regmean(fused, aligned, weights, aligned_moments, **options).module
 
 
 def refit_fusion(
@@ -180,17 +177,13 @@ def refit_fusion(
     example: Any,
     inputs: Any,
     rng: np.random.Generator,
-    partner_inputs: Any = None,
-    is_joined: bool = False,
 ) -> NetworkFusion:
     """Return the fusion with every layer fitted to the outputs of the models' layers.
 
     Where the networks are no modules, take something else than one tensor of numbers or words, or start with a layer
     that no inputs can be made up for, the average stays, and ``details["refit"]`` says why. `order` is the canonical
     order of the models, so that the one in which they arrived changes nothing; `example` an input that they take;
-    `inputs` unlabelled ones to fit on, None for synthetic ones. By `partner_inputs`, units without a partner are found,
-    which then keep one model's answers; with `is_joined`, units of one model may be joined, so that layers are fitted
-    to the outputs of the models as they are (``repair.partners``).
+    `inputs` unlabelled ones to fit on, None for synthetic ones.
     """
     if not_needed := _reason_for_no_refit(fusion):
         return _with_refit(fusion, f"not needed: {not_needed}")
@@ -199,17 +192,10 @@ def refit_fusion(
     # Sums of floating-point numbers depend on their order: models are taken in the canonical one.
     fused, models = fusion.model, fusion.aligned_models
     aligned = [models[i] for i in order]
-    if is_joined and fusion._rebuild is not None:
-        aligned = [fusion._rebuild(fusion.inputs[i].network) for i in order]
     weights = np.array([fusion.inputs[i].weight for i in order])
     try:
         fit_inputs = _made_up_inputs(aligned, weights, example, rng) if inputs is None else inputs
-        maps, shares = _joined_layers(fusion, order, weights) if is_joined else (None, None)
-        if partner_inputs is not None:
-            from consilience.networks.repair.partners import layer_shares  # here, since it needs torch
-
-            shares = layer_shares(aligned, weights, fusion.network.symmetry, partner_inputs)
-        refitted = repairs.refit(fused, aligned, weights, fit_inputs, rng=rng, shares=shares, maps=maps)
+        refitted = repairs.refit(fused, aligned, weights, fit_inputs, rng=rng)
     except (InputError, UnsupportedError) as error:
         return _with_refit(fusion, f"not done: {reason_of(error)}")
     description = "layers fitted on inputs" if inputs is not None else "layers fitted on synthetic inputs"
@@ -229,14 +215,6 @@ def _reason_for_no_refit(fusion: NetworkFusion) -> str:
     if all(group.distance <= _EQUAL_UNITS for group in fusion.quality.values()):
         return "the models are the same"
     return ""
-
-
-def _joined_layers(fusion: NetworkFusion, order: Sequence[int], weights: Any) -> Any:
-    """Return the maps and shares of layers whose units are joined, for models in this order."""
-    from consilience.networks.repair.partners import joined_layers  # here, since it needs torch
-
-    units = [fusion.inputs[i].network.units for i in order]
-    return joined_layers(fusion.network.symmetry, [fusion.transports[i] for i in order], units, weights)
 
 
 def _where_average_stays(notes: Sequence[str]) -> str:

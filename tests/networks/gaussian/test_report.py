@@ -1,4 +1,4 @@
-"""The report of fused Bayesian networks: posteriors, predictive scores, and the images it is sure of."""
+"""The report of fused Bayesian networks: posteriors and predictive scores."""
 
 import re
 from dataclasses import replace
@@ -12,11 +12,9 @@ from torch import nn
 import consilience as cs
 from consilience.errors import InputError
 from consilience.networks.gaussian.report.content import distances_of, sharing_of_result
-from consilience.networks.gaussian.report.images import MAX_IMAGES, MAX_PIXELS
-from consilience.networks.gaussian.report.write import bayesian_content_of, render_bayesian
+from consilience.networks.gaussian.report.write import bayesian_content_of
 from consilience.networks.landscape.barrier import Barrier
-from tests.end_to_end.pages import Page, readable, report, safe
-from tests.tolerances import ROUNDING
+from tests.end_to_end.pages import readable, report, safe
 
 SIDE = 8
 
@@ -73,21 +71,20 @@ def path(tmp_path):
     return tmp_path / "page.html"
 
 
-def test_a_fusion_has_every_section(fusion, predictions, data, path):
-    shown = {"predictions": predictions, "images": {"fused": data[0].reshape(-1, SIDE, SIDE)}}
+def test_a_fusion_has_every_section(fusion, predictions, path):
+    shown = {"predictions": predictions}
     shown["barriers"] = {"as they are": Barrier(np.linspace(0, 1, 3), {"loss": np.array([1.0, 2.0, 1.0])})}
     shown["scores"] = {"fused": {"loss": 0.5}}
     page = report(fusion, path, **shown)
     safe(page)
     readable(page)
-    answers, posteriors = ["scores", "predictions", "images"], ["groups", "who", "shared", "between"]
+    answers, posteriors = ["scores", "predictions"], ["groups", "who", "shared", "between"]
     assert page.sections == ["in", "out", *answers, *posteriors, "found", "made"]
     arrays = sum(np.asarray(values).size for values in fusion.model.means.values())
     assert f"3 Bayesian networks → one of {arrays:,} parameters" in page.words
     assert f"{arrays:,}, each with a mean and a variance" in page.words
     assert "kl: match units of Bayesian networks by KL divergence" in page.words
     assert "/deviation" not in page.text
-    assert "These are images of the data." in page.words
     assert report(fusion, path, **shown).source == page.source
 
 
@@ -168,33 +165,6 @@ def test_what_is_not_known_is_not_shown(fusion, predictions, path):
     assert "predictions" not in report(fusion, path).sections
 
 
-def test_images_are_the_most_and_the_least_certain(fusion, predictions, data, path):
-    scores, pixels = predictions["fused"], data[0].reshape(-1, SIDE, SIDE)
-    content = bayesian_content_of(fusion._shown(), predictions=predictions, images={"fused": torch.tensor(pixels)})
-    (gallery,) = content.galleries
-    order = np.argsort(scores.entropies, kind="stable")
-    assert [one.entropy for one in gallery.most] == scores.entropies[order[:MAX_IMAGES]].tolist()
-    assert [one.entropy for one in gallery.least] == scores.entropies[order[::-1][:MAX_IMAGES]].tolist()
-    for one, i in zip(gallery.most, order, strict=False):
-        assert (one.predicted, one.label) == (scores.predicted[i], data[1][i])
-        assert np.abs(one.shades / 9 - pixels[i]).max() <= 1 / 9 + ROUNDING
-    page = Page(render_bayesian(content))
-    safe(page)
-    (alt,) = [one for one in page.said if one.startswith("Least certain")]
-    first = gallery.least[0]
-    right = "" if first.predicted == first.label else f", not {first.label}"
-    assert f"in nats: {first.predicted}{right} ({first.entropy:.3f}), " in alt
-
-
-def test_images_of_one_shade_are_blank_and_few_are_all_shown(fusion, predictions):
-    few = cs.predictive_scores([[0.5, 0.5], [1.0, 0.0]], [0, 0])
-    content = bayesian_content_of(fusion._shown(), predictions={"few": few}, images={"few": np.ones((2, 3, 5))})
-    (gallery,) = content.galleries
-    assert [picture.entropy for picture in gallery.most] == [0.0, pytest.approx(np.log(2))]
-    assert not gallery.most[0].shades.any()
-    safe(Page(render_bayesian(content)))
-
-
 def test_an_ensemble_has_a_page_too(bnns, predictions, path):
     together = cs.fuse(bnns, "ensemble", example=torch.zeros(1, SIDE * SIDE))
     page = report(together, path, predictions=predictions)
@@ -216,8 +186,7 @@ def test_many_sites_share_columns(path):
 
 def test_hostile_names_stay_names(fusion, predictions, path):
     name = '"><img src=x onerror=alert(1)>\u202e\x07'
-    pixels = np.zeros((200, SIDE, SIDE))
-    page = report(fusion, path, predictions={name: predictions["fused"]}, images={name: pixels})
+    page = report(fusion, path, predictions={name: predictions["fused"]})
     safe(page)
     assert '"><img src=x onerror=alert(1)>' in page.text
     assert r"\u202e" in page.text
@@ -259,13 +228,6 @@ def test_counts_that_do_not_add_up_are_left_out(groups):
     [
         ({"predictions": [1]}, "predictions: expected what consilience.predictive_scores returns, .* found list"),
         ({"predictions": {"fused": 0.9}}, "found float under 'fused'"),
-        ({"images": np.zeros((2, 3, 3))}, r"images: expected arrays \(n, h, w\) by name of the model, found ndarray"),
-        ({"images": {"other": np.zeros((200, 3, 3))}}, "nothing is said of those of 'other'; give its predictions"),
-        ({"images": {"fused": np.zeros((200, 3))}}, r"expected an array \(200, h, w\)"),
-        ({"images": {"fused": np.zeros((3, 3, 3))}}, r"one image for each input, found \(3, 3, 3\)"),
-        ({"images": {"fused": np.full((200, 3, 3), np.nan)}}, "have NaN or infinite values"),
-        ({"images": {"fused": np.zeros((200, 3, MAX_PIXELS + 1))}}, "at most 64 × 64 can be shown"),
-        ({"images": {"fused": "pixels"}}, r"expected numbers \(n, h, w\)"),
         ({"barriers": {"a": 3}}, "barriers: expected barriers by name"),
     ],
 )

@@ -640,11 +640,11 @@ def test_objective_differs_as_the_log_densities_do(size, masked):
     sites = Sites(size, alpha=0.05)
     masks = even(size, masked)
     options = {"shrinkage": 0.0, "mask_rate": masked / size, "masks": len(masks)}
-    rough = [sites.fused("ssf", solver="sgd", steps=steps, start="random", **options) for steps in (2, 5, 11)]
+    rough = [sites.fused("ssf", max_iterations=1, **options)]
     found = [sites.fused("ssf", **options), *rough]
     values = np.array([unlikelihood(parameters(fusion.model), sites, masks) for fusion in found])
     near(np.array([fusion.objective for fusion in found]) - found[0].objective, values - values[0], SOLVED)
-    assert values[0] < values[1:].min()
+    assert values[0] <= values[1] + SOLVED
 
 
 def level(sites, found, masked, masks, window=None, prior="removed", tolerance=SOLVED):
@@ -708,17 +708,6 @@ def test_identical_models_without_prior_are_returned(method, same_information):
     near(sites.merge(method, shrinkage=0.0), sites.thetas[0], SOLVED)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("masked", [1, 3, 4])
-def test_stochastic_solver_approaches_the_minimum_of_all_masks(masked):
-    sites = Sites(4, alpha=0.05)
-    options = {"shrinkage": 0.0, "mask_rate": masked / 4, "masks": 4, "start": "random", "solver": "sgd"}
-    truth = minimiser(sites, even(4, masked))
-    off = [np.abs(sites.merge("ssf", steps=steps, **options) - truth).max() for steps in (20, 200, 2000)]
-    assert off[0] > 10 * off[1]
-    assert off[2] < STOPPED
-
-
 # -- Units that stand elsewhere, with other signs.
 
 
@@ -754,7 +743,6 @@ MERGES = {
     "full": ("fisher", {"structure": "full", "shrinkage": 0.1}),
     "low_rank": ("fisher", {"structure": "low_rank", "tolerance": EXACT}),
     "ssf": ("ssf", {"tolerance": EXACT}),
-    "sgd": ("ssf", {"solver": "sgd", "steps": 20, "masks": 4}),
 }
 
 

@@ -1,14 +1,10 @@
 """Solvers of Fisher merging by themselves: conjugate gradients against dense algebra, descent against its loop."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-import consilience as cs
 from consilience.networks.methods.fisher.precision import conjugate_gradients
-from consilience.networks.methods.fisher.self_supervised import MIN_RELATIVE_STEP, _has_settled, stochastic_descent
 from tests.tolerances import ROOT_FINDING, ROUNDING
 
 
@@ -51,62 +47,3 @@ def test_conjugate_gradients_stop_at_a_direction_without_curvature():
     assert not found.converged
     relative = in_norm(b - indefinite @ found.x, diagonal) / in_norm(b, diagonal)
     assert_allclose(found.residual, relative, rtol=ROOT_FINDING)
-
-
-# -- Stochastic descent.
-
-
-def bowl(centre):
-    """A quadratic objective about a centre."""
-    return lambda: SimpleNamespace(
-        value_and_gradient=lambda theta: (0.5 * float(((theta - centre) ** 2).sum()), theta - centre)
-    )
-
-
-@pytest.mark.parametrize("averaged", [0.0, 0.1, 0.25, 0.5, 1.0])
-@pytest.mark.parametrize("steps", [8, 20])
-def test_the_average_is_that_of_the_last_steps(averaged, steps):
-    centre, theta, velocity = np.array([3.0, -2.0]), np.zeros(2), np.zeros(2)
-    iterates = []
-    for _ in range(steps):
-        velocity = 0.5 * velocity + theta - centre
-        theta = theta - 0.1 * velocity
-        iterates.append(theta)
-    found, history, _ = stochastic_descent(bowl(centre), np.zeros(2), 0.1, 0.5, steps, averaged, silent)
-    count = round(averaged * steps)
-    assert len(history) == steps
-    assert_allclose(found, np.mean(iterates[-count:], axis=0) if count else iterates[-1], rtol=ROUNDING)
-
-
-@pytest.mark.parametrize("size", [1e-3, 1.0, 1e4])
-def test_a_descent_ends_where_steps_are_short_beside_the_parameters(size):
-    """Whatever the unit of the parameters, after the same number of steps."""
-    centre = size * np.array([3.0, -2.0])
-    _, history, has_settled = stochastic_descent(bowl(centre), np.zeros(2), 0.5, 0.0, 1000, 0.0, silent)
-    # A step at rate 1/2 halves the distance, so that step n is |centre| / 2^n long.
-    assert len(history) == int(np.ceil(-np.log2(MIN_RELATIVE_STEP)))
-    assert has_settled
-
-
-@pytest.mark.parametrize(
-    ("history", "has_settled"),
-    [
-        ([9.0] * 50 + [1.0] * 50, True),
-        ([1.0] * 85 + [0.0] * 15, False),
-        (list(np.linspace(10.0, 0.0, 100)), False),
-        (list(np.exp(-np.linspace(0.0, 30.0, 100))), True),
-        ([0.0] * 50 + [9.0] * 50, True),
-        ([5.0], True),
-    ],
-)
-def test_a_descent_has_settled_where_its_last_tenth_is_as_low_as_the_tenth_before(history, has_settled):
-    assert _has_settled(history, len(history)) == has_settled
-
-
-# -- Choices.
-
-
-@pytest.mark.parametrize("value", [0.0, -0.1, "fast"])
-def test_a_learning_rate_is_positive(value):
-    with pytest.raises(cs.errors.OptionError, match="learning_rate must be a positive number or None"):
-        cs.methods.SelfSupervisedFisher(learning_rate=value)

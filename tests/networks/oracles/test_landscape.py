@@ -1,4 +1,4 @@
-"""Barriers, planes, diagnostics and the bound against closed forms, brute force and other libraries."""
+"""Barriers, planes and diagnostics against closed forms, brute force and other libraries."""
 
 from itertools import permutations
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
-from scipy.optimize import minimize
 from scipy.stats import entropy
 from sklearn.datasets import load_digits
 from sklearn.metrics import log_loss
@@ -14,7 +13,6 @@ from torch import nn
 
 from consilience.networks.landscape.alignment import coupling_diagnostics, variance_collapse
 from consilience.networks.landscape.barrier import barrier
-from consilience.networks.landscape.bound import OneHiddenLayer, interpolation_bound
 from consilience.networks.landscape.evaluation import Classification
 from consilience.networks.landscape.plane import plane
 from tests.tolerances import FLAT_MINIMUM, ROUNDING, SINGLE_PRECISION
@@ -185,105 +183,3 @@ def test_the_spread_that_is_left_is_that_of_numpy():
         ratios = variance_collapse(network(W), network(V), torch.from_numpy(images), t=t, batch_size=7)
         expected = spread((1 - t) * W + t * V) / ((1 - t) * spread(W) + t * spread(V))
         assert_allclose(ratios["0"], expected, rtol=10 * ROUNDING)
-
-
-# -- Theorem C.1.
-
-
-def one_hidden_layer(rng, units, inputs, outputs, bias, near=None, noise=1.0):
-    """Random weights, or those of `near` with some noise and their units in another order."""
-    shapes = {"hidden": (units, inputs), "output": (outputs, units), "bias": (units,)}
-    drawn = {name: noise * rng.normal(size=shape) for name, shape in shapes.items()}
-    order = np.arange(units)
-    if near is not None:
-        order = rng.permutation(units)
-        drawn["hidden"] += near.hidden[order]
-        drawn["output"] += near.output[:, order]
-        drawn["bias"] += near.bias[order] if bias else 0.0
-    net = OneHiddenLayer(drawn["hidden"], drawn["output"], drawn["bias"] if bias else None)
-    return net, np.argsort(order)
-
-
-def function(net, inputs, activation):
-    return activation(inputs @ net.hidden.T + (0.0 if net.bias is None else net.bias)) @ net.output.T
-
-
-def greatest_error(first, second, a, inputs, activation):
-    """The greatest deviation, over inputs, of the interpolated network from the interpolated functions."""
-    bias = None if first.bias is None else a * first.bias + (1 - a) * second.bias
-    middle = OneHiddenLayer(
-        a * first.hidden + (1 - a) * second.hidden, a * first.output + (1 - a) * second.output, bias
-    )
-    straight = a * function(first, inputs, activation) + (1 - a) * function(second, inputs, activation)
-    return np.linalg.norm(function(middle, inputs, activation) - straight, axis=1).max()
-
-
-def identity(z):
-    return z
-
-
-def relu(z):
-    return np.maximum(z, 0.0)
-
-
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize(("noise", "outputs"), [(1.0, 1), (0.1, 1), (0.3, 4)])
-def test_the_bound_holds_for_random_networks_at_every_place(bias, noise, outputs):
-    rng = np.random.default_rng(7)
-    for _ in range(20):
-        inputs = int(rng.integers(1, 6))
-        first, _ = one_hidden_layer(rng, 12, inputs, outputs, bias)
-        second, order = one_hidden_layer(rng, 12, inputs, outputs, bias, near=first, noise=noise)
-        bound = interpolation_bound(first, second, order, radius=np.sqrt(inputs))
-        aligned = OneHiddenLayer(second.hidden[order], second.output[:, order], second.bias[order] if bias else None)
-        sphere = rng.normal(size=(500, inputs))
-        sphere *= np.sqrt(inputs) / np.linalg.norm(sphere, axis=1, keepdims=True)
-        for a in np.linspace(0.0, 1.0, 11):
-            assert greatest_error(first, aligned, a, sphere, identity) <= a * (1 - a) * bound.linear + ROUNDING
-            assert greatest_error(first, aligned, a, sphere, relu) <= a * (1 - a) * bound.relu + ROUNDING
-
-
-@pytest.mark.parametrize("a", [0.1, 0.5, 0.8])
-def test_the_bound_is_reached_so_that_no_smaller_one_holds(a):
-    one = np.ones((1, 1))
-    inputs = np.array([[1.0], [-1.0]])
-    # Linear: v and U both change sign. ReLU: only U does, and x = -1 meets a unit that just the second network has.
-    for activation, constant, second in (
-        (identity, "linear", OneHiddenLayer(-one, -one)),
-        (relu, "relu", OneHiddenLayer(-one, one)),
-    ):
-        first = OneHiddenLayer(one, one)
-        bound = interpolation_bound(first, second, radius=1.0)
-        error = greatest_error(first, second, a, inputs, activation)
-        if activation is identity:
-            assert_allclose(error, a * (1 - a) * getattr(bound, constant), rtol=ROUNDING)
-        else:
-            # |a s(x) + (1 - a) s(-x) - s((2a - 1) x)| at |x| = 1 is the lesser weight, of a (1 - a) 2 allowed.
-            assert_allclose(error, min(a, 1 - a), rtol=ROUNDING)
-            assert error <= a * (1 - a) * getattr(bound, constant)
-        assert error > a * (1 - a) * getattr(bound, constant) / 2.0  # so half of epsilon would not do
-
-
-def test_epsilon_and_eta_are_the_barycenter_objectives_at_the_best_permutation():
-    rng = np.random.default_rng(8)
-    U = rng.normal(size=(2, 4, 3))
-    v = rng.normal(size=(2, 1, 4))
-    costs = {}
-    for order in map(list, permutations(range(4))):
-        # The infimum over the barycenter U of (21), found by a minimiser that knows nothing of midpoints.
-        def objective(flat, order=order):
-            gaps = flat.reshape(4, 3) - np.stack([U[0], U[1][order]])
-            return 0.5 * np.sum(gaps**2), gaps.sum(axis=0).ravel()
-
-        costs[tuple(order)] = minimize(objective, np.zeros(12), jac=True, tol=1e-12).fun
-    best = min(costs, key=costs.get)
-    bounds = {
-        order: interpolation_bound(OneHiddenLayer(U[0], v[0]), OneHiddenLayer(U[1], v[1]), order, radius=1.0)
-        for order in costs
-    }
-    assert min(bounds, key=lambda order: bounds[order].epsilon) == best
-    for order, bound in bounds.items():
-        assert_allclose(bound.epsilon**2, costs[order], rtol=FLAT_MINIMUM)
-        middle = (v[0] + v[1][:, list(order)]) / 2
-        both = 0.5 * np.sum((middle - v[0]) ** 2) + 0.5 * np.sum((middle - v[1][:, list(order)]) ** 2)
-        assert_allclose(bound.eta**2, both, rtol=ROUNDING)

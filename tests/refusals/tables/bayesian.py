@@ -248,8 +248,7 @@ COMPARED = {
     }, lambda options: drawn(**options)),
     **each("Bayesian fusion, reported with ", {
         "predictions in a list": {"predictions": [1]}, "predictions that are numbers": {"predictions": {"fused": 0.9}},
-        "images in an array": {"images": np.zeros((2, 3, 3))}, "barriers that are none": {"barriers": {"a": 3}},
-        "images of none": {"images": {"other": np.zeros((2, 3, 3))}},
+        "barriers that are none": {"barriers": {"a": 3}},
     }, lambda shown: fused().report("a.html", **shown)),
     **each("evaluate Bayesian networks, ", {
         "no labels": (bayesian(0), bayesian(1), DATA[0]), "a posterior": (bayesian(0), normal(), *DATA),

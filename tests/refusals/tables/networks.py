@@ -261,7 +261,7 @@ NETWORK_OPTIONS = {
     "fisher": "robust trim prior prior_precision shrinkage normalize aligned restarts tolerance max_iterations"
               " structure floor favor_target",
     "ssf": "robust trim prior prior_precision shrinkage normalize aligned restarts tolerance max_iterations mask_rate"
-           " masks window solver steps learning_rate momentum start",
+           " masks window",
     "average": "robust trim",
     "ensemble": "robust trim mean class_counts",
 }  # fmt: skip
@@ -374,8 +374,6 @@ INFORMATION = {
     prior_precision=-1.0),
     "FisherInformation, another likelihood": lambda at: cs.results.FisherInformation(
         {"weight": np.ones(2)}, likelihood="x"),
-    "fuse, steps that diverge": lambda at: cs.fuse(
-        informed()[0], "ssf", fishers=informed()[1], solver="sgd", learning_rate=1e3, steps=200),
     **each("load, Fisher information ", {
         "of a newer version": lambda header, arrays: header.update(format_version=2),
         "of another likelihood": lambda header, arrays: header.update(likelihood="poisson"),

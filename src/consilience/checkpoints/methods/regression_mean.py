@@ -14,15 +14,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 
 from consilience.checkpoints.methods.base import Facts, TensorSetting
 from consilience.checkpoints.methods.matrices import ChangeMatrixMethod, MatrixMethod
 from consilience.checks import Array, is_number
 from consilience.core.methods import Requirement
-
-_LEAST_RIDGE = 1e-10
-"""A ridge that moves nothing that was seen, and makes sums of second moments regular."""
+from consilience.core.solve_layer import solve_layer
 
 
 def regression_mean(matrices: Array, moments: Array, weights: Array, ridge: float) -> Array:
@@ -42,13 +39,11 @@ def regression_mean(matrices: Array, moments: Array, weights: Array, ridge: floa
     shares = weights / weights.sum()
     first = matrices[0]
     mean: Array = first + sum(share * (one - first) for share, one in zip(shares, matrices, strict=True))
-    total = np.einsum("k,knp->np", shares, moments)
-    level = float(np.trace(moments, axis1=1, axis2=2).mean()) / len(total)
-    if not level:
-        return mean
-    total[np.diag_indices(len(total))] += max(ridge, _LEAST_RIDGE) * level
+    gram = np.einsum("k,knp->np", shares, moments)
     pulls = sum(share * ((one - mean) @ moment) for share, one, moment in zip(shares, matrices, moments, strict=True))
-    found: Array = mean + cho_solve(cho_factor(total), np.asarray(pulls).T).T
+    # The ridge is relative to the mean over models, whatever their shares: it is added to the moments of each.
+    level = float(np.trace(moments, axis1=1, axis2=2).mean()) / len(gram)
+    found: Array = mean + solve_layer(gram, np.asarray(pulls), ridge, level)
     return found
 
 

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
-from scipy import linalg
 
 from consilience.checks import Array
+from consilience.core.solve_layer import solve_layer
 from consilience.core.verdict import Verdict
 from consilience.errors import InputError, Problem, UnsupportedError
 from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
@@ -243,9 +243,8 @@ def refit_layer(arrays: dict[str, Array], path: str, grams: list[Array], crosses
     pull = np.einsum("j,jkd->kd", shares, np.stack(crosses)) - before @ gram
     if not has_bias:
         gram, pull, before = gram[:-1, :-1], pull[:, :-1], before[:, :-1]
-    ridge = RIDGE * float(np.diagonal(gram).mean())
-    system = gram + (ridge if ridge > 0 else 1.0) * np.eye(len(gram))
-    change: Array = linalg.solve(system, pull.T, assume_a="pos").T
+    # Sites send moments about zero, with a one among the inputs: the bias is shrunk as weights are.
+    change: Array = solve_layer(gram, pull, RIDGE)
     # Q(W_0) - Q(W_0 + D) = 2 <D, sum_j p_j (E[t_j a^T] - W_0 A_j)> - tr D A D^T
     fall = 2.0 * float((change * pull).sum()) - float(np.einsum("kd,de,ke->", change, gram, change))
     after = before + change

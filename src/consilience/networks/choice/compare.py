@@ -271,15 +271,15 @@ class CandidateComparison:
             return ()
         own = [number for number, candidate in enumerate(candidates) if candidate.site is not None]
 
-        def share(candidate: int, number: int) -> float:
-            """Return which share of a class a candidate finds."""
-            of_class = labels == number
-            return float(np.mean(answers[candidate][of_class] == number)) if of_class.any() else 0.5
+        def excess(candidate: int, number: int) -> int:
+            """Return how many more inputs of a class a candidate finds than it misses."""
+            is_right = answers[candidate][labels == number] == number
+            return int(is_right.sum() - (~is_right).sum())
 
         return tuple(
             name
             for number, name in enumerate(names)
-            if share(chosen, number) < 0.5 and any(share(site, number) > 0.5 for site in own)
+            if excess(chosen, number) < 0 and any(excess(site, number) > 0 for site in own)
         )
 
     def _outputs_of(self, candidates: Sequence[Candidate], rows: Rows, on_sites: Array) -> Iterator[Array]:

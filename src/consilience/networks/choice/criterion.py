@@ -29,8 +29,8 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.networks.classes.logits import SMALLEST_PROBABILITY, as_probabilities
 
-LARGEST_LOSS = 1e12
-"""A squared gap counts as at most this, also where an answer is infinite. Chosen by hand."""
+LARGEST_LOSS = float(np.finfo(np.float32).max) ** 0.5
+"""A squared gap counts as at most this, also where an answer is infinite: its square, which sites sum, is finite."""
 
 
 class Criterion(ABC):

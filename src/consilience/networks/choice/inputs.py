@@ -12,6 +12,7 @@ Without any of these nothing is made up.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -42,7 +43,8 @@ HELD_PER_FIT = 2
 """Inputs that compare candidates, for each one that they are fitted on: a standard error of an error rate of 20 % is
 then 0.6 points at the default of 2000. Chosen by hand."""
 EARLY_PER_FIT = 0.25
-"""Inputs that stop distillations, for each one that candidates are fitted on. Chosen by hand."""
+"""Inputs that stop distillations, for each one that candidates are fitted on; of a set that is split, its part. Chosen
+by hand."""
 MAX_POSITIONS = 8
 """Tokens or pixels of an input whose rows are compared, at most. Chosen by hand, for memory."""
 MAX_BYTES = 2**28
@@ -57,31 +59,22 @@ ensemble, in which the others have their vote. Without a choice one site's netwo
 fusions of classes at sites of 12 to 72 rows that describe half to nine tenths, four were then worse than the best site,
 one with a choice. Other seeds are reported (experiments/network_battery/small_sites.py); less than half was not
 judged. The same of every single site, for harm to be excluded."""
-IMAGE_SHARE = 0.5
-"""Share of a bound on seconds that images take at most, so that time is left to train. Chosen by hand."""
 FIT_SETS = 2
-"""Sets of matched images that candidates are fitted on. Distilled on one, two and four sets in shifted copies, two
-ResNet-8 had 82.6, 83.8 and 84.2 % (a pair of Fashion-MNIST that is in no table; one set of 100 steps takes as long as
-the refit on two)."""
-STEPS_OF_BATCHES = 2 * STEPS
-"""Steps of a distillation in which batch normalisation reads batches: on matched images the same pair had 82.7 % after
-200, 84.0 after 400, 84.3 after 1,000; on drawn inputs four ResNet-8 80.4 in the mean after 200, 80.6 after 400."""
+"""Sets of matched images that candidates are fitted on, and so many times as many steps of a distillation in which
+batch normalisation reads batches. Distilled on one, two and four sets in shifted copies, two ResNet-8 had 82.6, 83.8
+and 84.2 % (a pair of Fashion-MNIST that is in no table; one set of 100 steps takes as long as the refit on two), and
+82.7 % after 200 steps, 84.0 after 400, 84.3 after 1,000. On drawn inputs four ResNet-8 had 80.4 in the mean after 200,
+80.6 after 400."""
 SHIFTED_COPIES = 8
 """Copies of matched images that candidates are fitted on, each image shifted: refitted on 8, two ResNet-8 had 82.0 %,
-on the images alone 80.6 (Fashion-MNIST, one pair)."""
-MAX_SHIFT = 1 / 14
-"""Part of an axis by which images are shifted at most: one pixel of 14, of that measurement."""
+on the images alone 80.6 (Fashion-MNIST of 14 x 14 pixels, one pair)."""
 MAX_EXCESS_OF_STATISTICS = 0.075
 """Mean excess of the sites' errors on inputs drawn as they describe them, up to which no images are matched for batch
 normalisation, which learns its statistics from drawn inputs where sites differ in their classes. Against matched images
 that gained 0.2 to 6.6 points in five ensembles of ResNet-8 with excesses of 0.01 to 0.06, and lost 1.5 in one of 0.10
 (CIFAR-10). Of two alike networks of CIFAR-10 it made one that erred on 34 % of others of their kind instead of 62, and
 had 41 % of real images right instead of 44."""
-MIN_BATCHED = 128
-"""Given inputs from which batch normalisation may learn its statistics in a distillation: two batches, by hand."""
 _CUT = "max_seconds cut the matching of images"
-_GIVEN_SHARES = (0.5, 0.1, 0.4)
-"""Shares of given inputs to fit, to stop and to compare."""
 
 Source = Literal["given", "drawn", "matched"]
 
@@ -122,14 +115,14 @@ class ChoiceInputs:
     def have_statistics(self) -> bool:
         """Whether batch normalisation may learn its statistics from what its distillations train on."""
         if self.source == "given":
-            return len(self.fit) >= MIN_BATCHED
+            return len(self.fit) > MIN_OBSERVATIONS  # of which statistics of channels are known
         return self.has_matched or self.draws_teach
 
     def steps_for(self, module: nn.Module) -> int:
         """Return the steps of Adam in a distillation of a network on them, where the caller says none."""
         may_read = self.has_matched or self.draws_teach
         reads_batches = self.source != "given" and may_read and has_batch_norm(module)
-        return STEPS_OF_BATCHES if reads_batches else STEPS
+        return FIT_SETS * STEPS if reads_batches else STEPS
 
 
 def choice_inputs(
@@ -147,10 +140,10 @@ def choice_inputs(
     """Return inputs for a choice, or None where nobody says what inputs are like.
 
     Modules are in the order of the sites. `given` are unlabelled inputs of the caller, `example` is an input for the
-    shape of matched ones, `n_inputs` how many candidates are fitted on. Images are matched in `IMAGE_SHARE` of
-    `max_seconds` at most; where networks are distilled (`distils`), also beside draws from which batch normalisation
-    may not learn. Raises UnsupportedError, before any candidate is made, where outputs cannot be compared, and
-    OptionError for seconds that are too few for one step.
+    shape of matched ones, `n_inputs` how many candidates are fitted on. Of `max_seconds` every set of matched images
+    takes an equal part, and as long a part is left to train; where networks are distilled (`distils`), images are
+    matched also beside draws from which batch normalisation may not learn. Raises UnsupportedError, before any
+    candidate is made, where outputs cannot be compared, and OptionError for seconds that are too few for one step.
     """
     *streams, position_rng = rng.spawn(5)
     found = _found_inputs(sites, modules, given, example, n_inputs, streams, progress, max_seconds, distils=distils)
@@ -223,12 +216,12 @@ def _only_images(
     example = example[0] if isinstance(example, tuple) and len(example) == 1 else example
     if not isinstance(example, Tensor) or not example.is_floating_point() or not all(map(_has_norm, modules)):
         return None
-    seconds = None if max_seconds is None else IMAGE_SHARE / (FIT_SETS + 1) * max_seconds
-    shape = tuple(example.shape[1:])
-    matched = [_match(modules, sites, shape, stream, progress, seconds) for stream in image_rng.spawn(FIT_SETS + 1)]
+    shape, streams = tuple(example.shape[1:]), image_rng.spawn(FIT_SETS + 1)
+    seconds = None if max_seconds is None else max_seconds / (len(streams) + 1)
+    matched = [_match(modules, sites, shape, stream, progress, seconds) for stream in streams]
     notes = (_CUT,) if any(of_set.is_cut for of_set in matched) else ()
     *fit_sets, others = (of_set.inputs.to(next(modules[0].parameters())) for of_set in matched)
-    n_early = len(others) // 4
+    n_early = int(EARLY_PER_FIT * len(others))
     sets = (torch.cat(fit_sets), others[:n_early], others[n_early:])
     copied, early, held = (Rows(shifted_copies(of_set, SHIFTED_COPIES, shift_rng)) for of_set in sets)
     return ChoiceInputs(copied, early, held, source="matched", notes=notes, margin=MARGIN_OF_IMAGES)
@@ -266,7 +259,7 @@ def _with_images(
     is_image = isinstance(inputs, Tensor) and inputs.ndim == 4 and inputs.is_floating_point()
     if not isinstance(inputs, Tensor) or not is_image or not all(map(_has_norm, modules)):
         return drawn
-    seconds = None if max_seconds is None else IMAGE_SHARE / FIT_SETS * max_seconds
+    seconds = None if max_seconds is None else max_seconds / (FIT_SETS + 1)
     try:
         matched = [
             _match(modules, sites, tuple(inputs.shape[1:]), stream, progress, seconds) for stream in rng.spawn(FIT_SETS)
@@ -274,7 +267,7 @@ def _with_images(
     except (UnsupportedError, OptionError) as error:  # such as a time too short for one step
         return replace(drawn, notes=(*drawn.notes, f"no images were matched: {reason_of(error)}"))
     images = torch.cat([of_set.inputs for of_set in matched]).to(inputs)
-    n_early = len(images) // 8
+    n_early = int(EARLY_PER_FIT * len(images)) // FIT_SETS
     fit, early = (
         Rows(shifted_copies(of_set, SHIFTED_COPIES, shift_rng)) for of_set in (images[n_early:], images[:n_early])
     )
@@ -283,7 +276,7 @@ def _with_images(
 
 
 def shifted_copies(images: Tensor, copies: int, rng: np.random.Generator) -> Tensor:
-    """Return images (n, channels, ...) and so many less one copies of them, every image shifted by its own few pixels.
+    """Return images (n, channels, ...) repeated so many times, all but the first shifted by up to a pixel on each axis.
 
     What leaves at one side enters at the other. Rows of numbers have no places to shift to, and come back alone.
     """
@@ -293,8 +286,7 @@ def shifted_copies(images: Tensor, copies: int, rng: np.random.Generator) -> Ten
         return images
     parts = [images]
     for _ in range(copies - 1):
-        reach = [max(1, round(MAX_SHIFT * images.shape[axis])) for axis in axes]
-        shifts = np.stack([rng.integers(-most, most + 1, len(images)) for most in reach], axis=1)  # (n, axes)
+        shifts = rng.integers(-1, 2, (len(images), len(axes)))
         rolled = [
             torch.roll(image, tuple(shift), tuple(range(1, image.ndim)))
             for image, shift in zip(images, shifts.tolist(), strict=True)
@@ -333,9 +325,9 @@ def _split(given: Any, module: nn.Module, rng: np.random.Generator) -> ChoiceInp
     """Return given inputs in three parts; UnsupportedError for fewer inputs than parts."""
     inputs = _read_given(given, module)
     order = torch.as_tensor(rng.permutation(len(inputs)))
-    ends = np.floor(np.cumsum(_GIVEN_SHARES) * len(inputs)).astype(int)
-    ends[-1] = len(inputs)
-    parts = [inputs[order[start:end]] for start, end in zip((0, *ends[:-1]), ends, strict=True)]
+    n_fit = len(inputs) // 2
+    ends = (0, n_fit, n_fit + int(EARLY_PER_FIT * (len(inputs) - n_fit)), len(inputs))
+    parts = [inputs[order[start:end]] for start, end in itertools.pairwise(ends)]
     if not all(len(part) for part in parts):
         raise UnsupportedError(f"{len(inputs)} inputs are too few to compare candidates on")
     fit, early, held = (Rows(part) for part in parts)

@@ -16,7 +16,8 @@ from consilience.checks import Array
 from consilience.errors import UnsupportedError
 from consilience.networks.choice.candidate import Candidate, Effort
 from consilience.networks.choice.compare import CandidateComparison
-from consilience.networks.choice.rows import Rows, outputs_of
+from consilience.networks.choice.rows import BATCH_SIZE, Rows, outputs_of
+from consilience.networks.choice.verdict import MAX_GAP
 from consilience.networks.choice.workshop import Workshop
 from consilience.networks.classes.heads import class_heads, refit_head
 from consilience.networks.classes.logits import TwoClasses, as_probabilities
@@ -24,9 +25,7 @@ from consilience.networks.classes.shares import MAX_SKEW_OF_ALIKE, class_shares,
 from consilience.networks.distillation import Distilled, distill, has_batch_norm, part_way
 from consilience.networks.example import Example
 from consilience.networks.fusion import NetworkFusion
-from consilience.networks.method import NetworkMethod
 from consilience.networks.methods.baselines import NetworkAverage
-from consilience.networks.methods.by_activations import ActivationJoins, ActivationSlots
 from consilience.networks.methods.distill import LEARNING_RATE
 from consilience.networks.methods.fisher.merging import FisherMerging
 from consilience.networks.methods.optimal_transport import OTFusion
@@ -34,24 +33,19 @@ from consilience.networks.output_layout import inner_network
 from consilience.networks.repair.anchor import anchor
 from consilience.networks.repair_fusion import refit_fusion
 
-MAX_MADE = 16
-"""Candidates that are made beside the sites', at most: five averages, eight that are refitted, three distilled."""
-MIN_MODELS_OF_JOINS = 4
-"""Networks from which on units are joined within models too: the fewest that were tried."""
 N_DISTILLED = 2
 """Fused candidates that are distilled further: the best on early inputs. Chosen by hand, as a bound on time."""
-FAR_START, LEARNING_RATE_NEAR = 1 / 3, 3e-4
-"""On matched images: the share on which a start disagrees with the ensemble beyond which it is far from it, and the
-rate of others. VGG11 of 84 to 86 % (disagreement 0.2) fell by 1 to 5 points at 1e-3 (three pairs; a fourth had 85.2,
-85.5 and 85.5 from 84.2 at 1e-3, 3e-4 and 1e-4), ResNet-8 (0.26) gained 1.1 by either; where a start is far, 1e-3
-gained 4 to 14 (MobileNet 0.45, sites that differ in their classes 0.35 to 0.7). 3e-4 was not tried there. Of pairs that
-did not shape it none was run."""
-LABEL_WEIGHT = 0.5
-"""Share of the drawn class in the target of a distillation; the rest is the teacher's answer. Not judged against other
-values."""
-MATCHING_INPUTS = 512
-"""Inputs at most by whose activations units are matched. Chosen by hand, for memory."""
-_BY_ACTIVATIONS, _IN_SLOTS, _JOINED = OTFusion(cost="activations"), ActivationSlots(), ActivationJoins()
+LEARNING_RATE_NEAR = 3e-4
+"""Rate of a distillation on matched images of a start that is near the ensemble (`MAX_GAP`). VGG11 of 84 to 86 %
+(disagreement 0.2) fell by 1 to 5 points at 1e-3 (three pairs; a fourth had 85.2, 85.5 and 85.5 from 84.2 at 1e-3, 3e-4
+and 1e-4), ResNet-8 (0.26) gained 1.1 by either; where a start is far, 1e-3 gained 4 to 14 (MobileNet 0.45, sites that
+differ in their classes 0.35 to 0.7). 3e-4 was not tried there. Of pairs that did not shape it none was run."""
+_MADE = (
+    "matched", "average", "class_heads", "fisher", "side_by_side", "refit", "refit_head", "refit_activations",
+    "refit_activations_head", "distill(side_by_side)", "distill(site)",
+)  # fmt: skip
+"""What is made at most, beside the `N_DISTILLED` networks that are distilled of fused ones."""
+_BY_ACTIVATIONS = OTFusion(cost="activations")
 
 
 @dataclass(eq=False)
@@ -67,7 +61,7 @@ class NetworkComparison(CandidateComparison):
     @property
     def max_made(self) -> int:
         """Candidates that are made beside the sites', at most."""
-        return MAX_MADE
+        return len(_MADE) + N_DISTILLED
 
     def _made(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
         """Yield what is made of the networks, given all candidates so far, which grow meanwhile."""
@@ -127,11 +121,8 @@ class NetworkComparison(CandidateComparison):
         for name, base in self._bases_to_refit(inputs).items():
             if self._is_too_late(name, "refit"):
                 continue
-            keeps_apart = name == "refit_partial" and self._is_depthwise
-            partner_inputs = inputs[:MATCHING_INPUTS] if keeps_apart else None
-            is_joined = name == "refit_joined"
             with self._timed("refit"):
-                fusion = refit_fusion(base, workshop.order, None, inputs, rng, partner_inputs, is_joined)
+                fusion = refit_fusion(base, workshop.order, None, inputs, rng)
             if fusion.repaired is None:
                 self.notes.append(f"{name} was left out: {fusion.details['refit']}")
                 continue
@@ -156,35 +147,11 @@ class NetworkComparison(CandidateComparison):
         bases = {"refit": workshop.base}
         # Among inputs drawn by class it gained nothing (four cells of experiments/network_battery and another one), and
         # the best of more candidates that were fitted to drawn inputs is more often worse than a site on real ones.
-        if not workshop.is_common_start and self.inputs.fit.labels is None:
-            by_activations: dict[str, NetworkMethod] = {}
-            if workshop.has_equal_widths:
-                by_activations["refit_activations"] = _BY_ACTIVATIONS
-            # In one width it gained nothing on four ResNet-8 (73.1 where `refit_activations` had 76.0), its score did.
-            if self._has_slots and (self._is_depthwise or not workshop.has_equal_widths):
-                by_activations["refit_partial"] = _IN_SLOTS
-            # A depthwise layer cannot undo a mean of unlike units, and reads no other.
-            is_several = len(workshop.order) >= MIN_MODELS_OF_JOINS and workshop.has_equal_widths
-            if is_several and self._has_slots and not self._is_depthwise:
-                by_activations["refit_joined"] = _JOINED
-            for name, method in by_activations.items():
-                with self._or_noted(name):
-                    bases[name] = workshop.averaged(method, inputs[:MATCHING_INPUTS])
+        can_match = not workshop.is_common_start and workshop.has_equal_widths
+        if can_match and self.inputs.fit.labels is None:
+            with self._or_noted("refit_activations"):
+                bases["refit_activations"] = workshop.averaged(_BY_ACTIVATIONS, inputs[:BATCH_SIZE])
         return bases
-
-    @property
-    def _has_slots(self) -> bool:
-        """Whether units can be matched into slots by activations: not those of attention heads."""
-        return all(group.parent is None for group in self.workshop.models.symmetry.all_groups)
-
-    @property
-    def _is_depthwise(self) -> bool:
-        """Whether a layer reads one channel for each that it makes, so that it cannot undo a mean of unlike units."""
-        return any(
-            getattr(part, "groups", 1) == getattr(part, "in_channels", None)
-            for part in self.workshop.modules[0].modules()
-            if getattr(part, "groups", 1) != 1
-        )
 
     def _distilled(self, candidates: Sequence[Candidate], rng: np.random.Generator) -> Iterator[Candidate]:
         """Yield the best candidates so far, distilled from the ensemble."""
@@ -316,7 +283,7 @@ class NetworkComparison(CandidateComparison):
             return LEARNING_RATE
         answers = self._outputs(start.module, early).argmax(axis=1)
         disagreement = float(np.mean(answers != early_targets.numpy().argmax(axis=1)))
-        return LEARNING_RATE if disagreement > FAR_START else LEARNING_RATE_NEAR
+        return LEARNING_RATE if disagreement > MAX_GAP else LEARNING_RATE_NEAR
 
 
 def _distilled_name(start: Candidate) -> str:
@@ -333,5 +300,5 @@ def _with_labels(answers: Array, rows: Rows) -> Array:
     """Return targets (n, C): answers, or their mean with the drawn classes."""
     if rows.labels is None:
         return answers
-    targets: Array = LABEL_WEIGHT * np.eye(answers.shape[1])[rows.labels] + (1 - LABEL_WEIGHT) * answers
+    targets: Array = np.mean([np.eye(answers.shape[1])[rows.labels], answers], axis=0)
     return targets

@@ -16,8 +16,8 @@ from consilience.networks.choice.sites import Sites
 from consilience.networks.classes.shares import MAX_SKEW_OF_ALIKE, class_skew, classes_of_one_site, unseen_classes
 
 MAX_GAP = 0.25
-"""Disagreement with the ensemble above which the verdict advises to keep the ensemble. The largest losses against the
-ensemble in 26 fusions, 4.4 to 8.7 points, had gaps of 0.22 to 0.30."""
+"""Disagreement with the ensemble up to which a network is near it. Above, the verdict advises to keep the ensemble: the
+largest losses against it in 26 fusions, 4.4 to 8.7 points, had gaps of 0.22 to 0.30."""
 
 DESCRIBE = "let every site describe its network (`consilience.save(net, path, data=loader)`), or keep fusion.ensemble"
 COMPARE = "compare it with the sites' own, which fusion.candidates holds, on rows that none was trained on"

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,14 +42,6 @@ if TYPE_CHECKING:
 _COMMON = "Networks of a common initialisation are aligned and averaged, which is often worse than the best of them"
 """Note where nothing says whether the fused network is any good: in 14 of 18 such cells of experiments/network_battery
 without batch normalisation the refitted network was worse."""
-MAX_DISTANCE_OF_COPIES = 0.1
-"""Squared distance of matched networks from their average, as a share of that of networks with nothing in common, up to
-which they are copies but for little. Copies have 0; pairs of perceptrons, LeNets and plain VGGs of starts of their own
-0.44 to 0.75, their averages 4 to 13 points below either. Nothing between was measured: chosen by hand."""
-MAX_GAP_OF_MEAN = 1e-3
-"""Distance from the mean of networks that are beside each other, as a share of the largest between any two of them, up
-to which it is rounding. Chosen by hand: over the architectures of the tests it is below 1e-4, and 0.06 where something
-that is no unit's differs, such as one slope for all units."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,13 +110,6 @@ class Workshop:
     def base(self) -> NetworkFusion:
         """The average of the matched networks, whose numbering is one of the starts of the matching."""
         return self.averaged(self.method)
-
-    @property
-    def are_copies(self) -> bool:
-        """Whether the matched networks are nearly the same, so that their average is, too."""
-        weights = self.sites.weights
-        most = MAX_DISTANCE_OF_COPIES * (1.0 - float(weights @ weights))
-        return all(quality.distance <= most for quality in self.base.quality.values())
 
     @property
     def base_candidate(self) -> Candidate:
@@ -250,7 +234,9 @@ class Workshop:
         if self.centred is not self.models:  # only differences between classes are kept
             answers, answered = (of - of.mean(axis=-1, keepdims=True) for of in (answers, answered))
         gap = np.abs(answered - np.tensordot(weights, answers, 1)).max()
-        if not gap <= MAX_GAP_OF_MEAN * np.ptp(answers, axis=0).max():
+        # Half of the digits of single precision: over the architectures of the tests the share is below 1e-4, and 0.06
+        # where something that is no unit's differs, such as one slope for all units.
+        if not gap <= np.finfo(np.float32).eps ** 0.5 * np.ptp(answers, axis=0).max():
             raise UnsupportedError("beside each other the networks do not answer their mean")
 
     def site_candidates(self) -> list[Candidate]:
@@ -267,14 +253,14 @@ class Workshop:
         """How much of all that sites see each of them sees (J,), in canonical order, where nothing else is known.
 
         The coverage of classes, else the numbers of observations. Where sites say neither, alike for networks of starts
-        of their own, and None for those that have one start or are copies, or where the caller gives weights.
+        of their own, and None for those that have one start, or where the caller gives weights.
         """
         counts, n_observations = self.ordered.observed_counts, self.ordered.n_observations
         if counts is not None:
             return class_coverage(counts)
         if n_observations is not None:
             return n_observations
-        can_average = self.is_common_start or self.sites.are_weights_stated or self.are_copies
+        can_average = self.is_common_start or self.sites.are_weights_stated
         return None if can_average else np.ones(len(self.order))
 
     def unseen(self, reason: str, remedy: str) -> NetworkFusion:
@@ -284,9 +270,9 @@ class Workshop:
         differ, the network of the site that covers the classes best, and where they say their numbers of observations
         alone, that of the most. In the 52 ensembles of experiments/network_battery the site of most observations is 2
         points below the best site in the mean, the base 15. Where nobody says anything, the matched and refitted
-        network of those of a common initialisation; of starts of their own the matched one where these are copies but
-        for little, else the network of one site, whichever: matched averages of convolutional networks have 23 to 45 %
-        where each network has 79 to 85 (docs/evidence/synthetic_inputs.md). In a wider network those of the most beside
+        network of those of a common initialisation; of starts of their own the network of one site, whichever: matched
+        averages of convolutional networks have 23 to 45 % where each network has 79 to 85
+        (docs/evidence/synthetic_inputs.md). In a wider network those of the most beside
         each other: of four and of eight LeNets in twice the width 70.4 and 70.8 %, the matched average 67.1 and 62.7.
         Where the caller gives weights, the base.
         """
@@ -362,12 +348,8 @@ MIN_GAIN = 0.1
 On scikit-learn's digits (an MLP and a convolutional network, three sites, with and without classes apart, 2 to 60
 epochs) networks of one start saved 0.24 to 0.98, those of their own starts 0.04 at most."""
 N_ORDERS = 20
-"""Random orders of the units; the nearest counts, so that few units are not in order by chance (once in 20 for one
-network). Chosen by hand."""
-N_ORDERS_OF_LARGE = 3
-"""Random orders of networks beyond `LARGE` entries, whose distances hardly differ between orders. Chosen by hand."""
-LARGE = 10**6
-"""Entries beyond which a network is large. Chosen by hand, for time."""
+"""Random orders of the units; the nearest counts, so that few units are in order by chance once in 20 at most, the
+usual level of a test."""
 
 
 def have_common_start(networks: Sequence[Network], rng: np.random.Generator) -> bool:
@@ -379,19 +361,23 @@ def have_common_start(networks: Sequence[Network], rng: np.random.Generator) -> 
         return True
     outer = [name for name, group in networks[0].symmetry.by_name.items() if group.parent is None]
     total = _moving_sums(networks)
-    n_orders = N_ORDERS if sum(values.size for values in total.values()) <= LARGE else N_ORDERS_OF_LARGE
 
     def is_near(network: Network) -> bool:
         """Return whether its own numbering saves distance to the mean of the others."""
-        renumbered = (
-            network.permute({name: rng.permutation(network.units[name]) for name in outer}) for _ in range(n_orders)
+        own = network.working
+        distance = _distance(own, total, own, len(networks))
+        # The first order that is as near decides: networks of their own starts are told apart by one.
+        return all(
+            distance <= (1 - MIN_GAIN) * _distance(_renumbered(network, outer, rng).working, total, own, len(networks))
+            for _ in range(N_ORDERS)
         )
-        distance, *others = (
-            _distance(other.working, total, network.working, len(networks)) for other in chain([network], renumbered)
-        )
-        return distance <= (1 - MIN_GAIN) * min(others)
 
     return all(map(is_near, networks))
+
+
+def _renumbered(network: Network, groups: Sequence[str], rng: np.random.Generator) -> Network:
+    """Return a network with the units of some groups in a random order."""
+    return network.permute({name: rng.permutation(network.units[name]) for name in groups})
 
 
 def _moving_sums(networks: Sequence[Network]) -> dict[str, Array]:

@@ -158,8 +158,7 @@ class BayesianFusion(NetworkFusion):
             Path of the page; usually ``*.html``.
         **shown
             As for networks, and ``predictions``: results of `consilience.predictive_scores` by name of the model, such
-            as ``{"site 0": ..., "fused": ...}``. With ``images``, arrays (n, h, w) of the inputs by name of a model
-            among these, the page shows the inputs of which that model is most and least certain.
+            as ``{"site 0": ..., "fused": ...}``.
 
         Raises
         ------

@@ -1,6 +1,4 @@
-"""Layer distances and variance collapse of two aligned networks, and how close couplings are to permutations.
-
-Layer distances are Frobenius norms |W_b - W_a|_F of every tensor, before and after network b was aligned to network a.
+"""Variance collapse of two aligned networks, and how close couplings are to permutations.
 
 Variance collapse: averaging units that do not correspond lets their signals cancel, so that the standard deviation of
 pre-activations shrinks from layer to layer (Jordan et al. 2023, "REPAIR: REnormalizing Permuted Activations for
@@ -28,7 +26,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -41,66 +38,7 @@ from consilience.checks import Array, Labels, is_count
 from consilience.errors import InputError, OptionError
 from consilience.matching.assignment import assign_block
 from consilience.networks.landscape.evaluation import CONVOLUTIONS, evaluation_mode
-from consilience.networks.landscape.parameters import Model, ParameterLayout, Span, named_tensors
-
-
-@dataclass(frozen=True, eq=False)
-class LayerDistances:
-    """Frobenius distances of the tensors of two networks, before and after the second was aligned to the first.
-
-    Parameters
-    ----------
-    names : tuple of str, of length L
-        Names of the tensors.
-    before, after : ndarray of shape (L,)
-        Distance of each tensor to that of the first network, before and after alignment.
-    norm : ndarray of shape (L,)
-        Frobenius norm of each tensor of the first network, to which the distances compare.
-    """
-
-    names: tuple[str, ...]
-    before: Array
-    after: Array
-    norm: Array
-
-
-def layer_distances(reference: Model, model: Model, aligned: Model) -> LayerDistances:
-    """Return how far every floating-point tensor of `model` is from `reference`, before and after alignment.
-
-    Parameters
-    ----------
-    reference : Module or mapping of names to tensors
-        The network that the other was aligned to.
-    model, aligned : Module or mapping of names to tensors
-        The other network, as it was and as it is aligned.
-
-    Returns
-    -------
-    LayerDistances
-        One row per tensor of `reference`, in its order.
-
-    Raises
-    ------
-    InputError
-        Naming the tensor in which the networks differ in shape, or that is missing or not finite.
-
-    Examples
-    --------
-    >>> net_a, net_b = {"w": torch.tensor([3.0, 4.0])}, {"w": torch.tensor([4.0, 3.0])}
-    >>> distances = layer_distances(net_a, net_b, aligned=net_a)
-    >>> distances.names, distances.before.round(3), distances.after, distances.norm
-    (('w',), array([1.414]), array([0.]), array([5.]))
-    """
-    layout = ParameterLayout.of(reference)
-    reference_vector = layout.flatten(reference, "reference")
-    vectors = [
-        layout.flatten(network, role).to(reference_vector.device)
-        for role, network in (("model", model), ("aligned", aligned))
-    ]
-    # One row each: change before alignment, change after alignment, the reference itself.
-    rows = torch.stack([vectors[0] - reference_vector, vectors[1] - reference_vector, reference_vector])
-    norms = torch.stack([rows[:, a:b].norm(dim=1) for a, b in pairwise(layout.bounds)], dim=1).cpu().numpy()
-    return LayerDistances(layout.names, norms[0], norms[1], norms[2])
+from consilience.networks.landscape.parameters import Model, Span, named_tensors
 
 
 def variance_collapse(

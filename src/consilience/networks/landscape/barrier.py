@@ -14,10 +14,9 @@ infinite; where an end is, no barrier is defined, and it is NaN.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -275,47 +274,3 @@ def _refine_maximum(curve: Barrier, values_at: Callable[[Array], dict[str, Array
     return Barrier(
         t, {key: np.concatenate([grid_values, added_values[key]])[order] for key, grid_values in curve.values.items()}
     )
-
-
-def barrier_matrix(
-    nets: Sequence[nn.Module],
-    evaluate: Evaluate,
-    points: int = 25,
-    refresh: Refresh | None = None,
-    align: Callable[[nn.Module, nn.Module], Model] | None = None,
-) -> dict[str, Array]:
-    """Return the barrier heights (n, n) between every two of n networks, by name of the value.
-
-    Parameters
-    ----------
-    nets : sequence of Module, of length n
-        Networks of one architecture: as they are, or aligned to a common reference beforehand.
-    evaluate, points, refresh
-        As for `barrier`.
-    align : callable, optional
-        Function that returns its second network aligned to its first, to compare every two after aligning just them.
-        Default: networks are compared as they are.
-
-    Returns
-    -------
-    dict of str to ndarray of shape (n, n)
-        For every value of the evaluation, the symmetric matrix of barrier heights, zero on the diagonal.
-
-    Raises
-    ------
-    InputError
-        For less than two networks, or two that differ in a tensor.
-    """
-    if len(nets) < 2:
-        raise InputError("nets", f"expected at least two networks, found {len(nets)}", code="E-SHAPE")
-    heights: dict[str, Array] = {}
-    for i, j in combinations(range(len(nets)), 2):
-        other = nets[j] if align is None else align(nets[i], nets[j])
-        try:
-            curve = barrier(nets[i], other, evaluate, points, refresh=refresh)
-        except InputError as error:
-            raise InputError(problem.about(f"nets[{i}] and nets[{j}]") for problem in error.problems) from error
-        for name in curve.values:
-            matrix = heights.setdefault(name, np.zeros((len(nets), len(nets))))
-            matrix[i, j] = matrix[j, i] = curve.height(name)
-    return heights

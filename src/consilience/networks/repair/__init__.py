@@ -7,7 +7,7 @@ from consilience.networks.repair.channel_statistics import reestimate_batch_norm
 from consilience.networks.repair.layer_moments import LayerMoments, layer_moments
 from consilience.networks.repair.refit import refit
 from consilience.networks.repair.regression import regmean
-from consilience.networks.repair.repair import Repaired, repair, repair_from_moments
+from consilience.networks.repair.repair import Repaired, repair
 from consilience.networks.repair.synthetic_inputs import synthetic_inputs
 
 __all__ = [
@@ -19,6 +19,5 @@ __all__ = [
     "refit",
     "regmean",
     "repair",
-    "repair_from_moments",
     "synthetic_inputs",
 ]

@@ -18,7 +18,7 @@ left. Batch normalisation without gamma and beta has one form only, and without 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any, TypeVar
 
@@ -73,12 +73,9 @@ def anchor(fused: _Module, aligned: Sequence[nn.Module], weights: ArrayLike | No
 
 
 def anchor_norms(
-    network: nn.Module, aligned: Sequence[nn.Module], weights: Array, maps: Mapping[str, Sequence[Array]] | None = None
+    network: nn.Module, aligned: Sequence[nn.Module], weights: Array
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Anchor the batch normalisation of a network in place; return the factors of gamma, and notes on what stays.
-
-    `maps` are from the channels of the models' norms to those of the network's, where models are not aligned (`refit`).
-    """
+    """Anchor the batch normalisation of a network in place; return the factors of gamma, and notes on what stays."""
     factors: dict[str, Tensor] = {}
     notes: dict[str, str] = {}
     for name, part in network.named_modules():
@@ -89,17 +86,14 @@ def anchor_norms(
             notes[name] = "keeps no running statistics: it answers by the batch"
         elif norm.weight is not None:
             of_models: list[Any] = [model.get_submodule(name) for model in aligned]
-            gain, bias = _mean_affine(of_models, weights, None if maps is None else maps.get(name))
+            gain, bias = _mean_affine(of_models, weights)
             factors[name] = _write_at(norm, gain, bias)
     return factors, notes
 
 
-def _mean_affine(norms: Sequence[Any], weights: Array, maps: Sequence[Array] | None) -> tuple[Tensor, Tensor]:
+def _mean_affine(norms: Sequence[Any], weights: Array) -> tuple[Tensor, Tensor]:
     """Return the weighted means of |gamma_i| and beta_i (channels,) over the models that have the unit."""
     pairs = [gain_and_bias(norm) for norm in norms]
-    if maps is not None:
-        matrices = [torch.as_tensor(by).to(gain) for (gain, _), by in zip(pairs, maps, strict=True)]
-        pairs = [(by @ gain.abs(), by @ bias) for (gain, bias), by in zip(pairs, matrices, strict=True)]
     gains, biases = (torch.stack(values) for values in zip(*pairs, strict=True))  # (models, channels)
     has_unit = (gains != 0) | (biases != 0)  # what is put in for a unit that a model has not is zero
     a = weights_over_owners(weights, has_unit)

@@ -55,13 +55,6 @@ class ChannelMoments:
         variance = (1 - w) * self.std.square() + w * other.std.square() + w * (1 - w) * gap.square()
         return ChannelMoments(self.mean + w * gap, variance.sqrt(), count)
 
-    def after_batch_norm(self, norm: _BatchNorm) -> ChannelMoments:
-        """Return the statistics of the output of batch normalisation, in evaluation mode, for such inputs."""
-        mean, variance = running_statistics(norm)
-        gain, bias = gain_and_bias(norm)
-        scale = gain / (variance + norm.eps).sqrt()
-        return ChannelMoments((self.mean - mean) * scale + bias, self.std * scale.abs(), self.count)
-
 
 def channel_axis(part: nn.Module) -> int:
     """Return the axis of the channels in what a layer or a normalisation reads or gives."""
@@ -152,12 +145,6 @@ def weights_over_owners(weights: Array, has_unit: Tensor) -> Tensor:
     """
     a = torch.as_tensor(weights, device=has_unit.device).reshape(len(has_unit), -1) * has_unit
     return a / a.sum(dim=0).clamp(min=torch.finfo(torch.float64).tiny)
-
-
-def moved_statistics(statistics: ChannelMoments, by: Array) -> ChannelMoments:
-    """Return means over channels, by a matrix (channels, k), of a model's means and standard deviations (k,)."""
-    matrix = torch.as_tensor(by).to(statistics.mean)
-    return ChannelMoments(matrix @ statistics.mean, matrix @ statistics.std, statistics.count)
 
 
 def running_statistics(norm: _BatchNorm) -> tuple[Tensor, Tensor]:

@@ -68,18 +68,12 @@ class LayerMoments:
         By name of the layer, in the order of computation.
     samples : int
         Number of samples that they were taken over.
-    normalised : mapping of str to str
-        Name of a layer -> the batch normalisation that its output goes to.
-    outputs : frozenset of str
-        The layers whose output is the network's.
     skipped : mapping of str to str
         Name of a layer without moments -> why.
     """
 
     layers: Mapping[str, InputMoments]
     samples: int
-    normalised: Mapping[str, str]
-    outputs: frozenset[str]
     skipped: Mapping[str, str]
 
     def moved(self, symmetry: Symmetry, transports: Mapping[str, Transport], units: Mapping[str, int]) -> LayerMoments:
@@ -121,9 +115,6 @@ class LayerMoments:
         names = {
             "layers": list(self.layers),
             "samples": [str(self.samples)],
-            "normalised": list(self.normalised),
-            "norms": list(self.normalised.values()),
-            "outputs": sorted(self.outputs),
             "skipped": list(self.skipped),
             "reasons": list(self.skipped.values()),
         }
@@ -151,8 +142,6 @@ class LayerMoments:
         return cls(
             layers,
             int(names["samples"][0]),
-            dict(zip(names["normalised"], names["norms"], strict=True)),
-            frozenset(names["outputs"]),
             dict(zip(names["skipped"], names["reasons"], strict=True)),
         )
 
@@ -234,7 +223,7 @@ def layer_moments(module: nn.Module, batches: Any, minimum: int = 100) -> LayerM
     if bad := [name for name, of_layer in moments.items() if not np.isfinite(of_layer.covariance).all()]:
         text, remedy = "NaN or infinite values on these inputs", "look at the inputs and weights"
         raise InputError(", ".join(bad), text, remedy, "E-NUMBER")
-    return LayerMoments(moments, fewest, order.normalised, order.outputs, skipped)
+    return LayerMoments(moments, fewest, skipped)
 
 
 def _special_kind(layer: Layer) -> str:

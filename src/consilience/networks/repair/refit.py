@@ -28,13 +28,12 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from consilience.checks import Array, is_count
-from consilience.errors import InputError, OptionError, UnsupportedError
+from consilience.errors import InputError, OptionError
 from consilience.networks.repair.anchor import anchor_norms
 from consilience.networks.repair.channel_statistics import (
     channel_rows,
     gain_and_bias,
     measure_channels,
-    moved_statistics,
     rescale_channels,
     set_running_statistics,
     target_statistics,
@@ -73,8 +72,6 @@ def refit(
     patches_per_layer: int = 2**15,
     batch_size: int = 256,
     rng: np.random.Generator | int = 0,
-    shares: Mapping[str, Array] | None = None,
-    maps: Mapping[str, Sequence[Array]] | None = None,
 ) -> Repaired[_Module]:
     """Return a copy of a fused network whose layers are fitted to the outputs of the aligned models' layers.
 
@@ -104,14 +101,6 @@ def refit(
         Inputs in one forward pass, where they are one tensor. Default: 256.
     rng : numpy.random.Generator or int, optional
         Random generator, or its seed, for the draws of patches and samples. Default: 0.
-    shares : mapping of str to array of shape (n_models, channels), optional
-        By the name of a linear or convolutional layer, the weight of each model in each of its outputs, where that is
-        not `weights`: units that have no partner keep one model's answers (``partners``). Default: none.
-    maps : mapping of str to sequence of arrays of shape (channels, k_i), of length n_models, optional
-        For models that are not aligned, as their units are joined: by the name of a layer or normalisation, for every
-        model the means of its outputs that belong to the fused network's; rows of zeros where it has none
-        (``partners``). A model whose units were joined on both sides of its layers would no longer answer as it
-        does. Default: none, the models are aligned.
 
     Returns
     -------
@@ -124,8 +113,6 @@ def refit(
         When there are no inputs, or values are not finite.
     OptionError
         When an option has a value that it does not take.
-    UnsupportedError
-        For maps of networks with recurrent layers.
 
     Examples
     --------
@@ -141,9 +128,6 @@ def refit(
     batches, rng = _split_into_batches(inputs, batch_size), np.random.default_rng(rng)
     network: Any = deepcopy(fused)
     order = layer_order(network, batches[0])
-    if maps is not None and order.recurrent:
-        raise UnsupportedError("recurrent layers are not fitted to models whose units are joined")
-    shares, maps = shares or {}, maps or {}
     factors: dict[str, Tensor] = {}
     notes, rescaled_names = dict(order.skipped), repaired_layers(order, output=False)
     # Every batch gives a share of the patches by its number of samples.
@@ -153,7 +137,6 @@ def refit(
         # The fused network first, then the models, all run to the same layer.
         passes = [PartialForward.at_input(module, batches) for module in (network, *aligned)]
         for name in order.names:
-            of_channels, maps_of_layer = shares.get(name, a), maps.get(name)
             passes = [forward.advance_to(name) for forward in passes]
             part: Any = network.get_submodule(name)
             if name in order.recurrent:
@@ -162,13 +145,13 @@ def refit(
                 _remeasure_batch_norm(passes[0], name)
             else:
                 norm_name = order.normalised.get(name)
-                _fit_affine(passes, name, norm_name, of_channels, patches_per_sample, ridge, rng, maps_of_layer)
+                _fit_affine(passes, name, norm_name, a, patches_per_sample, ridge, rng)
             # Least squares shrinks deviations: they are restored before the next layer reads these outputs.
             if rescaled and name in rescaled_names and part.weight is not None:
-                factors[name] = _rescale(passes, name, of_channels, maps_of_layer)
+                factors[name] = _rescale(passes, name, a)
         if rescaled:
             # In the units of the models, not of the inputs: else training mode would scale every channel twice.
-            notes.update(anchor_norms(network, aligned, a, maps)[1])
+            notes.update(anchor_norms(network, aligned, a)[1])
     return Repaired(network, factors, notes)
 
 
@@ -188,7 +171,6 @@ def _fit_affine(
     patches_per_sample: float,
     ridge: float,
     rng: np.random.Generator,
-    maps: Sequence[Array] | None,
 ) -> None:
     """Fit a linear layer or convolution in place, together with the batch normalisation that follows, if any."""
     part: Any = passes[0].module.get_submodule(name)
@@ -197,21 +179,19 @@ def _fit_affine(
     if norm_name is not None and norm.running_mean is not None and norm.weight is not None:
         # Layer and normalisation are one affine map in evaluation mode: it is fitted to the normalised outputs.
         _remeasure_batch_norm(passes[0], norm_name)
-        moments = _regression_moments(passes, name, norm_name, weights, patches_per_sample, rng, maps)
+        moments = _regression_moments(passes, name, norm_name, weights, patches_per_sample, rng)
         _fit_with_batch_norm(part, norm, moments, ridge)
         return
-    moments = _regression_moments(passes, name, name, weights, patches_per_sample, rng, maps)
+    moments = _regression_moments(passes, name, name, weights, patches_per_sample, rng)
     blocks, bias = moments.solve(weight_blocks(part), part.bias is not None, ridge)
     write_weight_blocks(part, blocks)
     if part.bias is not None:
         write_parameter(part.bias, bias.flatten())
 
 
-def _rescale(passes: Sequence[PartialForward], name: str, weights: Array, maps: Sequence[Array] | None) -> Tensor:
+def _rescale(passes: Sequence[PartialForward], name: str, weights: Array) -> Tensor:
     """Give the channels of a part of the fused network the statistics of the models' (`repair`); return factors."""
     current, *of_models = (measure_channels(forward, name) for forward in passes)
-    if maps is not None:
-        of_models = [moved_statistics(one, by) for one, by in zip(of_models, maps, strict=True)]
     part: Any = passes[0].module.get_submodule(name)
     return rescale_channels(part, current, target_statistics(of_models, weights))
 
@@ -265,15 +245,13 @@ def _regression_moments(
     weights: Array,
     patches_per_sample: float,
     rng: np.random.Generator,
-    maps: Sequence[Array] | None,
 ) -> ActivationMoments:
     """Return the joint moments of the inputs of the fused network's layer and the mean outputs of the models.
 
-    The target is the layer, or the batch normalisation after it. Maps (k, k_i) are from the models' outputs to those of
-    the fused network, where models are not aligned.
+    The target is the layer, or the batch normalisation after it.
     """
     layer: Any = passes[0].module.get_submodule(name)
-    channel_weights = _channel_weights(passes[1:], name, weights, maps)  # (models, k)
+    channel_weights = _channel_weights(passes[1:], name, weights)  # (models, k)
     total: RunningMoments | None = None
     model_calls = [forward.inputs_and_outputs(target_name) for forward in passes[1:]]
     for (inputs, own_outputs), *calls in zip(passes[0].inputs_and_outputs(name), *model_calls, strict=True):
@@ -282,12 +260,7 @@ def _regression_moments(
         # The same patches of all networks, by their numbers in the order of the layer's outputs.
         rows = np.arange(n_patches) if n_patches <= n_drawn else np.sort(rng.choice(n_patches, n_drawn, replace=False))
         drawn = torch.as_tensor(rows, device=inputs.device)
-        rows_by_model = [channel_rows(layer, output)[drawn].to(inputs) for _, output in calls]  # (m, k_i) each
-        if maps is not None:
-            rows_by_model = [
-                of_one @ torch.as_tensor(by).to(of_one).T for of_one, by in zip(rows_by_model, maps, strict=True)
-            ]
-        outputs = torch.stack(rows_by_model)  # (models, m, k)
+        outputs = torch.stack([channel_rows(layer, output)[drawn].to(inputs) for _, output in calls])  # (models, m, k)
         # The mean over models has the same minimiser as the sum of their squared distances.
         targets = torch.einsum("ik,ink->nk", channel_weights.to(inputs), outputs)
         patches = patch_blocks(layer, inputs, drawn, positions)  # ((groups,) m, d)
@@ -300,18 +273,11 @@ def _regression_moments(
     return ActivationMoments(mean[..., :d], mean[..., d:], covariance[..., :d, :d], covariance[..., d:, :d])
 
 
-def _channel_weights(
-    passes: Sequence[PartialForward], name: str, weights: Array, maps: Sequence[Array] | None
-) -> Tensor:
+def _channel_weights(passes: Sequence[PartialForward], name: str, weights: Array) -> Tensor:
     """Return the weight of each model in each channel (models, k): zero where it has no such unit."""
     layers: list[Any] = [forward.module.get_submodule(name) for forward in passes]
     has_unit = [
         weight_blocks(layer).ne(0).any(dim=-1).flatten() | (False if layer.bias is None else layer.bias.ne(0))
         for layer in layers
     ]
-    if maps is not None:
-        has_unit = [
-            (torch.as_tensor(by).to(of_model.device) * of_model).ne(0).any(dim=1)
-            for of_model, by in zip(has_unit, maps, strict=True)
-        ]
     return weights_over_owners(weights, torch.stack(has_unit))

@@ -8,8 +8,7 @@ the fused network, W is the minimiser of
 W_0 the weights of the fused network as it was; a bias is fitted along and is not penalised. `regmean` takes h to be
 x_i, model by model, so that second moments G_i of their inputs are all it needs: W (sum_i a_i G_i) = sum_i a_i W_i G_i.
 (Jin, Ren, Preotiuc-Pietro, Cheng 2023, "Dataless Knowledge Fusion by Merging Weights of Language Models", ICLR.) For h
-the real input of the fused network's layer see ``refit``. The system is solved by a Cholesky factorisation; a small
-ridge keeps it positive definite where inputs are constantly zero.
+the real input of the fused network's layer see ``refit``. The system is that of ``core.solve_layer``.
 """
 
 from __future__ import annotations
@@ -24,15 +23,13 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from consilience.checks import is_number
+from consilience.core.solve_layer import solve_layer
 from consilience.errors import InputError, OptionError
 from consilience.networks.repair.channel_statistics import write_parameter
 from consilience.networks.repair.layer_moments import LayerMoments, mixture_moments
 from consilience.networks.repair.repair import Repaired, normalised_weights
 
 _Module = TypeVar("_Module", bound=nn.Module)
-_MIN_RIDGE = 1e-9
-"""Smallest ridge, relative to the mean square of inputs, since inputs that are constantly zero leave their weights
-undetermined. Chosen by hand; nobody has measured other values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,21 +50,13 @@ class ActivationMoments:
         Weights are shrunk towards W_0 (..., k, d), `initial`. Without a bias second moments about zero take the place
         of covariances.
         """
-        covariance, cross = self.input_covariance, self.cross_covariance
+        gram, cross = self.input_covariance, self.cross_covariance
         # E[h^2] of every input: the penalty is relative to their mean, with and without a bias.
-        mean_squares = covariance.diagonal(dim1=-2, dim2=-1) + self.input_mean.square()
+        mean_squares = (gram.diagonal(dim1=-2, dim2=-1) + self.input_mean.square()).mean(dim=-1)
         if not has_bias:
-            covariance = covariance + self.input_mean[..., :, None] * self.input_mean[..., None, :]
+            gram = gram + self.input_mean[..., :, None] * self.input_mean[..., None, :]
             cross = cross + self.target_mean[..., :, None] * self.input_mean[..., None, :]
-        penalty = max(ridge, _MIN_RIDGE) * mean_squares.mean(dim=-1)
-        # Where all inputs are zero any penalty leaves the weights as they are.
-        penalty = torch.where(penalty > 0, penalty, 1.0)[..., None, None]
-        identity = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
-        system = covariance + penalty * identity
-        # Normal equations for the change D = W - W_0:  D (C + penalty I) = C_yh - W_0 C.
-        # The change from the initial weights is fitted, so that what they fit already stays exactly.
-        change = torch.cholesky_solve((cross - initial @ covariance).mT, torch.linalg.cholesky(system)).mT
-        weight = initial + change
+        weight = initial + solve_layer(gram, cross - initial @ gram, ridge, mean_squares)
         return weight, self.target_mean - (weight @ self.input_mean[..., None])[..., 0]
 
 

@@ -25,21 +25,18 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from consilience.checks import Array, as_weights
 from consilience.errors import InputError
 from consilience.networks.repair.channel_statistics import (
-    ChannelMoments,
     channel_statistics,
     measure_channels,
     rescale_channels,
     set_running_statistics,
     target_statistics,
 )
-from consilience.networks.repair.layer_moments import LayerMoments, mixture_moments
 from consilience.networks.repair.partial_forward import (
     LayerOrder,
     PartialForward,
@@ -151,96 +148,9 @@ def repaired_layers(order: LayerOrder, output: bool) -> list[str]:
     return [name for name in order.not_recurrent if name not in excluded]
 
 
-def repair_from_moments(
-    fused: _Module,
-    aligned: Sequence[nn.Module],
-    weights: ArrayLike | None,
-    moments: Sequence[LayerMoments],
-    rescaled: bool = True,
-    output: bool = False,
-) -> Repaired[_Module]:
-    """Return a copy of a fused network, repaired without inputs: from moments of layer inputs that models came with.
-
-    The input of a layer of the fused network is taken to be distributed as the mixture of the models' inputs of that
-    layer. That is exact for the first layer. For deeper ones it holds as far as the outputs of the layers before
-    resemble those in the models, which the repair of these layers sees to.
-
-    Parameters
-    ----------
-    fused : Module
-        A network; it is left as it is.
-    aligned : sequence of Module
-        The models, of the same architecture and width, their units in the fused network's order.
-    weights : array_like of shape (n_models,) or None
-        Weight a_i of each model; None: equal weights.
-    moments : sequence of Moments
-        Those of each model, moved as the model was (`Moments.moved`).
-    rescaled : bool, optional
-        Whether channels are given the means and deviations of the models' (REPAIR; default); otherwise only the running
-        statistics of batch normalisation are set.
-    output : bool, optional
-        Whether the output layer is repaired too. Default: False.
-
-    Returns
-    -------
-    Repaired
-        The copy, its factors, and notes on what was left alone.
-
-    Raises
-    ------
-    InputError
-        When the moments are of other networks.
-    """
-    a = normalised_weights(weights, len(aligned))
-    pooled = mixture_moments(moments, a)
-    network = deepcopy(fused)
-    factors: dict[str, Tensor] = {}
-    notes = dict(pooled.skipped)
-    for name in pooled.layers:
-        norm_name = pooled.normalised.get(name)
-        # Pre-activations of the fused layer, and of each model's, for the inputs that the moments describe.
-        current = pre_activations(network, name, pooled)
-        model_statistics = [
-            pre_activations(model, name, of_model) for model, of_model in zip(aligned, moments, strict=True)
-        ]
-        part_name = name if norm_name is None else norm_name
-        part: Any = network.get_submodule(part_name)
-        if norm_name is not None:
-            # Unlike in `repair`, gamma and beta do not follow: the network is to use the right statistics.
-            set_running_statistics(part, current.mean, current.std.square(), keep_function=False)
-            current = current.after_batch_norm(part)
-            norms: list[Any] = [model.get_submodule(part_name) for model in aligned]
-            model_statistics = [
-                statistics.after_batch_norm(norm) for statistics, norm in zip(model_statistics, norms, strict=True)
-            ]
-        elif name in pooled.outputs and not output:
-            continue  # without normalisation, the output layer has nothing to set and is not to be rescaled
-        if rescaled and part.weight is not None:
-            factors[part_name] = rescale_channels(part, current, target_statistics(model_statistics, a))
-            if part.bias is None:
-                notes[part_name] = "has no bias: deviations were repaired, means were not"
-    return Repaired(network, factors, notes)
-
-
 def normalised_weights(weights: ArrayLike | None, count: int) -> Array:
     """Return the weights of the models (count,), which sum to one."""
     if count == 0:
         raise InputError("aligned", "expected at least one model, found none", code="E-NEEDED")
     unnormalised = as_weights(weights, count)
     return unnormalised / unnormalised.sum()
-
-
-def pre_activations(module: nn.Module, name: str, moments: LayerMoments) -> ChannelMoments:
-    """Return means and deviations of a layer's pre-activations for inputs of these moments."""
-    layer: Any = dict(module.named_modules()).get(name)
-    weight = getattr(layer, "weight", None)
-    if weight is None or weight[0].numel() != len(moments.layers[name].mean):
-        text = f"layer {name} has {len(moments.layers[name].mean)} inputs; this network has no such layer, or of"
-        raise InputError("moments", f"{text} another width (moments move as their model does)")
-    rows = weight.detach().to(torch.float64).flatten(1)  # (channels, d); a patch is flattened alike
-    mean, covariance = (
-        torch.as_tensor(array).to(rows) for array in (moments.layers[name].mean, moments.layers[name].covariance)
-    )
-    bias = 0.0 if layer.bias is None else layer.bias.detach().to(torch.float64)
-    variance = ((rows @ covariance) * rows).sum(dim=1).clamp(min=0.0)  # diag(W C W^T); rounding may go below zero
-    return ChannelMoments(rows @ mean + bias, variance.sqrt())

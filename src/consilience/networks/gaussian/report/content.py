@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.checks import Array, Labels
+from consilience.checks import Array
 from consilience.core.findings import numbers_by_name
 from consilience.networks.gaussian.gaussian_arrays import is_deviation
 from consilience.networks.gaussian.methods import BAYESIAN_METHODS
@@ -90,27 +90,6 @@ class ReferenceDistances:
 
 
 @dataclass(frozen=True)
-class Picture:
-    """An image with its predicted and its true class, and the predictive entropy."""
-
-    shades: Labels  # (h, w), shade of every pixel
-    # Most probable class, and true class.
-    predicted: int
-    label: int
-    entropy: float  # predictive entropy in nats
-
-
-@dataclass(frozen=True)
-class Gallery:
-    """The images that a network is most and least certain of."""
-
-    model: str
-    images: int
-    most: tuple[Picture, ...]
-    least: tuple[Picture, ...]
-
-
-@dataclass(frozen=True)
 class BayesianContent(NetworkContent):
     """Everything the report shows of a fusion of Bayesian networks, beside what `NetworkContent` has."""
 
@@ -130,7 +109,6 @@ class BayesianContent(NetworkContent):
     distances: ReferenceDistances | None = None
     # Scores of predictive probabilities by model.
     predictions: Mapping[str, PredictiveScores] = field(default_factory=dict)
-    galleries: tuple[Gallery, ...] = ()  # images that a model is most and least certain of
 
     @property
     def all_shared(self) -> bool:
@@ -140,8 +118,6 @@ class BayesianContent(NetworkContent):
     @property
     def beside(self) -> str:
         """What the page shows beside parameters, for its last line."""
-        if self.galleries:
-            return ", numbers given beside them, and images"
         return super().beside or (" and the numbers given beside them" if self.predictions else "")
 
     @property

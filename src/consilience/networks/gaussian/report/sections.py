@@ -7,15 +7,11 @@ from operator import attrgetter
 
 from markupsafe import Markup
 
-from consilience.core.page_blocks import strong
 from consilience.drawing.axes import HALF_WIDTH, Axes, line_kind
 from consilience.drawing.blocks import (
     Block,
-    BlockGroup,
     Column,
     Figure,
-    Heading,
-    Paragraph,
     Section,
     Table,
     markup,
@@ -28,11 +24,9 @@ from consilience.networks.gaussian.predictive_scores import ClassEntropy, Predic
 from consilience.networks.gaussian.report.content import (
     MAX_SHARE_COLUMNS,
     BayesianContent,
-    Gallery,
     GaussianLayer,
     ReferenceDistances,
 )
-from consilience.networks.gaussian.report.images import picture_row
 from consilience.networks.report.sections import line_chip
 
 
@@ -95,31 +89,6 @@ def _scores_caption(content: BayesianContent) -> Markup:
         and "Outside: mean entropy of inputs from outside the training distribution; AUROC says how well entropy "
         "tells them from those inside, 1 perfectly and 0.5 not at all.",
     )
-
-
-def what_it_is_sure_of(content: BayesianContent) -> Section:
-    """Return the images that networks are most and least certain of."""
-    warning = sentences(strong("These are images of the data."), "Keep this page where the data may be seen.")
-    blocks: list[Block] = [Paragraph(warning, "status act")] if content.galleries else []
-    for gallery in content.galleries:
-        blocks += [Heading(shorten(gallery.model)), _pictures(gallery)]
-    return Section("images", "What it is sure of, and what not", blocks, "What it is sure of")
-
-
-def _pictures(gallery: Gallery) -> BlockGroup:
-    name, n_most = shorten(gallery.model, 40), len(gallery.most)
-    images = format_count(gallery.images, "image")
-    sure = Figure(
-        picture_row(gallery.most, "Most certain"),
-        f"Images that {name} is most certain of",
-        f"The {n_most} of {images} with the least entropy: predicted class, and entropy in nats.",
-    )
-    unsure = Figure(
-        picture_row(gallery.least, "Least certain"),
-        f"Images that {name} is least certain of",
-        "Those with the largest, the least certain first.",
-    )
-    return BlockGroup([sure, unsure], "pictures")
 
 
 def how_many_sites_have_a_unit(content: BayesianContent) -> Section | None:

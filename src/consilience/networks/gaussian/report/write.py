@@ -16,7 +16,6 @@ from consilience.networks.gaussian.gaussian_arrays import gaussian_arrays, gauss
 from consilience.networks.gaussian.predictive_scores import PredictiveScores
 from consilience.networks.gaussian.report import sections
 from consilience.networks.gaussian.report.content import BayesianContent, bayesian_content
-from consilience.networks.gaussian.report.images import galleries_of
 from consilience.networks.report import sections as network_sections
 from consilience.networks.report.content import ShownNetworks
 from consilience.networks.report.landscape_sections import around_networks, between_networks
@@ -53,7 +52,6 @@ SECTIONS = (
     network_sections.what_came_out,
     network_sections.how_good_it_is,
     sections.what_it_predicts,
-    sections.what_it_is_sure_of,
     network_sections.how_well_units_match,
     network_sections.who_is_who,
     sections.how_many_sites_have_a_unit,
@@ -83,17 +81,13 @@ def write_bayesian_page(
     planes: Mapping[str, Plane] | None = None,
     scores: Mapping[str, Mapping[str, float]] | None = None,
     predictions: Mapping[str, PredictiveScores] | None = None,
-    images: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the report to `path`, whole or not at all: one HTML file without scripts that fetches nothing.
 
     `barriers`, `planes` and `scores` are as for `checked_content_of` of networks; `predictions` what
-    ``consilience.predictive_scores`` gave, by model, in the order to show; `images` (n, h, w) what these are of, by
-    model.
+    ``consilience.predictive_scores`` gave, by model, in the order to show.
     """
-    content = bayesian_content_of(
-        shown, barriers=barriers, planes=planes, scores=scores, predictions=predictions, images=images
-    )
+    content = bayesian_content_of(shown, barriers=barriers, planes=planes, scores=scores, predictions=predictions)
     write_bayesian_content(path, content)
 
 
@@ -101,15 +95,12 @@ def bayesian_content_of(
     shown: ShownNetworks,
     *,
     predictions: Mapping[str, PredictiveScores] | None = None,
-    images: Mapping[str, Any] | None = None,
     **comparisons: Any,
 ) -> BayesianContent:
     """Return the content of the page, what is shown with it checked; parameters as for `write_bayesian_page`."""
     checked_predictions = _check_predictions(predictions)
     content = checked_content_of(shown, **comparisons)
-    return bayesian_content(
-        content, shown, predictions=checked_predictions, galleries=galleries_of(images, checked_predictions)
-    )
+    return bayesian_content(content, shown, predictions=checked_predictions)
 
 
 def _check_predictions(predictions: Mapping[str, object] | None) -> dict[str, PredictiveScores]:
