@@ -39,6 +39,14 @@ def test_groups_are_equal_or_differ_by_three_sites(sites, is_refused, tmp_path):
     assert bool(too_near(tmp_path / "ledger", sites)) == is_refused
 
 
+def test_masked_rounds_refuse_at_the_server_what_sites_would_refuse(tmp_path):
+    record(tmp_path / "ledger", "abcde", "0" * 64)
+    assert not too_near(tmp_path / "ledger", "abcdefgh")
+    (problem,) = too_near(tmp_path / "ledger", "abcdefgh", least=5)
+    assert "differs by f, g, h only" in problem
+    assert "at least 5 others" in problem
+
+
 def test_a_round_that_tells_of_one_site_beside_another_is_not_published(tmp_path):
     files, ledger = write_sites(tmp_path, "abcd"), tmp_path / "ledger"
     for place, sites in (("first", "abcd"), ("again", "abcd"), ("second", "abc")):

@@ -87,7 +87,7 @@ def test_of_two_groups_it_does_not_matter_which_comes_first_nor_how_sites_are_or
     [
         (
             range(9),
-            r"a sum without s09, .* reveal what s09 sent; the requests end, and the model of the last sum stays",
+            r"a sum without s09, .* reveal what s09 sent; the requests end, and the last model stays; for other data",
         ),
         (range(11), "a sum with s10, .* reveal what s10 sent"),
         ([*range(8), 10, 11], "a sum without s08, s09 and with s10, s11"),
@@ -99,8 +99,10 @@ def test_a_refusal_says_who_is_missing_and_what_it_costs(sites, match, tmp_path)
     record = OpenedSums(tmp_path, "place")
     record.record(group(range(10)), None, NUMBERS)
     with pytest.raises(InputError, match=f"^place: asks to open {match}"):
-        record.refuse_near(group(sites), None)
-    record.refuse_near(group(range(5)), None)
+        record.refuse_near(group(sites), "request")
+    record.refuse_near(group(range(5)), "request")
+    with pytest.raises(InputError, match="the round ends without a model"):
+        record.refuse_near(group(range(9)), None)
 
 
 def test_sites_that_the_server_gives_other_names_are_the_same_sites(tmp_path):
@@ -294,7 +296,8 @@ def test_consecutive_sums_differ_by_what_the_site_that_left_sent_the_more_exactl
 
 def test_a_site_that_drops_out_after_the_first_sum_ends_the_requests_and_its_model_stays(rounds, monkeypatch):
     leave_after(monkeypatch, {GONE: 5})
-    served, results = rounds.run("round", "em:3", deadline=LEAVES)
+    received = rounds.folder / "received.safetensors"
+    served, results = rounds.run("round", "em:3", deadline=LEAVES, receive=received)
     assert [report.number for report in served.reports] == [1, 2]
     (problem,) = served.report.problems
     assert problem.startswith("site-3: dropped out after sum 1, and a sum without site-3 would reveal what it sent; ")
@@ -302,6 +305,7 @@ def test_a_site_that_drops_out_after_the_first_sum_ends_the_requests_and_its_mod
     assert len(rounds.opened) == 1
     once = cs.federated.exchange("em", cs.load(rounds.start), test_em.DATA, rounds=1, min_count=0)
     assert test_em.relative(cs.load(rounds.folder / "round.safetensors").natural, once.natural) < test_em.ROUNDING
+    assert received.read_bytes() == (rounds.folder / "round.safetensors").read_bytes()
     for site in OTHERS:
         assert "masked sum 2 failed; the model of sum 1 stays" in str(results[site])
     assert not (rounds.folder / "round" / "server" / "2" / "agreed-1").exists()

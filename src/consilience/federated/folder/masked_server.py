@@ -193,12 +193,7 @@ class MaskedSums:
         plan = self._masked_plan(number, summand, file, rounds)
         for line in [*plan.warnings(), *summand.warnings(plan)] if number == 1 else []:
             self.say(Event(line, "log", number))
-        retry(lambda: self.storage.remove(f"server/{number}/round.json"))  # of an earlier try, which failed
-        retry(partial(self.storage.put, f"server/{number}/expected.safetensors", file.path))
-        retry(partial(self.storage.put, f"server/{number}/masked.json", plan.data))
-        self.left.clear()
-        for site in sorted(set(self.plan.sites) - set(plan.sites)):
-            self.left[site] = [f"was not in sum {number - 1}, and a sum with it would reveal what it sends"]
+        self._publish(number, plan, file)
         steps: dict[int, _Copies] = {}
         problems: list[Problem] = []
         report = self._report(number, plan, steps, summand)
@@ -234,6 +229,15 @@ class MaskedSums:
             report, fused={"sha256": file_digest(fused), "bytes": fused.stat().st_size}, continues=not is_last
         )
         return result, self.end(report, fused)
+
+    def _publish(self, number: int, plan: MaskedPlan, file: SafetensorsFile) -> None:
+        """Publish what a sum is made of; who has dropped out of an earlier one is left out."""
+        retry(lambda: self.storage.remove(f"server/{number}/round.json"))  # of an earlier try, which failed
+        retry(partial(self.storage.put, f"server/{number}/expected.safetensors", file.path))
+        retry(partial(self.storage.put, f"server/{number}/masked.json", plan.data))
+        self.left.clear()
+        for site in sorted(set(self.plan.sites) - set(plan.sites)):
+            self.left[site] = [f"was not in sum {number - 1}, and a sum with it would reveal what it sends"]
 
     def _replayed(self, number: int, file: SafetensorsFile) -> Round:
         """Return what a request came to in a sum that had ended."""

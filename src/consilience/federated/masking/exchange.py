@@ -95,19 +95,20 @@ class MaskedPart:
     limits: Limits = field(default_factory=Limits)
 
     def run(self, receive: Path | None = None) -> TookPart:
-        """Take part in all sums of the round, and write the model to `receive`.
+        """Take part in all sums of the round, and write the model to `receive`: that of the sum before one that failed.
 
         Raises InputError for a plan that this site does not agree to, a server that departs from the protocol, a sum
         that failed, and where nothing came in time.
         """
         number, sent, warnings, is_told = 1, 0, list[str](), False
+        report: RoundReport | None = None  # of the sum before
         while True:
             plan = self._plan(number)
             ended = self._ended(number, plan)
             if ended is not None and not (self.work / plan.round_id.hex()).exists():
                 if not ended.continues:
                     raise InputError(self.mailbox.where, "this round is over; nothing was sent", code="E-ROUND")
-                number += 1  # without this site, or it was killed after it had taken part
+                number, report = number + 1, ended  # without this site, or it was killed after it had taken part
                 continue
             folder = self._private_folder(plan.round_id)
             try:
@@ -121,6 +122,8 @@ class MaskedPart:
             except InputError as error:
                 if not isinstance(error, _TimeoutError):  # what was refused is not taken up again
                     self._forget(folder)
+                if isinstance(error, _FailedError) and report is not None and receive is not None:
+                    self._receive(number - 1, report, receive)
                 raise
             self._forget(folder)
             if not report.continues:
@@ -324,11 +327,15 @@ class MaskedPart:
         report = RoundReport.from_bytes(data)
         if report.problems and (report.masked or {}).get("round") == plan.round_id.hex():
             stays = f"; the model of sum {number - 1} stays" if number > 1 else ""
-            raise InputError([Problem(self.mailbox.where, f"masked sum {number} failed{stays}"), *report.lines()])
+            raise _FailedError([Problem(self.mailbox.where, f"masked sum {number} failed{stays}"), *report.lines()])
 
 
 class _TimeoutError(InputError):
     """Nothing came in time; the site may go on later."""
+
+
+class _FailedError(InputError):
+    """The server's report says that the sum failed."""
 
 
 def _message(machine: MaskedSite, step: int, agreed: list[Message], words: list[Words]) -> Message:

@@ -27,26 +27,18 @@ from typing import Any
 from consilience.core.min_count import MIN_COUNT
 from consilience.errors import InputError
 from consilience.federated.ledger import sites_between
-from consilience.files.atomic import write_bytes
+from consilience.files.atomic import remove_stale, write_bytes
 
 MIN_DIFFERENCE = int(MIN_COUNT)
 """Sites between the groups of two opened sums, at least: as many as observations behind a number that leaves a site."""
-
-OTHER_DATA = "the requests end, and the model of the last sum stays; for other data than before give another `work=`"
-"""What a refusal costs, and the way round it."""
 
 
 @dataclass(frozen=True)
 class _Group:
     """Sites whose sums were opened."""
 
-    path: Path
-    sites: Mapping[str, str]  # public keys in hexadecimal digits, by name
+    names: Mapping[str, str]  # names by public key, in hexadecimal digits
     states: Mapping[str, str]  # digest of the site's numbers, by that of the request that they answered
-
-    def by_key(self) -> dict[str, str]:
-        """Return names by key."""
-        return {key: site for site, key in self.sites.items()}
 
 
 @dataclass(frozen=True)
@@ -86,17 +78,18 @@ class OpenedSums:
         """
         names = {key.hex(): site for site, key in keys.items()}
         for group in self._groups():
-            before = group.by_key()
-            if between := sites_between(names, before, MIN_DIFFERENCE):
-                left = sorted(before[key] for key in between if key in before)
-                joined = sorted(names[key] for key in between if key not in before)
+            if between := sites_between(names, group.names, MIN_DIFFERENCE):
+                left = sorted(group.names[key] for key in between if key in group.names)
+                joined = sorted(names[key] for key in between if key in names)
                 change = [f"without {', '.join(left)}"] * bool(left) + [f"with {', '.join(joined)}"] * bool(joined)
                 text = (
                     f"asks to open a sum {' and '.join(change)}, unlike an earlier one that this site has opened: the "
                     f"two together would reveal what {', '.join(left + joined)} sent"
                 )
-                raise InputError(self.where, text, OTHER_DATA, "E-ROUND")
-            if state in group.states and set(names) != set(before):
+                ends = "the requests end, and the last model stays" if state else "the round ends without a model"
+                remedy = f"{ends}; for other data than before give another `work=`"
+                raise InputError(self.where, text, remedy, "E-ROUND")
+            if state in group.states and set(names) != set(group.names):
                 text = "asks to open for other sites what was opened before: a request is answered once"
                 raise InputError(self.where, text, "start from another model, or give another `work=`", "E-ROUND")
 
@@ -111,6 +104,7 @@ class OpenedSums:
         path = self.folder / f"{sha256(b''.join(sorted(keys.values()))).hexdigest()}.json"
         states = {**(_read(path).states if path.exists() else {}), **({} if state is None else {state: numbers.hex()})}
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        remove_stale(path)
         document = {"sites": {site: keys[site].hex() for site in sorted(keys)}, "states": states}
         write_bytes(path, json.dumps(document).encode())
         self.refuse_near(keys, state)
@@ -130,4 +124,4 @@ def _read(path: Path) -> _Group:
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         remedy = "restore it from a copy: without it this site may open what reveals the numbers of another one"
         raise InputError(path, "is no record of an opened sum", remedy, "E-ROUND") from error
-    return _Group(path, sites, states)
+    return _Group({key: site for site, key in sites.items()}, states)

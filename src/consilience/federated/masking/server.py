@@ -215,7 +215,9 @@ class MaskedServer:
         if len(sites) < self.plan.threshold:
             missing = sorted(set(self.expected(step)) - set(sites))
             text = f"{STEP_NAMES[step]} of {len(sites)} sites came, and this sum takes {self.plan.threshold}"
-            raise InputError(f"step {step}", f"{text}; nothing of {', '.join(missing) or 'others'}", code="E-ROUND")
+            remedy = "sites refuse a sum of nearly the sites of an earlier one" if step == CONFIRM else ""
+            text = f"{text}; nothing of {', '.join(missing) or 'others'}"
+            raise InputError(f"step {step}", text, remedy, "E-ROUND")
         return sites
 
 
