@@ -71,7 +71,8 @@ OTHERS = """
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-import consilience.federated.flower.site as site
+import consilience.federated.folder.site as site
+from consilience.federated import flower_place, send_folder
 from consilience.files.safetensors_file import SafetensorsFile
 
 @contextmanager
@@ -80,7 +81,8 @@ def unchecked(file, *_):
 
 def told(name, file, key, authority="ca.crt"):
     try:
-        sent = site.send_flower(file, sys.argv[1], key=key, root_certificates=authority, timeout=120)
+        with flower_place(sys.argv[1], key=key, root_certificates=authority, timeout=120) as place:
+            sent = send_folder(file, place, place.site)
         print(f"{name}={sent.announcement.attempt}", flush=True)
     except site.InputError as error:
         print(f"{name}={error}", flush=True)
@@ -349,9 +351,14 @@ def test_a_server_that_is_stopped_leaves_nothing_running(room):
 
 
 def test_a_round_over_flower_needs_keys_and_certificates(room):
-    serve, send = cs.federated.serve_flower, cs.federated.send_flower
+    serve = cs.federated.serve_flower
     told = {"site_keys": room / "keys", "certificates": room}
     file = room / "files" / "ada"
+
+    def reach(**options):
+        with cs.federated.flower_place("127.0.0.1:1", **options):
+            pass
+
     with pytest.raises(OptionError, match="certificates"):
         serve("127.0.0.1:1", room / "out", site_keys=room / "keys")
     with pytest.raises(OptionError, match="HOST:PORT"):
@@ -368,6 +375,8 @@ def test_a_round_over_flower_needs_keys_and_certificates(room):
     with pytest.raises(InputError, match="is the key of ada"):
         serve("127.0.0.1:1", room / "out", **told)
     with pytest.raises(OptionError, match="root_certificates"):
-        send(file, "127.0.0.1:1", key=room / "ada")
+        reach(key=room / "ada")
     with pytest.raises(InputError, match="is no private key"):
-        send(file, "127.0.0.1:1", key=file, root_certificates=room / "ca.crt", timeout=1)
+        reach(key=file, root_certificates=room / "ca.crt", timeout=1)
+    with pytest.raises(InputError, match="no server runs there"):
+        reach(key=room / "ada.key", root_certificates=room / "ca.crt", waits=False)

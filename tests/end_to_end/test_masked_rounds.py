@@ -127,7 +127,7 @@ def test_a_masked_round_over_flower(room):
         bare = stack.enter_context(running("round", "send", "ada.safetensors", *known, "--key", "ada.key", cwd=room))
         _, err = bare.communicate(timeout=120)
         assert bare.returncode == 1
-        assert "this round is masked; nothing was taken" in err
+        assert "this round is masked, and what you would send is not; nothing was sent" in err
         sites = {
             site: stack.enter_context(
                 running(*send_arguments(site, *known, "--key", f"{site}.key", "--receive", f"{site}.back"), cwd=room)

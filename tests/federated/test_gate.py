@@ -2,16 +2,16 @@
 
 import asyncio
 import hashlib
-import io
 import json
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
 
-from consilience.federated.flower.answer import _RequestAnswers
+from consilience.errors import InputError
 from consilience.federated.flower.gate import OPEN, FleetGate
-from consilience.federated.flower.link import FlowerLink, _offered_announcement, _replaced_digests
+from consilience.federated.flower.link import FlowerLink
 from consilience.federated.flower.messages import (
     MAX_BODY_BYTES,
     PIECE_BYTES,
@@ -21,7 +21,8 @@ from consilience.federated.flower.messages import (
     quiet_flower,
     records,
 )
-from consilience.federated.flower.site import ReceivedModel
+from consilience.federated.flower.place import FlowerStorage
+from consilience.federated.folder.storage import RefusedError
 
 KEY = (b"flwr-public-key", b"a key")
 PUSH = "/v1/fleet/push-object"
@@ -118,33 +119,6 @@ def test_unknown_keys_are_noted_by_digest_and_not_without_end(tmp_path):
     assert list((tmp_path / "other" / "sites").iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "offer",
-    [
-        {},
-        {"digest": "../../etc/passwd"},
-        {"digest": ZEROS[:-1]},
-        {"digest": 3},
-        {"digest": ZEROS, "attempt": -1},
-        {"digest": ZEROS, "attempt": "1/../2"},
-        {"digest": ZEROS, "attempt": 10**7},
-        {"digest": ZEROS, "fisher": "x"},
-        {"digest": ZEROS, "fisher": [ONES]},
-    ],
-)
-def test_offers_of_something_else_are_none(offer, tmp_path):
-    assert _offered_announcement("a", offer, tmp_path) is None
-
-
-def test_an_attempt_is_counted_where_a_site_does_not_say(tmp_path):
-    first = _offered_announcement("a", {"digest": ZEROS}, tmp_path)
-    assert (first.site, first.attempt, first.digest) == ("a", 1, ZEROS)
-    (tmp_path / first.name).touch()
-    assert _offered_announcement("a", {"digest": ZEROS, "attempt": 0}, tmp_path) == first
-    assert _offered_announcement("a", {"digest": ONES}, tmp_path).attempt == 2
-    assert _offered_announcement("a", {"digest": ONES, "attempt": 1, "fisher": ZEROS}, tmp_path).fisher == ZEROS
-
-
 def answering(answers, most=1000):
     """Return a link whose site answers as told."""
     link = FlowerLink.__new__(FlowerLink)
@@ -167,18 +141,20 @@ def answering(answers, most=1000):
     ],
 )
 def test_pieces_that_are_not_what_was_asked_leave_no_file(answers, tmp_path):
-    assert not answering(answers)._fetch(1, tmp_path / ZEROS, hashlib.sha256(b"abcdefghij").hexdigest(), 10)
-    assert not (tmp_path / ZEROS).exists()
+    target = tmp_path / hashlib.sha256(b"abcdefghij").hexdigest()
+    assert not answering(answers)._fetch(1, "sites/a/x", target, 10)
+    assert not target.exists()
 
 
 def test_pieces_are_put_together_and_a_file_that_is_too_long_is_not_even_asked_for(tmp_path):
     whole = b"abcdefghij"
     link = answering([{"data": whole[:4]}, {"data": whole[4:]}])
-    assert link._fetch(1, tmp_path / "whole", hashlib.sha256(whole).hexdigest(), 10)
-    assert (tmp_path / "whole").read_bytes() == whole
-    assert answering([])._fetch(1, tmp_path / "long", ZEROS, 10**12)
-    assert (tmp_path / "long").stat().st_size == 10**12
-    assert (tmp_path / "long").stat().st_blocks < 100
+    target = tmp_path / hashlib.sha256(whole).hexdigest()
+    assert link._fetch(1, "sites/a/x", target, 10)
+    assert target.read_bytes() == whole
+    assert answering([])._fetch(1, "sites/a/x", tmp_path / ZEROS, 10**12)
+    assert (tmp_path / ZEROS).stat().st_size == 10**12
+    assert (tmp_path / ZEROS).stat().st_blocks < 100
 
 
 def test_messages_of_strangers_are_bounded_before_they_are_put_together(monkeypatch, tmp_path):
@@ -205,67 +181,165 @@ def _many():
     return SimpleNamespace(object_id="root", children=[leaf] * 100)
 
 
-def answered_late(tmp_path, offers, reports=()):
-    """Return a link whose rounds have ended so far, and whose site answers a question as told."""
-    link = answering(offers)
-    link.spool, link.closing = tmp_path, threading.Event()
-    link.online = lambda _node: True
+def server_of(tmp_path, answers=(), reports=(), most=1000):
+    """Return a link to a place whose rounds have ended so far, its questions to a site, which answers as told."""
+    link, asked, given = FlowerLink.__new__(FlowerLink), [], iter(answers)
+    link.max_file_bytes, link.spool, link.closing = most, tmp_path, threading.Event()
+    link.report, link.waiting = tmp_path / "server" / "1" / "round.json", tmp_path / "waiting"
+    link.waiting.mkdir(exist_ok=True)
+    link.online = lambda _node: not (asked and asked[-1].get("ask") == "gone")
+
+    def ask(_node, question, _seconds=0):
+        asked.append(question)
+        return next(given, None) if question["ask"] == "piece" else {}
+
+    link.ask = ask
     for number, report in enumerate(reports, 1):
         (tmp_path / "server" / str(number)).mkdir(parents=True)
-        (tmp_path / "server" / str(number) / "round.json").write_text(json.dumps(report))
-    return link
+        (tmp_path / "server" / str(number) / "round.json").write_text(json.dumps({"took_part": [], **report}))
+    return link, asked
 
 
-def test_an_answer_is_fetched_also_when_its_round_is_over_meanwhile(tmp_path):
-    data = b"sums over rows"
-    digest = hashlib.sha256(data).hexdigest()
-    offers = [None, {"digest": digest, "size": len(data), "attempt": 0}, {"data": data}]  # it computes, then answers
-    link = answered_late(tmp_path, offers, [{"then": "em:2"}, {"continues": True}])
-    announcement = link._fetch_answer("a", 1, 2)
-    assert (announcement.number, announcement.attempt, announcement.digest) == (2, 1, digest)
-    assert (tmp_path / "sites" / "a" / digest).read_bytes() == data
-    assert (tmp_path / "sites" / "a" / announcement.name).exists()
+CONTENT = b"a model"
+NAMED = hashlib.sha256(CONTENT).hexdigest()
 
 
-def test_a_site_without_an_answer_to_a_request_that_is_over_gets_the_next(tmp_path):
-    link = answered_late(tmp_path, [{"ok": True}], [{"then": "em:2"}, {"continues": True}])
-    assert link._fetch_answer("a", 1, 2) is None
-    assert link._open_request() == (3, False)
+def test_a_site_hands_over_a_content_and_announces_it(tmp_path):
+    link, asked = server_of(tmp_path, [{"data": CONTENT}])
+    link._take("a", 1, f"sites/a/{NAMED}", len(CONTENT))
+    assert (tmp_path / "sites" / "a" / NAMED).read_bytes() == CONTENT
+    assert asked[-1] == {"ask": "taken", "name": f"sites/a/{NAMED}"}
+    link._take("a", 1, f"sites/a/1-1-{NAMED}", 0)
+    assert (tmp_path / "sites" / "a" / f"1-1-{NAMED}").exists()
+    assert asked[-1]["ask"] == "taken"
+    link._take("a", 1, f"sites/a/{NAMED}", len(CONTENT))  # the same again is asked for no more
+    assert [question["ask"] for question in asked] == ["piece", "taken", "taken", "taken"]
 
 
 @pytest.mark.parametrize(
-    ("reports", "expected"),
-    [
-        ([], (2, False)),
-        ([{"then": "em:1"}], (2, False)),
-        ([{"then": "em:1"}, {"continues": False}], (2, True)),
-        ([{"continues": False}], (1, True)),
-        ([{"problems": ["nobody came"]}], (1, True)),
-        ([{"then": "em:2"}, {"continues": True}, {"problems": ["too few"], "continues": True}], (3, True)),
-    ],
+    "name",
+    ["sites/b/x", "../x", "sites/a/../b/" + ZEROS, "server/plan.json", "sites/a/notes.txt", f"sites/b/1-1-{ZEROS}"],
 )
-def test_the_open_request_follows_from_the_reports(tmp_path, reports, expected):
-    assert answered_late(tmp_path, [], reports)._open_request() == expected
+def test_what_is_no_content_of_its_own_is_refused(name, tmp_path):
+    link, asked = server_of(tmp_path)
+    link._take("a", 1, name, 3)
+    assert asked == [{"ask": "refused", "why": "a site sends contents by their digest, and announcements"}]
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_a_new_attempt_replaces_the_files_of_its_own_round_alone(tmp_path):
-    for number, digest in ((1, ZEROS), (2, ONES), (2, "2" * 64)):
-        announcement = _offered_announcement("a", {"digest": digest}, tmp_path, number)
-        (tmp_path / announcement.name).touch()
-    assert announcement.attempt == 2
-    assert _replaced_digests(announcement, tmp_path) == {ONES}
+def test_what_was_not_sent_cannot_be_announced_nor_anything_after_the_end(tmp_path):
+    link, asked = server_of(tmp_path)
+    link._take("a", 1, f"sites/a/1-1-{ZEROS}", 0)
+    assert asked[-1]["why"] == "announces what it did not send"
+    link, asked = server_of(tmp_path, [{"data": CONTENT}], [{}])
+    link._take("a", 1, f"sites/a/{NAMED}", len(CONTENT))
+    link._take("a", 1, f"sites/a/1-1-{NAMED}", 0)
+    assert asked[-1]["why"] == "the round is over; nothing was taken"
+    link._take("a", 1, f"sites/a/2-1-{NAMED}", 0)  # an answer to a request, which counts as late
+    assert asked[-1]["ask"] == "taken"
 
 
-def test_a_site_takes_a_request_in_pieces_and_none_that_is_too_long():
-    site = _RequestAnswers(True, False, ReceivedModel(io.BytesIO()))
-    piece = {"ask": "request", "number": 2, "size": 6}
-    assert site.answer({**piece, "offset": 0, "data": b"abc"}) == {"ok": True}
-    assert site.pending is None
-    assert site.answer({**piece, "offset": 9, "data": b"abc"}) == {"ok": False}
-    assert site.answer({**piece, "offset": 3, "data": b"def"}) == {"ok": True}
-    assert (site.pending, bytes(site.request)) == (2, b"abcdef")
-    assert site.answer({"ask": "answer", "number": 2}) == {"ok": True}  # it has none yet
-    for size in (0, -1, 10**12, "many"):
-        refused = _RequestAnswers(True, False, ReceivedModel(io.BytesIO()))
-        assert refused.answer({**piece, "size": size, "offset": 0, "data": b"x"}) == {"ok": False}
-        assert refused.is_done
+def test_a_site_keeps_few_contents_on_the_servers_disk(tmp_path):
+    contents = [bytes([value]) * 5 for value in range(9)]
+    link, _ = server_of(tmp_path, [{"data": content} for content in contents])
+    for content in contents:
+        link._take("a", 1, f"sites/a/{hashlib.sha256(content).hexdigest()}", 5)
+    assert len(list((tmp_path / "sites" / "a").iterdir())) == 2
+    last = hashlib.sha256(contents[-1]).hexdigest()
+    link._take("a", 1, f"sites/a/1-1-{last}", 0)
+    again, other = contents[0], hashlib.sha256(contents[0]).hexdigest()
+    link.ask = lambda _node, question, _seconds=0: {"data": again} if question["ask"] == "piece" else {}
+    link._take("a", 1, f"sites/a/{other}", 5)
+    link._take("a", 1, f"sites/a/1-2-{other}", 0)  # another attempt replaces the content of the one before
+    assert not (tmp_path / "sites" / "a" / last).exists()
+
+
+def test_a_site_reads_what_is_published_and_its_own_names_alone(tmp_path):
+    link, asked = server_of(tmp_path, (), [{"took_part": [{"site": "b"}]}])
+    (tmp_path / "server" / "plan.json").write_text("{}")
+    (tmp_path / "server" / "1" / "fused.safetensors").write_bytes(b"fused")
+    (tmp_path / "sites" / "a").mkdir(parents=True)
+    (tmp_path / "sites" / "a" / ZEROS).touch()
+    (tmp_path / "sites" / "b").mkdir()
+    (tmp_path / "flower.log").write_text("x")
+    for name, expected in (
+        ("server/plan.json", b"{}"),
+        ("sites/a", ZEROS.encode()),
+        ("sites/b", None),
+        ("flower.log", None),
+        ("server/../flower.log", None),
+        ("server/2/request.safetensors", None),
+    ):
+        link._send_published("a", 1, name)
+        assert asked[-1]["data"] == (expected or b"")
+        assert (asked[-1]["size"] == -1) == (expected is None)
+    link._send_published("a", 1, "server/1/fused.safetensors")
+    assert asked[-1] == {"ask": "refused", "why": "the round is over, and this site took no part in it"}
+    link._send_published("b", 1, "server/1/fused.safetensors")
+    assert asked[-1]["data"] == b"fused"
+
+
+class Node:
+    """A connection over which the server asks as told."""
+
+    def __init__(self, questions):
+        self.questions, self.answers = iter(questions), []
+
+    def answer_one(self, answer):
+        self.answers.append(answer(next(self.questions)))
+
+
+def storage_of(questions):
+    node = Node(questions)
+    return FlowerStorage(node, "server", time.monotonic() + 60.0), node
+
+
+def test_a_site_reads_in_pieces_whatever_else_it_is_asked(tmp_path):
+    wish = {"ask": "wish", "site": "a"}
+    piece = {"ask": "published", "name": "server/plan.json", "size": 6}
+    storage, node = storage_of(
+        [
+            {"ask": "run this"},
+            wish,
+            {**piece, "name": "server/other", "offset": 0, "data": b"other!"},
+            {**piece, "offset": 0, "data": b"abc"},
+            {**piece, "offset": 9, "data": b"abc"},
+            {**piece, "offset": 3, "data": b"def"},
+        ]
+    )
+    assert storage.read("server/plan.json", 10) == b"abcdef"
+    assert storage.site == "a"
+    assert node.answers[:2] == [{"ok": True}, {"read": "server/plan.json"}]
+
+
+@pytest.mark.parametrize("size", [11, -2, 10**12, "many", None])
+def test_a_site_reads_nothing_that_is_too_long(size):
+    name = "server/1/round.json"
+    storage, _ = storage_of([{"ask": "published", "name": name, "size": size, "offset": 0, "data": b"x"}])
+    with pytest.raises(RefusedError, match="longer than the 10 bytes"):
+        storage.read(name, 10)
+
+
+def test_what_is_not_there_and_what_is_refused(tmp_path):
+    storage, _ = storage_of([{"ask": "published", "name": "x", "size": -1, "offset": 0, "data": b""}])
+    with pytest.raises(FileNotFoundError):
+        storage.read("x", 10)
+    storage, _ = storage_of([{"ask": "refused", "why": "y" * 999}])
+    with pytest.raises(InputError, match=r"y{200}\b"):
+        storage.put("sites/a/x", b"x")
+
+
+def test_a_site_gives_pieces_of_what_it_hands_over_and_of_nothing_else(tmp_path):
+    (tmp_path / "file").write_bytes(b"0123456789")
+    piece = {"ask": "piece", "name": "sites/a/x", "offset": 4, "length": 3}
+    storage, node = storage_of(
+        [
+            {**piece, "name": "/etc/passwd"},
+            piece,
+            {**piece, "offset": -5, "length": 10**12},
+            {"ask": "taken", "name": "sites/a/other"},
+            {"ask": "taken", "name": "sites/a/x"},
+        ]
+    )
+    storage.put("sites/a/x", tmp_path / "file")
+    assert node.answers[:3] == [{"ok": True}, {"data": b"456"}, {"data": b"0123456789"}]

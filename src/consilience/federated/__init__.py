@@ -1,10 +1,8 @@
 """Federated rounds: sites send their models, a server fuses them, over a folder, a bucket or Flower."""
 
 from consilience.federated.contribution import Announcement, Contribution
-from consilience.federated.flower.answer import answer_flower, receive_flower
-from consilience.federated.flower.masked_site import answer_masked_flower, send_masked_flower
+from consilience.federated.flower.place import flower_place
 from consilience.federated.flower.server import serve_flower
-from consilience.federated.flower.site import send_flower
 from consilience.federated.folder.answer import Answered, answer_folder
 from consilience.federated.folder.masked_site import answer_masked, send_masked
 from consilience.federated.folder.server import serve_folder
@@ -50,23 +48,19 @@ __all__ = [
     "Then",
     "TookPart",
     "answer",
-    "answer_flower",
     "answer_folder",
     "answer_masked",
-    "answer_masked_flower",
     "exchange",
     "finish",
+    "flower_place",
     "read_answer",
     "read_request",
-    "receive_flower",
     "receive_folder",
     "reduce",
     "request",
     "run_round",
-    "send_flower",
     "send_folder",
     "send_masked",
-    "send_masked_flower",
     "serve_flower",
     "serve_folder",
     "take_part",

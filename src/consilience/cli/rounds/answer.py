@@ -14,12 +14,10 @@ from consilience.cli.cases import Case, Choice, CommandOfCases
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.modules import import_module, import_object
 from consilience.cli.rounds.masks import MaskedOutput, masked_site_options, masks_of
-from consilience.cli.rounds.places import IN_A_ROUND, address_of, at_a_site, connection_of, site_options, valid_place
+from consilience.cli.rounds.places import IN_A_ROUND, at_a_site, reached, site_options, valid_place
 from consilience.core.min_count import MIN_COUNT
 from consilience.drawing.words import format_count
 from consilience.errors import ConsilienceError
-from consilience.federated.flower.answer import answer_flower
-from consilience.federated.flower.masked_site import answer_masked_flower
 from consilience.federated.folder.answer import Answered, answer_folder
 from consilience.federated.folder.masked_site import answer_masked
 from consilience.federated.masking.exchange import TookPart
@@ -88,25 +86,18 @@ def answer(
     A server that was given --then KIND:N publishes the requests. Without --follow one is answered, the open one or the
     next, and the command ends; called again, it answers the next. With --signing-key all are answered, under masks.
     """
-    connection, address = connection_of(options), address_of(place)
-    if (masks := masks_of(options)) is not None:
-        output = MaskedOutput(options["receive"], quiet, as_json)
-        arguments = {**masks, "module": _model_of(module, own), "say": output.say}
-        arguments |= {name: options[name] for name in ("min_count", "timeout", "receive")}
-        if address is not None:
-            took = answer_masked_flower(address, str(options["data"]), **connection, **arguments)
-        else:
-            took = answer_masked(place, options["site"], str(options["data"]), **arguments)
-        output.print(took, _masked_json)
-        return
-    site, data = options.pop("site"), options.pop("data")
-    given = _model_of(module, own) if density is None else import_object(density, f"--density {density}")
-    arguments = {**options, "say": None if quiet or as_json else _print_answer, "module": given}
-    with _naming_density(density):
-        if address is not None:
-            sent = answer_flower(address, data, **connection, **arguments)
-        else:
-            sent = answer_folder(place, site, data, **arguments)
+    data, masks = str(options.pop("data")), masks_of(options)
+    with reached(place, options) as (storage, site):
+        if masks is not None:
+            output = MaskedOutput(options["receive"], quiet, as_json)
+            arguments = {**masks, "module": _model_of(module, own), "say": output.say}
+            arguments |= {name: options[name] for name in ("min_count", "timeout", "receive")}
+            output.print(answer_masked(storage, site, data, **arguments), _masked_json)
+            return
+        given = _model_of(module, own) if density is None else import_object(density, f"--density {density}")
+        arguments = {**options, "say": None if quiet or as_json else _print_answer, "module": given}
+        with _naming_density(density):
+            sent = answer_folder(storage, site, data, **arguments)
     _print_answers(sent, options["follow"] and not quiet, options["receive"], as_json)
 
 

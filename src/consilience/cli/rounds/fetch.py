@@ -11,9 +11,8 @@ import click
 from consilience.cli.cases import CommandOfCases
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import echo_prose
-from consilience.cli.rounds.places import address_of, at_a_site, connection_of, site_options, valid_place, warn
+from consilience.cli.rounds.places import at_a_site, reached, site_options, valid_place, warn
 from consilience.drawing.words import printable
-from consilience.federated.flower.answer import receive_flower
 from consilience.federated.folder.site import read_report, receive_folder, wait_for_report
 from consilience.federated.folder.storage import storage_of
 from consilience.federated.report import RoundReport
@@ -33,12 +32,9 @@ def fetch(place: str, output: Path, timeout: float, quiet: bool, as_json: bool, 
     A folder or bucket has it for as long as its files stay. Over Flower (flower://HOST:PORT) it is handed out while the
     server runs. With --site a warning says why that site's contribution is not in it.
     """
-    site, address = options.pop("site"), address_of(place)
-    connection = connection_of(options)
-    if address is not None:
-        report = receive_flower(address, output, timeout=timeout, **connection)
-    else:
-        report = _receive_last(place, output, timeout, quiet)
+    refuse_unwritable(output)
+    with reached(place, {**options, "timeout": timeout}, waits=False) as (storage, site):
+        report = _receive_last(storage, output, timeout, quiet)
     if site is not None and site not in report.sites:
         _warn_of_left_out(report, site)
     if as_json:
@@ -49,12 +45,11 @@ def fetch(place: str, output: Path, timeout: float, quiet: bool, as_json: bool, 
         click.echo(f"wrote {output}")
 
 
-def _receive_last(place: str, output: Path, timeout: float, quiet: bool) -> RoundReport:
+def _receive_last(place: Any, output: Path, timeout: float, quiet: bool) -> RoundReport:
     """Write the model after the last round or request of a place; return the report of its round."""
     storage, number, deadline = storage_of(place), 1, time.monotonic() + timeout
-    refuse_unwritable(output)
     if not quiet and read_report(storage, 1) is None:
-        click.echo(printable(f"waiting for the end of the round in {place}"), err=True)
+        click.echo(printable(f"waiting for the end of the round in {storage.where}"), err=True)
     when = f"within {timeout:g} seconds"
     while (report := wait_for_report(storage, number, deadline, when)).goes_on and not report.problems:
         number += 1

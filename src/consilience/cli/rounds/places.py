@@ -7,7 +7,8 @@ The scheme alone decides the transport. What goes with each is in `at_a_site` an
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from consilience.cli.cases import Case, Choice
 from consilience.cli.marks import echo_marked
 from consilience.drawing.words import printable
 from consilience.errors import InputError
+from consilience.federated.flower.place import flower_place
 from consilience.federated.folder.site import FIRST_PAUSE, MAX_PAUSE
 from consilience.federated.folder.storage import MAX_REPORT_BYTES, RefusedError, Storage, retry, storage_of
 from consilience.files.document import parse_document
@@ -112,6 +114,20 @@ def connection_of(options: dict[str, Any]) -> dict[str, Any]:
     return connection
 
 
+@contextmanager
+def reached(place: str, options: dict[str, Any], *, waits: bool = True) -> Iterator[tuple[Any, Any]]:
+    """Yield the place of a round as functions take it, and the name of this site, taken out of the options.
+
+    `waits` says whether a server of Flower is waited for that does not run yet.
+    """
+    connection, site, address = connection_of(options), options.pop("site"), address_of(place)
+    if address is None:
+        yield place, site
+        return
+    with flower_place(address, **connection, timeout=options["timeout"], waits=waits) as storage:
+        yield storage, storage.site
+
+
 def warn(line: str) -> None:
     """Print a warning to stderr."""
     echo_marked("consilience: warning:", printable(line), "yellow")
@@ -137,7 +153,7 @@ def read_plan(storage: Storage) -> Mapping[str, Json] | None:
     return plan
 
 
-def wait_for_open_round(place: str, timeout: float, before: Callable[[], None]) -> None:
+def wait_for_open_round(place: Any, timeout: float, before: Callable[[], None]) -> None:
     """Wait for the plan of a round, and raise where it is masked: what would be sent is not.
 
     `before` is called where there is something to wait for.
@@ -146,11 +162,11 @@ def wait_for_open_round(place: str, timeout: float, before: Callable[[], None]) 
     while (plan := read_plan(storage)) is None:
         if time.monotonic() >= deadline:
             text = f"no server has opened a round here in {timeout:g} seconds, so whether it is masked is not known"
-            raise InputError(place, text, "ask who opens it, or give `early=True`", "E-ROUND")
+            raise InputError(storage.where, text, "ask who opens it, or give `early=True`", "E-ROUND")
         if pause == FIRST_PAUSE:
             before()
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
         pause = min(2.0 * pause, MAX_PAUSE)
     if plan.get("masked") is True:
         text = "this round is masked, and what you would send is not; nothing was sent"
-        raise InputError(place, text, "give the `signing_key=` of this site", "E-ROUND")
+        raise InputError(storage.where, text, "give the `signing_key=` of this site", "E-ROUND")

@@ -14,9 +14,8 @@ from consilience.cli.modules import import_object
 from consilience.cli.rounds.masks import MaskedOutput, masked_site_options, masks_of
 from consilience.cli.rounds.places import (
     IN_A_ROUND,
-    address_of,
     at_a_site,
-    connection_of,
+    reached,
     site_options,
     valid_place,
     wait_for_open_round,
@@ -25,10 +24,9 @@ from consilience.cli.rounds.places import (
 from consilience.core.min_count import MIN_COUNT
 from consilience.drawing.words import printable
 from consilience.errors import OptionError
-from consilience.federated.flower.masked_site import send_masked_flower
-from consilience.federated.flower.site import send_flower
 from consilience.federated.folder.masked_site import send_masked
 from consilience.federated.folder.site import Sent, receive_folder, send_folder, sendable_files, take_part
+from consilience.federated.folder.storage import storage_of
 from consilience.federated.masking.exchange import TookPart
 from consilience.federated.report import RoundReport
 from consilience.files.limits import Limits
@@ -87,27 +85,22 @@ def send(place: str, **options: Any) -> None:
     With --signing-key its numbers leave under masks, and the command stays until the sum is over; stopped, it goes on
     when it is called again. A round that is masked takes nothing else, and one that is not is refused.
     """
-    if (masks := masks_of(options)) is not None:
-        _send_masked(place, masks, options)
-    elif address_of(place) is not None:
-        _send_flower(place, options)
-    else:
-        _send_folder(place, options)
+    masks = masks_of(options)
+    with reached(place, options) as (storage, site):
+        if masks is not None:
+            _send_masked(storage, site, masks, options)
+        else:
+            _send(storage, site, options)
 
 
-def _send_masked(place: str, masks: dict[str, Any], options: dict[str, Any]) -> None:
+def _send_masked(place: Any, site: Any, masks: dict[str, Any], options: dict[str, Any]) -> None:
     """Take part with a file in a masked round, and print what came of it."""
-    connection, site, address = connection_of(options), options.pop("site"), address_of(place)
     output = MaskedOutput(options["receive"], options.pop("quiet"), options.pop("as_json"))
     file = options.pop("file")
     for name in ("attempt", "early", "refine"):  # which only an open round takes
         del options[name]
     arguments = {**masks, "description": options.pop("fisher"), **options, "say": output.say}
-    if address is not None:
-        took = send_masked_flower(file, address, **connection, **arguments)
-    else:
-        took = send_masked(file, place, site, **arguments)
-    output.print(took, _masked_json)
+    output.print(send_masked(file, place, site, **arguments), _masked_json)
 
 
 def _masked_json(took: TookPart) -> dict[str, Json]:
@@ -117,28 +110,15 @@ def _masked_json(took: TookPart) -> dict[str, Json]:
     return {**values, "warnings": list(took.warnings)}
 
 
-def _send_flower(place: str, options: dict[str, Any]) -> None:
-    """Send a file to a server of Flower, and print what came of it."""
-    file, quiet, as_json = options["file"], options["quiet"], options["as_json"]
-    sent = send_flower(
-        file,
-        str(address_of(place)),
-        **connection_of(options),
-        fisher=options["fisher"],
-        **{name: options[name] for name in ("attempt", "min_count", "receive", "timeout", "allow_differencing")},
-    )
-    _print_sent(sent, file, sent.report, options["receive"], quiet, as_json)
-
-
-def _send_folder(place: str, options: dict[str, Any]) -> None:
-    """Send a file, or models of all rounds, to a folder or bucket, and print what came of it."""
+def _send(place: Any, site: Any, options: dict[str, Any]) -> None:
+    """Send a file, or models of all rounds, and print what came of it."""
     file, receive, timeout = options["file"], options["receive"], options["timeout"]
     quiet, as_json = options["quiet"], options["as_json"]
     refine = None if options["refine"] is None else _import_callable(options["refine"])
     if not options["early"]:
         wait_for_open_round(place, timeout, lambda: _before_waiting(place, options))
     if refine is not None:
-        _, report = take_part(place, options["site"], refine, timeout=timeout, min_count=options["min_count"], say=warn)
+        _, report = take_part(place, site, refine, timeout=timeout, min_count=options["min_count"], say=warn)
         if receive is not None:
             receive_folder(place, receive, number=report.number, timeout=timeout)
         _print_rounds(report, receive, quiet, as_json)
@@ -146,7 +126,7 @@ def _send_folder(place: str, options: dict[str, Any]) -> None:
     sent = send_folder(
         file,
         place,
-        options["site"],
+        site,
         fisher=options["fisher"],
         **{name: options[name] for name in ("attempt", "min_count", "allow_differencing")},
     )
@@ -159,13 +139,13 @@ def _send_folder(place: str, options: dict[str, Any]) -> None:
         print_received(received, receive, quiet, sent.announcement.digest)
 
 
-def _before_waiting(place: str, options: dict[str, Any]) -> None:
+def _before_waiting(place: Any, options: dict[str, Any]) -> None:
     """Refuse a file that no server would take, and say that the round is waited for."""
     if (file := options["file"]) is not None:
         with sendable_files(file, options["fisher"], Limits(), options["min_count"], options["allow_differencing"]):
             pass
     if not options["quiet"]:
-        line = f"waiting for a server to open the round in {place}; --early sends without waiting"
+        line = f"waiting for a server to open the round in {storage_of(place).where}; --early sends without waiting"
         click.echo(printable(line), err=True)
 
 

@@ -10,6 +10,7 @@ finds them: this process checks digests and lengths and judges nothing else.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -19,14 +20,13 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from consilience.checks import Json
 from consilience.federated.contribution import Announcement, parse_announcement
 from consilience.federated.flower.gate import FleetGate
 from consilience.federated.flower.listener import MAX_CONNECTIONS, allow_open_files, impatient_server, listen
 from consilience.federated.flower.messages import PIECE_BYTES, deflate, inflate, object_names, quiet_flower, records
-from consilience.federated.folder.request_server import FIRST_REQUEST, request_name
 
 _ANSWER_SECONDS = 20.0
 """Time for the answer to a question without a file. Chosen by hand."""
@@ -52,9 +52,14 @@ _MAX_HOLE = 2**40
 
 _PUBLISHED = re.compile(
     r"server/(?:plan\.json|[1-9][0-9]{0,5}/"
-    r"(?:masked\.json|expected\.safetensors|fused\.safetensors|round\.json|agreed-[134]|agreed-2/(?P<recipient>[^/]+)))"
+    r"(?:masked\.json|expected\.safetensors|request\.safetensors|fused\.safetensors|round\.json|agreed-[134]|agreed-2/(?P<recipient>[^/]+)))"
 )
-"""Names under which a server of masked sums publishes."""
+"""Names under which a server publishes."""
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+_MAX_UNANNOUNCED = 2
+"""Contents that a site may send before it announces them: a model, and what travels with it."""
 
 
 class FlowerLink:
@@ -157,34 +162,23 @@ class FlowerLink:
             time.sleep(_PAUSE)
 
     def _attend_once(self, site: str, node: int) -> None:
-        offer = self.ask(node, {"ask": "offer", "limit": self.max_file_bytes})
-        if offer is None:
-            return
-        if offer.get("answers") is True:
-            self._attend_answers(site, node, offer)
-            return
-        if offer.get("masked") is True:
-            self._attend_masked(site, node)
-            return
-        if self._is_masked():
-            why = "this round is masked; nothing was taken. Send with `consilience round send --signing-key KEY`"
-            self.ask(node, {"ask": "refused", "why": why})
-            self._wait_until_gone(node)
-            return
-        # After the end of the round, only sites that took part may come back, for the fused model.
-        if self.report.exists() and offer.get("digest") not in self._took_part():
-            self.ask(node, {"ask": "refused", "why": "the round is over; nothing was taken"})
-        else:
-            announcement = self._accept(site, node, offer)
-            if announcement is None:
-                return
-            wants_fused = offer.get("receive") is True
-            if wants_fused:
-                (self.waiting / site).touch()
-            receipt = self.ask(node, {"ask": "taken", "attempt": announcement.attempt})
-            if receipt is not None and wants_fused and self._send_fused(node):
+        """Grant the wishes of a site until it leaves: to read the server's files, and to hand over its own."""
+        (self.waiting / site).touch()
+        while self.online(node) and not self.closing.is_set():
+            wish = self.ask(node, {"ask": "wish", "site": site})
+            if wish is None:  # it computes
+                continue
+            if wish.get("done") is True:
                 (self.waiting / site).unlink(missing_ok=True)
-        self._wait_until_gone(node)
+                self._wait_until_gone(node)
+                return
+            name, put = wish.get("read"), wish.get("put")
+            if isinstance(name, str):
+                self._send_published(site, node, name)
+            elif isinstance(put, str):
+                self._take(site, node, put, wish.get("size"))
+            else:
+                time.sleep(_PAUSE)
 
     def _wait_until_gone(self, node: int) -> None:
         """Wait until a site that has what it came for leaves; one that is still online after that has come again."""
@@ -192,175 +186,102 @@ class FlowerLink:
         while self.online(node) and not self.closing.is_set() and time.monotonic() < ends:
             time.sleep(_PAUSE)
 
-    def _attend_answers(self, site: str, node: int, offer: dict[str, Json]) -> None:
-        """Send a site the open request and fetch its answer, until it leaves or all requests are over."""
-        if offer.get("follow") is True:
-            (self.waiting / site).touch()
-        taken = 0
-        while self.online(node) and not self.closing.is_set():
-            number, is_over = self._open_request()
-            if is_over:
-                # Anew: the site may have left and come again for something else between two looks.
-                offer = self.ask(node, {"ask": "offer", "limit": self.max_file_bytes}) or offer
-                if self.ask(node, {"ask": "over", "number": number}) is not None:
-                    if offer.get("receive") is not True or self._send_fused(node, self._last_good(number)):
-                        (self.waiting / site).unlink(missing_ok=True)
-                    self._wait_until_gone(node)
-                return
-            file = self.spool / request_name(number)
-            if number == taken or not file.exists():
-                time.sleep(_PAUSE)
-                continue
-            if not self._send_pieces(node, {"ask": "request", "number": number}, file.read_bytes()):
-                return
-            announcement = self._fetch_answer(site, node, number)
-            if announcement is None:
-                continue
-            self.ask(node, {"ask": "taken", "attempt": announcement.attempt, "number": number})
-            taken = number
-
-    def _is_masked(self) -> bool:
-        """Return whether the round takes masked numbers only."""
-        path = self.spool / "server" / "plan.json"
-        return path.exists() and json.loads(path.read_bytes()).get("masked") is True
-
-    def _attend_masked(self, site: str, node: int) -> None:
-        """Grant the wishes of a site in a masked round, until it leaves: files of the server's, and messages taken."""
-        (self.waiting / site).touch()
-        while self.online(node) and not self.closing.is_set():
-            wish = self.ask(node, {"ask": "wish"})
-            if wish is None:  # it computes
-                continue
-            if wish.get("done") is True:
-                (self.waiting / site).unlink(missing_ok=True)
-                self._wait_until_gone(node)
-                return
-            name, number = wish.get("read"), wish.get("number")
-            if isinstance(name, str):
-                self._send_published(site, node, name)
-            elif isinstance(number, int):
-                announcement = self._accept(site, node, wish, number)
-                if announcement is not None:
-                    self.ask(node, {"ask": "taken", "attempt": announcement.attempt, "number": number})
-            else:
-                time.sleep(_PAUSE)
-
     def _send_published(self, site: str, node: int, name: str) -> None:
         """Send a file of the server's piece by piece, or that there is none; only what this site may read."""
+        question = {"ask": "published", "name": name}
+        if name == f"sites/{site}":
+            self._send_pieces(node, question, "\n".join(sorted(self._own_names(site))).encode())
+            return
         path = self.spool / name
         if not may_read(site, name) or not path.is_file():
-            self.ask(node, {"ask": "published", "name": name, "size": -1, "offset": 0, "data": b""})
-            return
-        self._send_pieces(node, {"ask": "published", "name": name}, path.read_bytes())
+            self.ask(node, {**question, "size": -1, "offset": 0, "data": b""})
+        elif path.name == "fused.safetensors" and not self._took_part(site):
+            self.ask(node, {"ask": "refused", "why": "the round is over, and this site took no part in it"})
+        else:
+            with path.open("rb") as stream:
+                self._send_stream(node, question, stream, path.stat().st_size)
 
-    def _report_of(self, number: int) -> dict[str, Any] | None:
-        """Return the report of a round; None while it is open."""
-        path = self.spool / "server" / str(number) / "round.json"
-        return json.loads(path.read_bytes()) if path.exists() else None
-
-    def _open_request(self) -> tuple[int, bool]:
-        """Return the number of the round whose request is open or comes next, or the last one and that all are over."""
-        number = 1
-        while (report := self._report_of(number)) is not None:
-            if report.get("problems") or not (report.get("continues") or report.get("then")):
-                return number, True
-            number += 1
-        return max(number, FIRST_REQUEST), False
-
-    def _last_good(self, number: int) -> int:
-        """Return the last round that has a model."""
-        report = self._report_of(number)
-        return number - 1 if report is not None and report.get("problems") and number > 1 else number
+    def _own_names(self, site: str) -> list[str]:
+        """Return the names in a site's folder."""
+        folder = self.spool / "sites" / site
+        return [path.name for path in folder.iterdir() if not path.name.startswith(".")] if folder.is_dir() else []
 
     def _send_pieces(self, node: int, question: dict[str, Any], data: bytes) -> bool:
-        """Send data piece by piece, each with a question; return whether the site has them."""
-        for start in range(0, max(len(data), 1), PIECE_BYTES):
-            piece = {"size": len(data), "offset": start, "data": data[start : start + PIECE_BYTES]}
+        """Send data piece by piece; return whether the site has them."""
+        return self._send_stream(node, question, io.BytesIO(data), len(data))
+
+    def _send_stream(self, node: int, question: dict[str, Any], stream: BinaryIO, size: int) -> bool:
+        """Send a stream piece by piece, each with a question; return whether the site has them."""
+        for start in range(0, max(size, 1), PIECE_BYTES):
+            piece = {"size": size, "offset": start, "data": stream.read(PIECE_BYTES)}
             if self.ask(node, {**question, **piece}, _PIECE_SECONDS) is None:
                 return False
         return True
 
-    def _fetch_answer(self, site: str, node: int, number: int) -> Announcement | None:
-        """Wait for a site's answer to a request and fetch it, also when the round is over meanwhile: it counts as late.
+    def _took_part(self, site: str) -> bool:
+        """Return whether a site is in the model of any round of this place."""
+        reports = [json.loads(path.read_bytes()) for path in sorted((self.spool / "server").glob("*/round.json"))]
+        return any(record["site"] == site for report in reports for record in report["took_part"])
 
-        None where the site is gone, or has none to a request that is over.
-        """
-        while self.online(node) and not self.closing.is_set():
-            # A site that computes answers nothing: the question is asked again.
-            offer = self.ask(node, {"ask": "answer", "number": number})
-            if offer is not None and "digest" in offer:
-                return self._accept(site, node, offer, number)
-            if offer is not None and self._open_request() != (number, False):
-                return None
-            time.sleep(_PAUSE)
-        return None
-
-    def _took_part(self) -> set[str]:
-        """Return the digests of the contributions that were fused."""
-        return {record["sha256"] for record in json.loads(self.report.read_bytes())["took_part"]}
-
-    def _accept(self, site: str, node: int, offer: dict[str, Json], number: int = 1) -> Announcement | None:
-        """Return the announcement of an offer, once its files are in the site's folder; None if they did not come."""
-        folder = self.spool / "sites" / site
+    def _take(self, site: str, node: int, name: str, size: Any) -> None:
+        """Take a file of a site's into its folder: a content by its digest, or an announcement of such."""
+        folder, leaf = self.spool / "sites" / site, name.removeprefix(f"sites/{site}/")
         folder.mkdir(parents=True, exist_ok=True)
-        announcement = _offered_announcement(site, offer, folder, number)
-        if announcement is None:
+        announcement = parse_announcement(site, leaf)
+        if announcement is not None:
+            refusal = self._announce(announcement, folder)
+        elif _DIGEST.fullmatch(leaf) is None or not isinstance(size, int) or size < 0:
+            refusal = "a site sends contents by their digest, and announcements"
+        else:
+            if not (folder / leaf).exists() and not self._fetch(node, name, folder / leaf, size):
+                return  # the site is asked again
+            _remove_unannounced(site, folder, leaf)
+            refusal = None
+        question = {"ask": "taken", "name": name} if refusal is None else {"ask": "refused", "why": refusal}
+        self.ask(node, question)
+
+    def _announce(self, announcement: Announcement, folder: Path) -> str | None:
+        """Announce what a site sent; return why not where it is too late, or its contents never came."""
+        if (folder / announcement.name).exists():
             return None
-        for digest, field in zip(announcement.digests, ("size", "fisher_size"), strict=False):
-            size = offer.get(field)
-            if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-                return None
-            if not (folder / digest).exists() and not self._fetch(node, folder / digest, digest, size):
-                return None
+        if announcement.number == 1 and self.report.exists():
+            return "the round is over; nothing was taken"
+        if not all((folder / digest).exists() for digest in announcement.digests):
+            return "announces what it did not send"
         (folder / announcement.name).touch()
         for digest in _replaced_digests(announcement, folder):
             (folder / digest).unlink(missing_ok=True)
-        return announcement
+        return None
 
-    def _fetch(self, node: int, target: Path, digest: str, size: int) -> bool:
-        """Fetch a file piece by piece; return whether it came whole and has its digest."""
+    def _fetch(self, node: int, name: str, target: Path, size: int) -> bool:
+        """Fetch a file; return whether it came whole and has the digest that it is called by."""
         partial = target.with_name(f".{target.name}.partial")
-        with partial.open("wb") as stream:
-            if size > self.max_file_bytes:  # a file of that length without content, which is refused for its length
-                stream.truncate(min(size, _MAX_HOLE))
-            else:
-                hashed = hashlib.sha256()
-                while stream.tell() < size:
-                    length = min(PIECE_BYTES, size - stream.tell())
-                    question = {"ask": "piece", "digest": digest, "offset": stream.tell(), "length": length}
-                    answer = self.ask(node, question, _PIECE_SECONDS)
-                    data = (answer or {}).get("data")
-                    if not isinstance(data, bytes) or not 0 < len(data) <= length:
-                        return False
-                    hashed.update(data)
-                    stream.write(data)
-                if hashed.hexdigest() != digest:
+        try:
+            with partial.open("wb") as stream:
+                if size > self.max_file_bytes:  # a file of that length without content, which is refused for its length
+                    stream.truncate(min(size, _MAX_HOLE))
+                elif self._fetch_pieces(node, name, stream, size) != target.name:
                     return False
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(target)
-        return True
+                stream.flush()
+                os.fsync(stream.fileno())
+            partial.replace(target)
+            return True
+        finally:
+            partial.unlink(missing_ok=True)
 
-    def _send_fused(self, node: int, number: int = 1) -> bool:
-        """Wait for the end of a round and give a site its report and the fused model; return whether it has them."""
-        report = self.spool / "server" / str(number) / "round.json"
-        while not report.exists():
-            if not self.online(node):
-                return False
-            time.sleep(_PAUSE)
-        text, fused = report.read_bytes(), report.with_name("fused.safetensors")
-        is_fused = fused.exists() and not json.loads(text).get("problems")
-        size = fused.stat().st_size if is_fused else 0
-        for start in range(0, len(text), PIECE_BYTES):
-            question = {"ask": "report", "data": text[start : start + PIECE_BYTES], "size": size}
-            if self.ask(node, {**question, "last": start + PIECE_BYTES >= len(text)}, _PIECE_SECONDS) is None:
-                return False
-        if is_fused:
-            with fused.open("rb") as stream:
-                while data := stream.read(PIECE_BYTES):
-                    if self.ask(node, {"ask": "fused", "data": data}, _PIECE_SECONDS) is None:
-                        return False
-        return True
+    def _fetch_pieces(self, node: int, name: str, stream: BinaryIO, size: int) -> str | None:
+        """Fetch a file piece by piece; return the digest of what came, None where it is not whole."""
+        hashed = hashlib.sha256()
+        while stream.tell() < size:
+            length = min(PIECE_BYTES, size - stream.tell())
+            question = {"ask": "piece", "name": name, "offset": stream.tell(), "length": length}
+            answer = self.ask(node, question, _PIECE_SECONDS)
+            data = (answer or {}).get("data")
+            if not isinstance(data, bytes) or not 0 < len(data) <= length:
+                return None
+            hashed.update(data)
+            stream.write(data)
+        return hashed.hexdigest()
 
     def beat(self) -> None:
         """Send heartbeats, without which Flower would end the run."""
@@ -370,7 +291,7 @@ class FlowerLink:
 
 
 def may_read(site: str, name: str) -> bool:
-    """Return whether a site of a masked round may read a file of the server's: none of another site's shares.
+    """Return whether a site may read a file of the server's: none of another site's shares.
 
     Examples
     --------
@@ -393,14 +314,15 @@ def _replaced_digests(announcement: Announcement, folder: Path) -> set[str]:
     return {digest for one in earlier for digest in one.digests} - set(announcement.digests)
 
 
-def _offered_announcement(site: str, offer: dict[str, Json], folder: Path, number: int = 1) -> Announcement | None:
-    """Return the announcement of an offer; without an attempt in it, the next, or the last one of the same files."""
-    digest, fisher, attempt = offer.get("digest"), offer.get("fisher", ""), offer.get("attempt", 0)
-    earlier = _announcements(site, folder, number)
-    if attempt == 0 and earlier:
-        attempt = earlier[-1].attempt + ((earlier[-1].digest, earlier[-1].fisher) != (digest, fisher))
-    name = "-".join([f"{number}-{attempt or 1}", str(digest), *([str(fisher)] if fisher else [])])
-    return parse_announcement(site, name)  # which is None for anything but numbers and digests
+def _remove_unannounced(site: str, folder: Path, newest: str) -> None:
+    """Remove contents that no announcement names, but for the last ones: a site keeps no more on the server's disk."""
+    names = [path.name for path in folder.iterdir()]
+    parsed = (parse_announcement(site, name) for name in names)
+    announced = {digest for one in parsed if one is not None for digest in one.digests}
+    others = [name for name in names if _DIGEST.fullmatch(name) and name not in announced and name != newest]
+    others.sort(key=lambda name: (folder / name).stat().st_mtime_ns)
+    for name in others[: len(others) + 1 - _MAX_UNANNOUNCED]:
+        (folder / name).unlink(missing_ok=True)
 
 
 def _log(line: str) -> None:

@@ -14,7 +14,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 from consilience.checks import AnyArray
 from consilience.errors import UnsupportedError
@@ -57,10 +57,10 @@ def quiet_flower() -> None:
         raise UnsupportedError("", "this needs Flower", 'pip install "consilience[federated]"', "E-EXTRA") from error
 
 
-def piece_of(data: bytes, question: Mapping[str, Any]) -> bytes:
-    """Return the piece of some bytes that a question asks for, no longer than a message holds."""
-    start = max(0, int(question.get("offset", 0)))
-    return data[start : start + min(PIECE_BYTES, max(0, int(question.get("length", 0))))]
+def piece_of(stream: BinaryIO, question: Mapping[str, Any]) -> bytes:
+    """Return the piece of a stream that a question asks for, no longer than a message holds."""
+    stream.seek(max(0, int(question.get("offset", 0))))
+    return stream.read(min(PIECE_BYTES, max(0, int(question.get("length", 0)))))
 
 
 def records(values: Mapping[str, AnyArray]) -> Any:

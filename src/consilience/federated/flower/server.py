@@ -23,6 +23,7 @@ from consilience.errors import InputError, OptionError, Problem
 from consilience.federated.flower.messages import quiet_flower
 from consilience.federated.folder.server import serve_folder, work_folder_of
 from consilience.federated.masking.keys import site_keys
+from consilience.federated.plan import DEADLINE
 from consilience.federated.requests.table import Then
 from consilience.federated.round import RoundResult
 from consilience.files.limits import Limits
@@ -39,6 +40,9 @@ _MAX_CONTRIBUTIONS = 2
 
 _QUOTA_SLACK = 2**26
 """Bytes beyond these for questions, answers and heartbeats. Chosen by hand."""
+
+_BYTES_PER_SECOND = 2**12
+"""Bytes further for each second of a deadline, in which a site looks for what the server publishes. Chosen by hand."""
 
 
 def serve_flower(
@@ -99,13 +103,16 @@ def serve_flower(
     (spool / "sites").mkdir(parents=True, exist_ok=True)
     max_file_bytes = (limits or Limits()).file_bytes
     n_answers = 0 if requests is None else requests.n_requests
+    seconds = (1 + n_answers) * float(options.get("deadline", DEADLINE))
     settings = {
         "host": host,
         "port": port,
         "spool": str(spool.absolute()),
         "max_file_bytes": max_file_bytes,
         # Two files for each contribution, the model and its Fisher information, and one for each answer.
-        "quota": (_MAX_CONTRIBUTIONS * 2 + n_answers) * max_file_bytes + _QUOTA_SLACK,
+        "quota": (_MAX_CONTRIBUTIONS * 2 + n_answers) * max_file_bytes
+        + _QUOTA_SLACK
+        + int(seconds * _BYTES_PER_SECOND),
         "keys": {name: str(path.absolute()) for name, path in keys.items() if sites is None or name in sites},
         "certificate": certificate,
         "key": key,

@@ -48,7 +48,7 @@ class Answered:
 
 
 def answer_folder(
-    place: str | Path,
+    place: str | Path | Storage,
     site: str,
     data: Any,
     *,

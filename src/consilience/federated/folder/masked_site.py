@@ -51,7 +51,7 @@ class FolderMailbox:
 
 def send_masked(
     file: str | Path,
-    place: str | Path,
+    place: str | Path | Storage,
     site: str,
     *,
     signing_key: str | Path,
@@ -115,7 +115,7 @@ def send_masked(
 
 
 def answer_masked(
-    place: str | Path,
+    place: str | Path | Storage,
     site: str,
     data: Any,
     *,
@@ -154,7 +154,7 @@ def answer_masked(
 
 
 def _part(
-    place: str | Path,
+    place: str | Path | Storage,
     site: str,
     signing_key: str | Path,
     signing_keys: str | Path | None,

@@ -49,7 +49,7 @@ class Sent:
 
 def send_folder(
     file: str | Path,
-    place: str | Path,
+    place: str | Path | Storage,
     site: str,
     *,
     fisher: str | Path | None = None,
@@ -149,7 +149,9 @@ def put_announced(
     return announcement, again
 
 
-def receive_folder(place: str | Path, output: str | Path, *, number: int = 1, timeout: float = TIMEOUT) -> RoundReport:
+def receive_folder(
+    place: str | Path | Storage, output: str | Path, *, number: int = 1, timeout: float = TIMEOUT
+) -> RoundReport:
     """Wait for the fused model of a round and write it to a file, checked against the digest in the round's report.
 
     Parameters
@@ -197,7 +199,7 @@ def wait_for_report(storage: Storage, number: int, deadline: float, when: str) -
 
 
 def take_part(
-    place: str | Path,
+    place: str | Path | Storage,
     site: str,
     refine: Callable[[Any, int], Any],
     *,

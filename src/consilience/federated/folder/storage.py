@@ -95,7 +95,7 @@ class LocalStorage:
             size = os.fstat(stream.fileno()).st_size
             if size > max_bytes:
                 raise RefusedError(_too_long(size, max_bytes))
-            _copy(stream, digest, target, max_bytes, deadline)
+            copy_stream(stream, digest, target, max_bytes, deadline)
 
     def read(self, name: str, max_bytes: int) -> bytes:
         """See `Storage`."""
@@ -172,7 +172,7 @@ class RemoteStorage:
             if size > max_bytes:
                 raise RefusedError(_too_long(size, max_bytes))
             with self.files.open(self._url(name), "rb", block_size=4 * CHUNK_BYTES) as stream:
-                _copy(stream, digest, target, max_bytes, deadline)
+                copy_stream(stream, digest, target, max_bytes, deadline)
 
     def read(self, name: str, max_bytes: int) -> bytes:
         """See `Storage`."""
@@ -196,12 +196,14 @@ class RemoteStorage:
             self.files.rm_file(self._url(name))
 
 
-def storage_of(place: str | Path) -> Storage:
-    """Return the folder or bucket of a path or URL.
+def storage_of(place: str | Path | Storage) -> Storage:
+    """Return the folder or bucket of a path or URL; a storage, such as that of `flower_place`, as it is.
 
     It is a path, ``file://...``, or a URL that fsspec knows. Raises InputError or OptionError for a URL that fsspec
     does not know, or without fsspec.
     """
+    if not isinstance(place, str | Path):
+        return place
     text = str(place)
     if "://" not in text:
         return LocalStorage(Path(text))
@@ -221,7 +223,7 @@ def _failures_as_os_errors() -> Iterator[None]:
         raise OSError(f"{type(error).__name__}: {error}") from error
 
 
-def _copy(stream: Any, digest: str, target: Path, max_bytes: int, deadline: float) -> None:
+def copy_stream(stream: Any, digest: str, target: Path, max_bytes: int, deadline: float) -> None:
     """Copy a stream beside `target`, and move it there if it has this digest and is not too long."""
     handle, partial = tempfile.mkstemp(prefix=".", suffix=".partial", dir=target.parent)
     try:

@@ -105,8 +105,8 @@ class Then:
 
     @property
     def asks_sites(self) -> bool:
-        """Whether sites choose among fused candidates, as the first request."""
-        return request_kind(self.kind).asks_held_out
+        """Whether sites choose among fused candidates, in one of the requests."""
+        return request_kind(self.kind).asks_held_out or (self.after is not None and self.after.asks_sites)
 
     def refuse_unfit(self, method: Any, expect: str | Path | None) -> None:
         """Raise before any site is asked where the models of the round are known, and have no such requests.
