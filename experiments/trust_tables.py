@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
@@ -196,6 +197,30 @@ def masked_sums_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def claims_table() -> str:
+    """Return the error of averages by the bound of a claim, on the half that set nothing."""
+    rows = _found("claims")["report"]
+    bounds = ("1", "2", "3", "5", "inf")
+    lines = [
+        f"| sites | {' | '.join('none' if bound == 'inf' else f'{bound} times' for bound in bounds)} |",
+        f"| --- | {' | '.join(['---:'] * len(bounds))} |",
+    ]
+    settings = {
+        "honest, alike": ("alike", "0 liars x1"),
+        "honest, sizes differ tenfold": ("tenfold", "0 liars x1"),
+        "one liar, claims 100 times its rows": ("alike", "1 liars x100"),
+        "the same, sizes differ tenfold": ("tenfold", "1 liars x100"),
+        "two liars": ("alike", "2 liars x100"),
+        "two liars that claim their own rows": ("alike", "2 liars x1"),
+    }
+    for name, (sizes, case) in settings.items():
+        errors = [
+            mean(row["errors"][f"{case}, bound {bound}"] for row in rows if row["sizes"] == sizes) for bound in bounds
+        ]
+        lines.append(f"| {name} | {' | '.join(f'{100 * error:.1f}' for error in errors)} |")
+    return "\n".join(lines)
+
+
 TRUST: dict[str, Callable[[], str]] = {
     "merges": merges_table,
     "hostile": hostile_table,
@@ -203,4 +228,5 @@ TRUST: dict[str, Callable[[], str]] = {
     "load": load_table,
     "fuzzing": fuzzing_table,
     "masked-sums": masked_sums_table,
+    "claims": claims_table,
 }
