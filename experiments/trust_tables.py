@@ -218,7 +218,7 @@ def claims_table() -> str:
             mean(row["errors"][f"{case}, bound {bound}"] for row in rows if row["sizes"] == sizes) for bound in bounds
         ]
         lines.append(f"| {name} | {' | '.join(f'{100 * error:.1f}' for error in errors)} |")
-    return "\n".join(lines)
+    return "\n".join(lines) + "\n"
 
 
 TRUST: dict[str, Callable[[], str]] = {
