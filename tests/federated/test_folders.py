@@ -547,3 +547,42 @@ def test_a_full_disk_at_the_status_file_is_trouble_and_not_the_end(files, place,
     assert report.sites == ("a", "b", "c")
     assert sum("No space left" in line for line in lines) == 1
     assert output.read_bytes() == expected("abc")
+
+
+def test_of_two_servers_in_one_place_the_earlier_ends_and_publishes_nothing(files, place, tmp_path):
+    for site in "ab":
+        send(files[site], place, site)
+    ended, lines = [], []
+
+    def earlier():
+        try:
+            serve(place, tmp_path / "earlier", sites=["a", "b", "c"], say=lines.append, **{**QUICK, "deadline": 60.0})
+        except InputError as error:
+            ended.append(str(error))
+
+    thread = in_background(earlier)
+    while not any("in 2: a, b" in line for line in lines):
+        time.sleep(0.02)
+    report = serve(place, tmp_path / "later", sites=["a", "b"], **QUICK).report
+    thread.join(timeout=60)
+    assert report.sites == ("a", "b")
+    assert "another server has opened a round here meanwhile" in ended[0]
+    assert not (tmp_path / "earlier").exists()
+
+
+def test_two_servers_do_not_share_a_work_folder(files, place, output, tmp_path):
+    lines, ended = [], []
+    told = {"sites": ["a", "b"], "work": tmp_path / "work"}
+
+    def first():
+        ended.append(serve(place, output, say=lines.append, **told, **{**QUICK, "deadline": 60.0}).report)
+
+    thread = in_background(first)
+    while not lines:
+        time.sleep(0.02)
+    with pytest.raises(InputError, match="is in use: another process runs this round"):
+        serve(place, output, **told, **{**QUICK, "deadline": 60.0})
+    for site in "ab":
+        send(files[site], place, site)
+    thread.join(timeout=60)
+    assert ended[0].sites == ("a", "b")

@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +30,7 @@ from consilience.checkpoints.vocabularies import TOKENIZER_FILES, with_tokens
 from consilience.checks import Array
 from consilience.core.provenance import file_digest
 from consilience.errors import FileFormatError, InputError, OptionError
-from consilience.files.atomic import write_bytes
+from consilience.files.atomic import sole_use, write_bytes
 from consilience.files.document import parse_document
 from consilience.files.quantisation import QUANTISATION_FILES, without_quantisation
 
@@ -105,7 +104,8 @@ def open_partial_output(output: Path, identity: str, resume: bool) -> Iterator[P
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
             raise InputError(folder, "is in the way of the partial output", "remove it", "E-OUTPUT")
         folder.mkdir(exist_ok=True)
-        with _locked(folder):
+        under_way = InputError(folder, "another merge into the same output is under way", code="E-OUTPUT")
+        with sole_use(folder / LOCK, under_way):
             finished = _resumable_files(folder, identity) if resume else {}
             # What was under way when the earlier run ended is incomplete.
             for path in folder.iterdir():
@@ -122,20 +122,6 @@ def open_partial_output(output: Path, identity: str, resume: bool) -> Iterator[P
                 raise
     except OSError as error:
         raise InputError(output, f"cannot be written: {error.strerror or error}", "", "E-SYSTEM") from error
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder; the system drops it with the process, however that ends."""
-    with (folder / LOCK).open("wb") as stream:
-        if sys.platform != "win32":
-            import fcntl
-
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise InputError(folder, "another merge into the same output is under way", code="E-OUTPUT") from error
-        yield
 
 
 def _resumable_files(folder: Path, identity: str) -> dict[str, FinishedFile]:

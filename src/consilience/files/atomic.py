@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import socket
+import sys
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -151,3 +152,17 @@ def _umask() -> int:
     umask = os.umask(0)  # there is no way to read it but to set it
     os.umask(umask)
     return umask
+
+
+@contextmanager
+def sole_use(lock: Path, refusal: InputError) -> Iterator[None]:
+    """Hold a lock file, or raise where another process does; the system drops it with the process."""
+    with lock.open("wb") as stream:
+        if sys.platform != "win32":
+            import fcntl
+
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise refusal from error
+        yield

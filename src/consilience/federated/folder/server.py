@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import shutil
 import signal
 import threading
@@ -44,7 +45,7 @@ from consilience.federated.report import OPEN, Event, Record, RoundError, RoundR
 from consilience.federated.requests.exchange import request
 from consilience.federated.requests.table import Then
 from consilience.federated.round import RoundResult, plan_for, refuse_options, run_round
-from consilience.files.atomic import refuse_unwritable, remove_stale, write_atomically, write_bytes
+from consilience.files.atomic import refuse_unwritable, remove_stale, sole_use, write_atomically, write_bytes
 from consilience.files.limits import Limits
 from consilience.networks.method import NetworkMethod
 from consilience.posteriors.method import Method
@@ -185,7 +186,10 @@ def serve_folder(
         book = None if ledger is None else Path(ledger)
         log = say or (lambda _line: None)
         server = _Server(storage, plan, work_folder, target, poll, log, requests, rounds, interruption, book, masked)
-        result = server.run(tolerance)
+        work_folder.mkdir(parents=True, exist_ok=True)
+        used = InputError(work_folder, "is in use: another process runs this round", "wait for it", "E-ROUND")
+        with sole_use(work_folder / "lock", used):
+            result = server.run(tolerance)
     if work is None and not result.has_failed_request:
         shutil.rmtree(work_folder, ignore_errors=True)
     return result
@@ -479,10 +483,29 @@ class _Server:
             **({} if then is None else {"then": then}),
             **({} if self.masked is None else {"masked": True}),
             **({"allow_single": True} if self.plan.allow_single else {}),
+            "server": self._name,
         }
         retry(lambda: self.storage.put("server/plan.json", (json.dumps(public_plan, indent=1) + "\n").encode()))
         write_bytes(state, json.dumps(fingerprint).encode())
         return reports
+
+    @cached_property
+    def _name(self) -> str:
+        """A random name of this server, the same after it was killed."""
+        path = self.work / "name"
+        if not path.exists():
+            write_bytes(path, secrets.token_hex(8).encode())
+        return path.read_text()
+
+    def _refuse_other_server(self) -> None:
+        """Raise where another server has opened a round in this place meanwhile: the later one goes on."""
+        try:
+            plan = json.loads(self.storage.read("server/plan.json", MAX_REPORT_BYTES))
+        except (OSError, ValueError):  # may pass; the caller looks again
+            return
+        if isinstance(plan, dict) and plan.get("server", self._name) != self._name:
+            text = "another server has opened a round here meanwhile; this one ends, and publishes nothing"
+            raise InputError(self.storage.where, text, "give every round a place of its own", "E-ROUND")
 
     def _round(self, number: int) -> RoundResult:
         """Wait for the contributions of one round and fuse them."""
@@ -525,6 +548,7 @@ class _Server:
             if not was_over:
                 inbox.poll(last, takes_new=takes_new)
                 takes_new = not is_over
+            self._refuse_other_server()
             if inbox.trouble is not None:
                 self.say(Event(f"trouble, trying again: {inbox.trouble}", "trouble", number))
             pause = self.poll if inbox.trouble is None else min(2.0 * pause, max(self.poll, _MAX_PAUSE))
@@ -549,6 +573,7 @@ class _Server:
 
     def _publish(self, report: RoundReport, fused: Path | None) -> None:
         """Write the fused model for the server's owner and for the sites, and the report last."""
+        self._refuse_other_server()
         if fused is not None:
             with write_atomically(self.output) as partial_path:
                 shutil.copyfile(fused, partial_path)
