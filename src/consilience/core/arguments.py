@@ -56,6 +56,7 @@ class MethodOptions(TypedDict, total=False):
     aligned: bool | None
     allow_differences: bool
     allow_divergent: bool
+    allow_single: bool
     alpha: float | None
     annealing: bool
     assignment: Literal["integral", "relaxed", "variational", "means"]
