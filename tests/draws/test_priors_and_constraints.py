@@ -242,3 +242,9 @@ def test_a_dirichlet_takes_one_number_or_one_for_each_entry_of_a_simplex(stated)
     assert problem_of(stated) is None
     assert "simplex" in law_problem("x", stated, as_constraint("positive", "x"), (3,)).text
     assert "one or 3" in problem_of(["dirichlet", 2.0, 3.0]).text
+
+
+@pytest.mark.parametrize("name", [{"a": 1}, ["normal"], None, 3])
+def test_a_law_whose_name_is_no_text_is_refused(name):
+    problem = law_problem("x", [name, 0.0, 1.0], as_constraint("positive", "x"), (3,))
+    assert "expected one of" in problem.text

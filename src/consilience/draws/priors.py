@@ -104,7 +104,7 @@ def law_problem(variable: str, stated: Any, constraint: Constraint, shape: tuple
         return Problem(subject, f"is {stated!r:.80}, expected {known}")
     if name == "dirichlet":
         return _dirichlet_problem(variable, arguments, constraint, shape)
-    if name not in LAWS:
+    if not isinstance(name, str) or name not in LAWS:
         return Problem(subject, f"is {name!r:.40}, expected {known}")
     names = LAWS[name][1]
     if len(arguments) != len(names):
