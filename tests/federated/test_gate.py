@@ -343,3 +343,10 @@ def test_a_site_gives_pieces_of_what_it_hands_over_and_of_nothing_else(tmp_path)
     )
     storage.put("sites/a/x", tmp_path / "file")
     assert node.answers[:3] == [{"ok": True}, {"data": b"456"}, {"data": b"0123456789"}]
+
+
+@pytest.mark.parametrize("names", [["../a"], [None], ["a", "b"]])
+def test_a_server_cannot_choose_another_name_for_a_site_nor_one_that_leads_elsewhere(names):
+    storage, _ = storage_of([{"ask": "wish", "site": name} for name in names])
+    with pytest.raises(InputError, match="which is no name or another than before"):
+        storage.read("server/plan.json", 10)

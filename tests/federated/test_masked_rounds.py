@@ -512,7 +512,7 @@ def test_nothing_that_a_site_publishes_tells_its_numbers(tmp_path):
 
 
 @pytest.mark.parametrize("folder", ["mine", Path("mine")])
-def test_the_folder_of_a_site_is_the_one_given_or_has_the_name_of_what_it_sends(folder):
+def test_the_folder_of_a_site_is_the_one_given_or_has_the_name_of_its_file_or_key(folder):
     assert file_folder(folder, "models/oslo.safetensors") == rows_folder(folder, "oslo") == Path("mine")
     assert file_folder(None, "models/oslo.safetensors") == Path("models/oslo.safetensors.masked")
-    assert rows_folder(None, "oslo") == Path("oslo.masked")
+    assert rows_folder(None, "keys/oslo") == Path("oslo.masked")

@@ -44,13 +44,13 @@ def render(record: Mapping[str, Any]) -> str:
     """Return the report as HTML; the same record gives the same text."""
     models = [one for one in record["inputs"] if one["role"] == "model"]
     changes = record["details"].get("changes") or {}
-    told = [f"{sentence[:1].upper()}{sentence[1:]}." for sentence in sentences(changes)]
+    lines = [f"{sentence[:1].upper()}{sentence[1:]}." for sentence in sentences(changes)]
     other = [note for note in record["notes"] if note not in sentences(changes)]
     return Page(
         "Merge report",
         (format_count(len(models), "checkpoint"), f"→ one, by {record['recipe']['method']}"),
         [
-            *(Paragraph(sentence, "status act" if is_far(changes) else "status") for sentence in told),
+            *(Paragraph(sentence, "status act" if is_far(changes) else "status") for sentence in lines),
             Paragraph(NOT_COMPARED, "short"),
             what_to_know(other),
         ],

@@ -65,7 +65,7 @@ def _naming_density(density: str | None) -> Iterator[None]:
     metavar="PKG.MOD:FUNCTION",
     help="The function of the site's log density, for requests about draws. Importing it runs its code.",
 )
-@masked_site_options("SITE.masked")
+@masked_site_options("KEY.masked")
 @click.option("--follow", is_flag=True, help="Answer all requests of the round, not the open one alone.")
 @click.option("--receive", type=click.Path(path_type=Path), help="With --follow, write the model after the last one.")
 @click.option("--min-count", default=MIN_COUNT, show_default=True, help="Sums over fewer observations do not leave.")

@@ -21,6 +21,7 @@ from consilience.errors import ConsilienceError, InputError, OptionError
 from consilience.federated.flower.messages import piece_of, quiet_flower
 from consilience.federated.flower.site import SuperNode, connect
 from consilience.federated.folder.storage import RefusedError, copy_stream
+from consilience.federated.plan import is_name
 
 TIMEOUT = 3600.0
 """Seconds in which all must be done. Chosen by hand."""
@@ -138,7 +139,7 @@ class FlowerStorage:
         """Return the answer to a question of the server; an empty receipt for one that is not known."""
         kind = question.get("ask")
         if kind == "wish":
-            self._site = str(question.get("site"))
+            self._note_name(question.get("site"))
             self._is_granted = self._wish.get("done") is True
             return self._wish
         if kind == "piece" and question.get("name") == self._wish.get("put"):
@@ -150,6 +151,13 @@ class FlowerStorage:
         elif kind == "refused":
             self._refusal, self._is_granted = str(question.get("why"))[:_MAX_REASON], True
         return {"ok": True}
+
+    def _note_name(self, site: Any) -> None:
+        """Note what the server calls this site; it is part of paths, and stays the same."""
+        if not is_name(site) or self._site not in (None, site):
+            text = f"calls this site {site!r:.80}, which is no name or another than before"
+            raise InputError(self.where, text, code="E-ROUND")
+        self._site = site
 
     def _take_piece(self, question: dict[str, Json]) -> None:
         """Take a piece of what was published, or that there is nothing."""

@@ -12,7 +12,7 @@ from consilience.core.min_count import MIN_COUNT
 from consilience.errors import InputError
 from consilience.federated.folder.site import TIMEOUT, put_announced, refuse_site_name, sendable_files
 from consilience.federated.folder.storage import RefusedError, Storage, storage_of
-from consilience.federated.masking.exchange import Mailbox, MaskedPart, TookPart
+from consilience.federated.masking.exchange import MaskedPart, TookPart
 from consilience.federated.masking.keys import read_public_keys, read_signing_key
 from consilience.federated.masking.table import MaskedSiteRows
 from consilience.files.atomic import refuse_unwritable
@@ -141,7 +141,8 @@ def answer_masked(
     min_count : float
         A sum over fewer observations does not leave the site. Default: 5.
     work : path, optional
-        This site's own folder, as for `send_masked`. Default: ``SITE.masked`` in the working directory.
+        This site's own folder, as for `send_masked`. Default: ``KEY.masked`` in the working
+        directory, KEY being the file of the signing key.
 
     Raises
     ------
@@ -149,7 +150,7 @@ def answer_masked(
         As `send_masked`, and for data that do not fit.
     """
     source = MaskedSiteRows(data, min_count, module)
-    part = _part(place, site, signing_key, signing_keys, source, rows_folder(work, site), timeout, say)
+    part = _part(place, site, signing_key, signing_keys, source, rows_folder(work, signing_key), timeout, say)
     return run_part(part, receive)
 
 
@@ -163,29 +164,15 @@ def _part(
     timeout: float,
     say: Callable[[str], None] | None,
 ) -> MaskedPart:
-    """Return this site in the masked sums of a place."""
+    """Return this site in the masked sums of a place; its folder must be out of the others' reach."""
     refuse_site_name(site)
-    mailbox: Mailbox = FolderMailbox(storage_of(place), site)
-    return masked_part(mailbox, site, signing_key, signing_keys, source, work, timeout, say)
-
-
-def masked_part(
-    mailbox: Mailbox,
-    site: str | None,
-    signing_key: str | Path,
-    signing_keys: str | Path | None,
-    source: Any,
-    work: Path,
-    timeout: float,
-    say: Callable[[str], None] | None,
-) -> MaskedPart:
-    """Return a site in the masked sums that a mailbox leads to; the folder must be out of the others' reach."""
-    if isinstance(mailbox, FolderMailbox):
-        root = getattr(mailbox.storage, "root", None)
-        if isinstance(root, Path) and work.resolve().is_relative_to(root.resolve()):
-            text = f"lies in {mailbox.where}, where others read"
-            raise InputError(work, text, "give a folder of this site's own", "E-ROUND")
+    storage = storage_of(place)
+    root = getattr(storage, "root", None)
+    if isinstance(root, Path) and work.resolve().is_relative_to(root.resolve()):
+        text = f"lies in {storage.where}, where others read"
+        raise InputError(work, text, "give a folder of this site's own", "E-ROUND")
     keys = None if signing_keys is None else read_public_keys(signing_keys)
+    mailbox = FolderMailbox(storage, site)
     return MaskedPart(mailbox, site, read_signing_key(signing_key), source, work, timeout, keys, say or _silent)
 
 
@@ -194,9 +181,12 @@ def file_folder(work: str | Path | None, file: str | Path) -> Path:
     return Path(work) if work is not None else Path(file).with_name(f"{Path(file).name}.masked")
 
 
-def rows_folder(work: str | Path | None, site: str) -> Path:
-    """Return the folder of a site that answers from its rows: by default in the working directory."""
-    return Path(work) if work is not None else Path(f"{site}.masked")
+def rows_folder(work: str | Path | None, signing_key: str | Path) -> Path:
+    """Return the folder of a site that answers from its rows: by default named like its key, in the working directory.
+
+    Over Flower the server says a site's name, and must not choose which record of opened sums a site goes by.
+    """
+    return Path(work) if work is not None else Path(f"{Path(signing_key).name}.masked")
 
 
 def run_part(part: MaskedPart, receive: str | Path | None) -> TookPart:

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from consilience.errors import InputError, Problem
 from consilience.federated.masking.fixed_point import Words
-from consilience.federated.masking.keys import signing_public
 from consilience.federated.masking.messages import CONFIRM, DEAL, MASK, REVEAL, STEPS, Message, read_message
 from consilience.federated.masking.opened import OpenedSums
 from consilience.federated.masking.plan import MaskedPlan
@@ -84,7 +83,7 @@ class MaskedPart:
     """A site in the masked sums of one round."""
 
     mailbox: Mailbox  # the transport
-    site: str | None  # name of this site; None for the one whose signing key the plan has
+    site: str  # name of this site
     signing_key: Ed25519PrivateKey  # its long-term key
     source: Any  # what its numbers are made of: its files, or its rows
     work: Path  # its own folder, which keeps the record of opened sums from round to round
@@ -129,7 +128,7 @@ class MaskedPart:
             if not report.continues:
                 if receive is not None:
                     self._receive(number, report, receive)
-                return TookPart(str(self.site), report, number, sent, tuple(warnings))
+                return TookPart(self.site, report, number, sent, tuple(warnings))
             number += 1
 
     def _plan(self, number: int) -> MaskedPlan:
@@ -138,11 +137,6 @@ class MaskedPart:
         self._refuse_open_round()
         data = self._wait(number, None, f"server/{number}/masked.json", MAX_PLAN_BYTES, "no plan")
         plan = MaskedPlan.from_json(parse_document(Path("masked.json"), data, "content", ""), label)
-        if self.site is None:
-            own = signing_public(self.signing_key)
-            self.site = next((site for site, key in plan.keys.items() if key == own), None)
-        if self.site is None:
-            raise InputError(label, "has no signing key like this site's", "give the server the public key", "E-ROUND")
         if self.site not in plan.keys and number > 1:
             text = f"was not in sum {number - 1}, and a later one with it would reveal what it sends; nothing was sent"
             raise InputError(self.site, text, "take part in another round", "E-ROUND")
@@ -214,7 +208,7 @@ class MaskedPart:
         file = SafetensorsFile(path, f"{self.mailbox.where}: {name}")
         if problems := exceeded_limits(file, self.limits):
             raise InputError(problems)
-        summand = summand_of_plan(file, plan, str(self.site))
+        summand = summand_of_plan(file, plan, self.site)
         if summand.length != plan.length:
             raise InputError(name, f"makes {summand.length} numbers, and the plan has {plan.length}", code="E-SHAPE")
         return summand
@@ -222,7 +216,7 @@ class MaskedPart:
     def _answer_steps(self, number: int, plan: MaskedPlan, summand: Summand, folder: Path) -> int:
         """Send the messages of all steps; return their length."""
         secret = self._secret(folder)
-        machine = MaskedSite(plan, str(self.site), self.signing_key, secret)
+        machine = MaskedSite(plan, self.site, self.signing_key, secret)
         opened = OpenedSums(self.work / "opened", self.mailbox.where)
         words: list[Words] = []
         if not (folder / f"step-{MASK}").exists():  # before anything is sent: it may not fit
