@@ -118,7 +118,9 @@ def test_models_of_any_kind_travel_as_their_files_and_come_back():
 
 
 def test_bad_replies_are_named_and_left_out_and_the_others_are_fused():
-    other = BayesianGaussianMixture(n_components=2).fit(np.random.default_rng(0).normal(size=(90, 3)))
+    other = BayesianGaussianMixture(n_components=2, max_iter=1000, random_state=0).fit(
+        np.random.default_rng(0).normal(size=(90, 3))
+    )
 
     def train(site, arrays):
         if site == "b":
@@ -179,6 +181,8 @@ def test_too_few_good_replies_leave_the_model_as_it_was():
 def test_options_that_make_no_sense_are_refused():
     with pytest.raises(OptionError, match="has a module"):
         FusionStrategy(options={"module": make})
+    with pytest.raises(OptionError, match="expected names of letters"):
+        FusionStrategy(sites={1: "../a"})
 
 
 SIMULATION = """

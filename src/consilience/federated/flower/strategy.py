@@ -24,7 +24,7 @@ from consilience.core.provenance import file_digest
 from consilience.errors import InputError, OptionError
 from consilience.federated.contribution import Announcement, Contribution
 from consilience.federated.flower.messages import quiet_flower
-from consilience.federated.plan import RoundPlan
+from consilience.federated.plan import NAME_RULE, RoundPlan, is_name
 from consilience.federated.report import RoundError, RoundReport
 from consilience.federated.round import run_round
 from consilience.files.limits import Limits
@@ -139,6 +139,8 @@ class FusionStrategy(FedAvg):
         super().__init__(**flower)
         if options is not None and "module" in options:
             raise OptionError("options", "has a module", "give it as `module=`")
+        if wrong := [name for name in (sites or {}).values() if not is_name(name)]:
+            raise OptionError("sites", f"expected names of {NAME_RULE}; found {wrong[0]!r}")
         self.method, self.module, self.quorum, self.sites = method, module, quorum, dict(sites or {})
         self.options = {**(options or {}), **({} if module is None else {"module": module})}
         self.limits, self.seed, self.say = limits or Limits(), rng, say or (lambda _line: None)

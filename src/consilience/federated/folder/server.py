@@ -166,12 +166,7 @@ def serve_folder(
     _refuse_numbers(rounds, poll, tolerance)
     if masked is not None:
         plan = _masked_plan(plan, masked, rounds)
-    if requests is not None:
-        if rounds != 1:
-            raise OptionError("then", "requests follow one round of models", "give one of rounds and then")
-        requests.refuse_unfit(method, expect)
-        if requests.after is not None and masked is not None:
-            raise OptionError("then", "under masks requests are of one kind", "give one")
+    _refuse_requests(requests, plan, masked, rounds)
     if masked is None:
         refuse_options(plan)
         if expected is not None:
@@ -193,6 +188,17 @@ def serve_folder(
     if work is None and not result.has_failed_request:
         shutil.rmtree(work_folder, ignore_errors=True)
     return result
+
+
+def _refuse_requests(requests: Then | None, plan: RoundPlan, masked: Masked | None, rounds: int) -> None:
+    """Raise for requests that cannot follow the models of a plan."""
+    if requests is None:
+        return
+    if rounds != 1:
+        raise OptionError("then", "requests follow one round of models", "give one of rounds and then")
+    requests.refuse_unfit(plan.method, plan.expect)
+    if requests.after is not None and masked is not None:
+        raise OptionError("then", "under masks requests are of one kind", "give one")
 
 
 def _refuse_numbers(rounds: int, poll: float, tolerance: float) -> None:
