@@ -135,10 +135,8 @@ def run(
                 else:
                     write = _ShardWriter(alignment, threads, piece)
                     execution.written = execution.total - bytes_to_write
-                    notes_on_parts = write_on_engine(
-                        engine, prepared, output, partial_output, write, execution.on_written
-                    )
-                    notes, digests = list(notes_on_parts.values()), digests_on_engine(engine, inputs)
+                    parts = write_on_engine(engine, prepared, output, partial_output, write, execution.on_written)
+                    notes, digests = list(parts.values()), digests_on_engine(engine, inputs)
                 input_files.refuse_changed()  # last, after the last byte was read
             finally:
                 input_files.close()
