@@ -72,8 +72,9 @@ class InputFiles:
     def __init__(self, files: Sequence[WeightFile], hashing: Executor, *, takes_digests: bool = True) -> None:
         self._takes_digests = takes_digests
         self._open: dict[Path, BinaryIO] = {}  # least recently used first
-        self._digests = {file.path.resolve(): RunningDigest(hashing) for file in files}
-        self._files = {file.path.resolve(): file for file in files}
+        self._resolved = {file.path: file.path.resolve() for file in files}  # asking the system takes 50 us
+        self._digests = {path: RunningDigest(hashing) for path in self._resolved.values()}
+        self._files = {self._resolved[file.path]: file for file in files}
 
     def read(self, file: WeightFile, start: int, into: ByteArray) -> Future[None] | None:
         """Read bytes of a file into an array; the future is done when they have gone into its digest.
@@ -81,7 +82,7 @@ class InputFiles:
         `start` is the position of the first byte in the file, and as many are read as `into` holds. Raises
         FileFormatError when the file is shorter than when its header was read.
         """
-        path = file.path.resolve()
+        path = self._resolved[file.path]
         stream = self._stream(path)
         stream.seek(start)
         view = into.data

@@ -39,8 +39,6 @@ from consilience.networks.weight_parts import find_parts, plain_arrays
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-_BATCH_SIZE = 1024
-"""Inputs in one forward pass. Chosen by hand; nobody has measured other values."""
 _MAX_ARRAYS_NAMED = 5
 """Arrays that an error names, of each kind of problem. Chosen by hand for short messages."""
 
@@ -232,12 +230,14 @@ def _log_probabilities(module: nn.Module, rows: LabeledInputs, name: str) -> Arr
     """Return the logarithms of a network's class probabilities (n, C), in float64."""
     import torch
 
+    from consilience.networks.example import BATCH_SIZE
+
     refuse_unfit(module, (rows.inputs[:2],), name)
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     parts = []
     with evaluating(module):
-        for start in range(0, len(rows.labels), _BATCH_SIZE):
-            batch = rows.inputs[start : start + _BATCH_SIZE]
+        for start in range(0, len(rows.labels), BATCH_SIZE):
+            batch = rows.inputs[start : start + BATCH_SIZE]
             logits = ask(module, batch.to(device))
             if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or len(logits) != len(batch):
                 text = f"expected logits of shape ({len(batch)}, classes), the network gave {form_of(logits)}"

@@ -7,7 +7,7 @@ the first alone, takes all in the tuple.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ from torch.utils import _pytree as pytree
 from consilience.networks.module_outputs import answer_of
 from consilience.networks.torch_modules import evaluating
 
+BATCH_SIZE = 512
+"""Inputs that a module is called with at once; only memory depends on it. Chosen by hand."""
 LABELS = ("labels", "label")
 """Names under which batches of transformers have labels, which no network is asked with."""
 
@@ -152,3 +154,11 @@ def is_one_batch(inputs: Any) -> bool:
     """Return whether inputs are those of one call: a tensor, a mapping, a tuple of tensors; else they are batches."""
     is_tuple = isinstance(inputs, tuple) and bool(inputs) and hasattr(inputs[0], "shape")
     return hasattr(inputs, "shape") or isinstance(inputs, Mapping | Example) or is_tuple
+
+
+def batches_of(inputs: Any, module: nn.Module | None = None) -> Iterator[Example]:
+    """Yield the arguments of one call of a module after another, without labels."""
+    for batch in [inputs] if is_one_batch(inputs) else inputs:
+        given = unlabelled(batch, module)
+        for start in range(0, len(given), BATCH_SIZE):
+            yield as_example(given[start : start + BATCH_SIZE])

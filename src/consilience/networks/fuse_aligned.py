@@ -13,7 +13,7 @@ Groups that no such layer reads, or none that is called as a module, are left ou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from numbers import Integral
 from pathlib import Path
@@ -41,8 +41,6 @@ from consilience.networks.torch_modules import evaluating, is_module
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-    from consilience.networks.example import Example
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,6 +194,8 @@ def is_width_change(models: NetworksWithSymmetry, target: nn.Module) -> bool:
 
 def _activations(models: NetworksWithSymmetry, order: Sequence[int], inputs: Any) -> tuple[Mapping[str, Array], ...]:
     """Return the activations of the units of every model on the same inputs, in canonical order."""
+    from consilience.networks.example import batches_of
+
     modules = [models.inputs[i].module or models.module(models.networks[i]) for i in order]
     batches = list(batches_of(inputs, modules[0]))
     by_model = []
@@ -265,8 +265,6 @@ def _is_index(value: object, count: int) -> bool:
 MAX_SAMPLES = 2**18
 """Most samples per unit of activations; of more, some are taken at even steps. Chosen by hand, to bound memory; nobody
 has measured other values."""
-BATCH_SIZE = 512
-"""Rows of a tensor of inputs that a module is called with at once. Chosen by hand, to bound memory."""
 
 
 def activations(module: nn.Module, symmetry: Symmetry, inputs: Any) -> dict[str, Array]:
@@ -276,6 +274,8 @@ def activations(module: nn.Module, symmetry: Symmetry, inputs: Any) -> dict[str,
     no group has a layer that reads it.
     """
     import torch
+
+    from consilience.networks.example import batches_of
 
     readers = _readers(module, symmetry)
     if not readers:
@@ -316,16 +316,6 @@ def activations(module: nn.Module, symmetry: Symmetry, inputs: Any) -> dict[str,
         for group, batches in recorded.items()
         if batches  # a layer whose weights are read without a call, such as that of attention, records nothing
     }
-
-
-def batches_of(inputs: Any, module: nn.Module | None = None) -> Iterable[Example]:
-    """Yield the arguments of one call of a module after another, without labels."""
-    from consilience.networks.example import as_example, is_one_batch, unlabelled
-
-    for batch in [inputs] if is_one_batch(inputs) else inputs:
-        given = unlabelled(batch, module)
-        for start in range(0, len(given), BATCH_SIZE):
-            yield as_example(given[start : start + BATCH_SIZE])
 
 
 def _readers(module: nn.Module, symmetry: Symmetry) -> dict[str, tuple[nn.Module, Place]]:

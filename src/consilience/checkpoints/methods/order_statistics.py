@@ -100,12 +100,14 @@ def settle_ranks(
             return {**facts, "values": np.array(answers, dtype=np.float32)}
         return dict(facts)
     low, high = [], []
-    ordered = [np.sort(values)[::-1] for values in found]
     for of, rank in queries:
-        count = len(ordered[of])
+        count = len(found[of])
         place, spread = rank / size * count, _WIDTH * (rank / size * (1 - rank / size) * count) ** 0.5
-        high.append(ordered[of][max(0, int(place - spread) - 1)] if place - spread >= 1 else np.float32(np.inf))
-        low.append(ordered[of][int(place + spread)] if place + spread < count - 1 else np.float32(0))
+        first, last = int(place - spread) - 1, int(place + spread)  # places from the largest, 0, on
+        ends = [count - 1 - at for at in (first, last) if 0 <= at < count - 1]
+        ordered = np.partition(found[of], ends) if ends else found[of]
+        high.append(ordered[count - 1 - first] if first >= 0 else np.float32(np.inf))
+        low.append(ordered[count - 1 - last] if last < count - 1 else np.float32(0))
     return {**facts, "series": [of for of, _ in queries], "low": low, "high": high}
 
 

@@ -285,27 +285,15 @@ def disjoint_mean(
         for delta, weight in zip(deltas, weights, strict=True)
         if weight
     ]
-    first = terms[0][0]
-    is_counted = all(weight == 1.0 for _, weight in terms) and len(terms) < 256
-    counts = np.dtype(np.uint8) if is_counted else first.dtype
-    mass, total, size = np.zeros_like(first), np.zeros_like(first), np.empty_like(first)
-    n_rising, n_falling = np.zeros((2, *first.shape), dtype=counts)  # the weights behind both signs
-    for weighted, weight in terms:
-        mass += weighted
-        total += np.abs(weighted, out=size)
-        if normalize:
-            n_rising += (weighted > 0) if is_counted else counts.type(weight) * (weighted > 0)
-            n_falling += (weighted < 0) if is_counted else counts.type(weight) * (weighted < 0)
-    np.abs(mass, out=size)
+    mass, total = _masses([weighted for weighted, _ in terms])
+    size = np.abs(mass)
     if margin is not None:
         np.multiply(total, -(len(terms) + 4) * _NARROW, out=margin)
         margin += size
     total += size
     total *= 0.5  # the greater mass: half of |up| + |down| + ||up| - |down||
-    if normalize:  # where nothing agrees, 0 is divided by the smallest number
-        elected = n_rising * (mass > 0) + n_falling * (mass < 0)
-        least = 1 if is_counted else np.finfo(first.dtype).tiny
-        total /= np.maximum(elected, least, out=elected).astype(total.dtype, copy=False)
+    if normalize:
+        total /= _elected_weights(terms, mass)
     if len(equal := np.flatnonzero((mass == 0) & (total > 0))):
         total[np.unravel_index(equal, total.shape)] = 0.0
     patterns = np.dtype(f"u{total.itemsize}").type
@@ -313,6 +301,30 @@ def disjoint_mean(
     signs &= patterns(1 << 8 * total.itemsize - 1)
     signs |= total.view(patterns)
     return mass
+
+
+def _masses(terms: Sequence[Floats]) -> tuple[Floats, Floats]:
+    """Return the sum of changes and the sum of their magnitudes (n,)."""
+    first, *others = terms
+    mass, total = first + np.zeros((), first.dtype), np.abs(first)
+    size = np.empty_like(first)
+    for weighted in others:
+        mass += weighted
+        total += np.abs(weighted, out=size)
+    return mass, total
+
+
+def _elected_weights(terms: Sequence[tuple[Floats, float]], mass: Floats) -> Floats:
+    """Return the sum of |w_k| over the models whose change has the sign of the mass (n,); where none has, above 0."""
+    is_counted = all(weight == 1.0 for _, weight in terms) and len(terms) < 256
+    counts = np.dtype(np.uint8) if is_counted else mass.dtype
+    n_rising, n_falling = np.zeros((2, *mass.shape), dtype=counts)
+    for weighted, weight in terms:
+        n_rising += (weighted > 0) if is_counted else counts.type(weight) * (weighted > 0)
+        n_falling += (weighted < 0) if is_counted else counts.type(weight) * (weighted < 0)
+    elected = n_rising * (mass > 0) + n_falling * (mass < 0)
+    least = 1 if is_counted else np.finfo(mass.dtype).tiny
+    return np.maximum(elected, least, out=elected).astype(mass.dtype, copy=False)
 
 
 def dropout_mask(

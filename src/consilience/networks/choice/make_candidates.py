@@ -16,14 +16,14 @@ from consilience.checks import Array
 from consilience.errors import UnsupportedError
 from consilience.networks.choice.candidate import Candidate, Effort
 from consilience.networks.choice.compare import CandidateComparison
-from consilience.networks.choice.rows import BATCH_SIZE, Rows, outputs_of
+from consilience.networks.choice.rows import Rows, outputs_of
 from consilience.networks.choice.verdict import MAX_GAP
 from consilience.networks.choice.workshop import Workshop
 from consilience.networks.classes.heads import class_heads, refit_head
 from consilience.networks.classes.logits import TwoClasses, as_probabilities
 from consilience.networks.classes.shares import MAX_SKEW_OF_ALIKE, class_shares, class_skew
 from consilience.networks.distillation import Distilled, distill, has_batch_norm, part_way
-from consilience.networks.example import Example
+from consilience.networks.example import BATCH_SIZE, Example
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.methods.baselines import NetworkAverage
 from consilience.networks.methods.distill import LEARNING_RATE

@@ -9,13 +9,10 @@ from torch import Tensor, nn
 
 from consilience.checks import Array, Labels
 from consilience.errors import UnsupportedError
-from consilience.networks.example import Example
+from consilience.networks.example import BATCH_SIZE, Example
 from consilience.networks.module_outputs import form_of
 from consilience.networks.output_layout import RowOutputs, answered
 from consilience.networks.repair.partial_forward import evaluation_without_gradients
-
-BATCH_SIZE = 512
-"""Inputs that a network is asked at once; only memory depends on it. Chosen by hand."""
 
 
 @dataclass(frozen=True, eq=False)
