@@ -61,8 +61,8 @@ CATALOGUE: Mapping[str, str] = {
 }
 """Problems (E) and warnings (W) by the code that their messages end with. Those that newcomers meet first have a code
 of their own; all others have that of their family, which is their exception's (`ConsilienceError.code`).
-docs/results/errors.md has a section for each, with an example, what is meant and what to do; a test holds both against
-the source."""
+cli/explanations.md has a section for each, with an example, what is meant and what to do: the page of the docs, and
+what ``consilience explain`` prints; a test holds both against the source."""
 
 
 ALIASES: dict[str, tuple[str, ...]] = {

@@ -69,7 +69,7 @@ class Problem(str):
     remedy : str, optional
         What to do about it, in the imperative. Default: said in the text, or none.
     code : str, optional
-        Its entry in the catalogue of problems (docs/results/errors.md), such as "E-OPTION". Default: that of the error
+        Its entry in the catalogue of problems (cli/explanations.md), such as "E-OPTION". Default: that of the error
         which it is raised with.
     ends_with_code : bool, optional
         Whether the sentence ends with the code. Default: True; False for a line of a report whose last line does.

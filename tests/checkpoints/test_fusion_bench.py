@@ -20,7 +20,7 @@ ROWS = [
     for line in PAGE.read_text().splitlines()
     if line.startswith("| `")
 ]
-NOT_OF_MERGES = ("ensemble", "slices", "cs.fuse", "cs.sweep", "consilience fisher")
+NOT_OF_MERGES = ("ensemble", "slices", "cs.fuse", "cs.sweep", "consilience network fisher")
 BY_NAME = {method.name: method for method in TENSOR_METHODS}
 
 

@@ -141,7 +141,7 @@ def test_files_without_symmetry_need_a_module_or_a_file_of_it(plain, nets, folde
     assert refused(command("check", *BAYESIAN), lines=3) == text
     line = refused(command("fuse", *BAYESIAN, *MODULE, "-o", FUSED), code=2)
     assert "needs --example SHAPE" in line
-    assert command("symmetry", *TRACED, "-o", "net.json").code == 0
+    assert command("network", "symmetry", *TRACED, "-o", "net.json").code == 0
     for how in (TRACED, ("--symmetry", "net.json")):
         assert command("check", *BAYESIAN, *how).out == "ok: 3 models can be fused\n"
         done = command("fuse", *BAYESIAN, *how, "--method", "kl", "-o", "by-hint.safetensors")
@@ -310,7 +310,7 @@ def observed(folder):
 def test_sites_describe_their_networks_and_one_of_the_candidates_is_chosen(bnns, observed, folder, command):
     for name in BAYESIAN:
         before = (folder / name).read_bytes()
-        done = command("describe", name, *MODULE, "--data", f"{name}.npz")
+        done = command("site", "describe", name, *MODULE, "--data", f"{name}.npz")
         assert (done.code, done.err) == (0, "")
         assert "What this file tells about people" in done.out
         assert (folder / name).read_bytes() == before
@@ -328,7 +328,7 @@ def test_sites_describe_their_networks_and_one_of_the_candidates_is_chosen(bnns,
 
 def test_networks_whose_symmetry_is_not_known_are_traced_by_what_sites_describe(plain, observed, folder, command):
     for name in BAYESIAN:
-        assert command("describe", name, *MODULE, "--data", f"{name}.npz").code == 0
+        assert command("site", "describe", name, *MODULE, "--data", f"{name}.npz").code == 0
     described = [name.replace(".safetensors", ".description.safetensors") for name in BAYESIAN]
     options = (*MODULE, "--set", "n_inputs=200", "--set", "n_samples=4", "-o", FUSED)
     assert command("fuse", *BAYESIAN, *options).code == 0
@@ -339,7 +339,7 @@ def test_networks_whose_symmetry_is_not_known_are_traced_by_what_sites_describe(
 
 def test_a_described_network_is_written_anew_with_its_symmetry(plain, observed, folder, command):
     to = ("-o", "site.safetensors", "--quiet")
-    done = command("describe", BAYESIAN[0], *MODULE, "--data", f"{BAYESIAN[0]}.npz", *to)
+    done = command("site", "describe", BAYESIAN[0], *MODULE, "--data", f"{BAYESIAN[0]}.npz", *to)
     assert (done.code, done.out) == (0, "")
     loaded = cs.load("site.safetensors")
     assert loaded.symmetry.proved
@@ -357,9 +357,9 @@ def test_a_file_that_would_tell_how_many_are_withheld_is_written_anew(bnns, fold
         "consilience: warning: 1 of 3 classes have fewer than 5 observations and are withheld: 2 "
         "(`--min-count 0` keeps them) [W-WITHHELD]\n"
     )
-    done = command("describe", "known.safetensors", *MODULE, "--data", "few.npz")
+    done = command("site", "describe", "known.safetensors", *MODULE, "--data", "few.npz")
     assert done.err.startswith(withheld)
     assert "write it anew too (`--output`)" in refused(replace(done, err=done.err.removeprefix(withheld)))
-    done = command("describe", "known.safetensors", *MODULE, "--data", "few.npz", "-o", "new.safetensors")
+    done = command("site", "describe", "known.safetensors", *MODULE, "--data", "few.npz", "-o", "new.safetensors")
     assert (done.code, done.err) == (0, withheld)
     assert cs.load("new.safetensors").n_observations == 198

@@ -15,7 +15,8 @@ import click
 import pytest
 
 import consilience as cs
-from consilience.cli.command_table import COMMANDS, GROUPS, commands_in, load_command
+from consilience.catalogue import CATALOGUE
+from consilience.cli.command_table import COMMANDS, GROUPS, SECTIONS, commands_in, load_command
 from consilience.cli.doctor import EXTRAS
 from consilience.cli.json_output import FIELDS
 from consilience.cli.methods import TABLES, option_meanings
@@ -25,7 +26,9 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/results/command_line.md").read_text()
 
 
-@pytest.mark.parametrize("method", [method for table in TABLES.values() for method in table], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "method", [method for table in TABLES.values() for method in table.methods], ids=lambda one: one.name
+)
 def test_every_option_of_every_method_has_a_meaning(method):
     meanings = option_meanings(method)
     assert list(meanings) == [option.name for option in fields(method)]
@@ -52,8 +55,46 @@ def test_lines_of_a_fusion_fit_the_terminal(command, monkeypatch, width):
     assert all(" " not in line.strip() for line in too_wide), too_wide  # a path is never broken
 
 
-def test_methods_without_a_name_explain_no_options(command):
-    assert "Position between" not in command("methods").out
+def test_the_list_of_methods_fits_80_columns_and_has_no_options(command):
+    said = command("methods").out
+    assert "Position between" not in said
+    assert max(map(len, said.splitlines())) <= 80
+    assert len(said.splitlines()) <= 160
+    for table in TABLES.values():
+        assert all(f"\n  {method.name} " in said for method in table.methods)
+
+
+def test_methods_of_one_kind(command):
+    said = command("methods", "--kind", "draws").out
+    assert [line for line in said.splitlines() if line and not line.startswith((" ", "`"))] == [
+        "Posterior draws (--kind draws)"
+    ]
+    assert "\n  consensus_mc " in said
+    document = json.loads(command("methods", "average", "--kind", "adapters", "--json").out)
+    assert [(one["kind"], one["name"]) for one in document["methods"]] == [("adapters", "average")]
+    done = command("methods", "slerp", "--kind", "draws")
+    assert (done.code, "slerp is no method for draws, but for checkpoints" in done.err) == (2, True)
+
+
+def test_a_method_says_its_paper_as_a_reader_cites_it(command):
+    assert 'Shoemake (1985), "Animating rotation' in command("methods", "slerp").out
+    for table in TABLES.values():
+        for method in table.methods:
+            assert not re.search(r"\b[a-z]+\d{4}\b", command("methods", method.name).out), method.name
+
+
+def test_a_code_is_explained(command):
+    said = command("explain", "E-FEW").out
+    assert said.startswith("E-FEW: too few observations to leave a site")
+    assert "\n    lund: has 4 rows, fewer than 5: nothing may leave [E-FEW]\n" in said
+    assert "docs/sites/privacy.md" in said
+    assert "](" not in said
+    assert all(command("explain", one).out == said for one in ("few", "[E-FEW]", "e-few"))
+    for code, title in CATALOGUE.items():
+        assert f"\n{code:15} {title}\n" in "\n" + command("explain").out
+        assert len(command("explain", code).out.splitlines()) > 2, code
+    done = command("explain", "E-METHDO")
+    assert (done.code, "did you mean E-METHOD?" in done.err) == (2, True)
 
 
 def loaded_commands():
@@ -73,11 +114,14 @@ def test_every_command_shows_an_example_that_its_own_options_take():
 
 
 def test_help_has_a_whole_sentence_of_every_command_in_one_line(command):
+    assert sorted(name for names in SECTIONS.values() for name in names) == sorted(commands_in(""))
     for group in ("", *GROUPS):
-        rows = command(*group.split(), "--help").out.partition("Commands:\n")[2].splitlines()
-        listed = commands_in(group)
-        assert [row.split(maxsplit=1) for row in rows[: len(listed)]] == [list(row) for row in listed.items()]
-        assert all(len(row) <= 80 for row in rows[: len(listed)])
+        rows = [row for row in command(*group.split(), "--help").out.splitlines() if len(row) <= 80]
+        found = [row.split(maxsplit=1) for row in rows if row.startswith("  ") and len(row.split(maxsplit=1)) == 2]
+        for title, names in ({"Commands": commands_in(group)} if group else SECTIONS).items():
+            assert f"{title}:" in rows
+            for name in names:
+                assert [name, commands_in(group)[name]] in found
 
 
 def test_groups_are_one_line_and_have_commands(command):
@@ -136,9 +180,17 @@ def test_completion_knows_commands_and_options(folder):
     words = [sys.executable, "-c", "from consilience.cli import main; main()"]
     done = subprocess.run(words, env=environment, check=False, capture_output=True, text=True)
     assert set(done.stdout.split()) == {"plain,merge", "plain,methods"}
-    environment |= {"COMP_WORDS": "consilience round s", "COMP_CWORD": "2"}
-    done = subprocess.run(words, env=environment, check=False, capture_output=True, text=True)
-    assert set(done.stdout.split()) == {"plain,send", "plain,status"}
+    for typed, meant in (
+        ("consilience round s", {"send", "status"}),
+        ("consilience methods spa", {"spahm"}),
+        ("consilience explain e-tw", {"E-TWICE"}),
+        ("consilience merge a b --method tie", {"ties"}),
+        ("consilience merge a b --method ties --set dens", {"density="}),
+        ("consilience fuse a b --method amp", {"amps"}),
+    ):
+        environment |= {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+        done = subprocess.run(words, env=environment, check=False, capture_output=True, text=True)
+        assert set(done.stdout.split()) == {f"plain,{word}" for word in meant}, typed
 
 
 def test_another_shell_is_refused(command):
@@ -212,14 +264,24 @@ def test_json_of_merges_methods_and_completion(folder, command):
 
 def test_json_of_networks(nets, command):
     module = ("--module", "somenets:make_mlp")
-    groups = printed(command, "symmetry", *module, "--example", "1,6", "-o", "net.json")["groups"]
+    groups = printed(command, "network", "symmetry", *module, "--example", "1,6", "-o", "net.json")["groups"]
     assert all(group["units"] > 0 for group in groups)
-    document = printed(command, "describe", "one.safetensors", *module, "--data", "data.npz")
+    document = printed(command, "site", "describe", "one.safetensors", *module, "--data", "data.npz")
     assert document["wrote"] == ["one.description.safetensors"]
     printed(
-        command, "fisher", "one.safetensors", *module, "--data", "data.npz", "-o", "f.safetensors", "--min-count", "1"
+        command,
+        "network",
+        "fisher",
+        "one.safetensors",
+        *module,
+        "--data",
+        "data.npz",
+        "-o",
+        "f.safetensors",
+        "--min-count",
+        "1",
     )
-    printed(command, "barrier", "one.safetensors", "two.safetensors", *module, "--data", "data.npz")
+    printed(command, "network", "barrier", "one.safetensors", "two.safetensors", *module, "--data", "data.npz")
 
 
 def test_json_of_a_round(folder, command):

@@ -25,13 +25,17 @@ def data(nets, folder):
 
 
 def test_a_site_describes_its_network_and_sends_both(data, folder, command):
-    done = command("describe", SITES[0], *MODULE, "--data", "0.npz", "-o", "site.safetensors", "--classes", "a,b,c")
+    done = command(
+        "site", "describe", SITES[0], *MODULE, "--data", "0.npz", "-o", "site.safetensors", "--classes", "a,b,c"
+    )
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[-1] == "wrote site.safetensors, site.description.safetensors"
     assert "What this file tells about people" in done.out
     assert cs.load("site.safetensors").symmetry.proved
     assert cs.load("site.description.safetensors").classes == ("a", "b", "c")
-    again = command("describe", SITES[0], *MODULE, "--data", "0.npz", "-o", "again.safetensors", "--classes", "a,b,c")
+    again = command(
+        "site", "describe", SITES[0], *MODULE, "--data", "0.npz", "-o", "again.safetensors", "--classes", "a,b,c"
+    )
     assert again.code == 0
     for name in ("{}.safetensors", "{}.description.safetensors"):
         assert (folder / name.format("again")).read_bytes() == (folder / name.format("site")).read_bytes()
@@ -39,14 +43,14 @@ def test_a_site_describes_its_network_and_sends_both(data, folder, command):
 
 def test_the_description_alone_is_written_beside_the_network(data, folder, command):
     before = (folder / SITES[0]).read_bytes()
-    assert command("describe", SITES[0], *MODULE, "--data", "0.npz", "--quiet").out == ""
+    assert command("site", "describe", SITES[0], *MODULE, "--data", "0.npz", "--quiet").out == ""
     assert (folder / SITES[0]).read_bytes() == before
     assert cs.load(DESCRIBED[0]).n_observations == 240
 
 
 def test_sites_of_another_scale_are_named_by_check(data, command):
     for number, site in enumerate(SITES):
-        assert command("describe", site, *MODULE, "--data", f"{number}.npz").code == 0
+        assert command("site", "describe", site, *MODULE, "--data", f"{number}.npz").code == 0
     done = command("check", *SITES, *TRACED)
     assert done.code == 1
     assert done.err.startswith("consilience: two.safetensors: its inputs are 2")
@@ -57,7 +61,7 @@ def test_sites_of_another_scale_are_named_by_check(data, command):
 @pytest.mark.filterwarnings("always::consilience.errors.WithheldWarning")
 def test_inspect_says_what_a_description_tells_of_people(data, command):
     np.savez("few.npz", x=np.random.default_rng(0).normal(size=(200, 6)), y=np.r_[np.zeros(198, int), 1, 2])
-    done = command("describe", SITES[0], *MODULE, "--data", "few.npz", "--layers")
+    done = command("site", "describe", SITES[0], *MODULE, "--data", "few.npz", "--layers")
     assert (done.code, done.err) == (
         0,
         "consilience: warning: 2 of 3 classes have fewer than 5 observations and are withheld: 1, 2 "
@@ -85,7 +89,7 @@ def told(command, file):
 def test_layers_are_left_out_or_asked_for(data, command):
     sizes = {}
     for flag in ("--layers", "--no-layers"):
-        assert command("describe", SITES[0], *MODULE, "--data", "0.npz", flag).code == 0
+        assert command("site", "describe", SITES[0], *MODULE, "--data", "0.npz", flag).code == 0
         sizes[flag] = json.loads(command("inspect", "--json", DESCRIBED[0]).out)["bytes"]
     assert set(sizes["--layers"]) - set(sizes["--no-layers"]) == {"second moments of layers"}
     assert bool(cs.load(DESCRIBED[0]).layers) is False
@@ -93,7 +97,7 @@ def test_layers_are_left_out_or_asked_for(data, command):
 
 def test_inspect_says_that_a_mean_without_classes_tells_who_was_in_it(data, command):
     np.savez("targets.npz", x=np.random.default_rng(0).normal(size=(200, 6)))
-    assert command("describe", SITES[0], *MODULE, "--data", "targets.npz").code == 0
+    assert command("site", "describe", SITES[0], *MODULE, "--data", "targets.npz").code == 0
     people = told(command, DESCRIBED[0])
     assert list(people) == [
         "counts", "mean input", "range", "membership", "channels", "differences", "protection",
@@ -104,7 +108,7 @@ def test_inspect_says_that_a_mean_without_classes_tells_who_was_in_it(data, comm
 
 
 def test_inspect_says_that_nothing_is_withheld(data, command):
-    assert command("describe", SITES[0], *MODULE, "--data", "0.npz", "--min-count", "0").code == 0
+    assert command("site", "describe", SITES[0], *MODULE, "--data", "0.npz", "--min-count", "0").code == 0
     people = told(command, DESCRIBED[0])
     assert people["counts"] == "how many observations of each class the site has, however few"
     assert people["range"].endswith("outermost 0.1 % of the observations")
@@ -112,7 +116,7 @@ def test_inspect_says_that_nothing_is_withheld(data, command):
 
 
 def test_a_description_is_no_network(data, command):
-    assert command("describe", SITES[0], *MODULE, "--data", "0.npz").code == 0
+    assert command("site", "describe", SITES[0], *MODULE, "--data", "0.npz").code == 0
     done = command("fuse", DESCRIBED[0], "-o", "fused")
     assert done.code == 1
     assert done.err.splitlines() == [
@@ -125,7 +129,7 @@ def test_a_description_is_no_network(data, command):
 
 
 COMMANDS = {
-    "describe": ("describe", "a.pt", *MODULE, "--data", "0.npz"),
+    "describe": ("site", "describe", "a.pt", *MODULE, "--data", "0.npz"),
     "inspect": ("inspect", "a.pt"),
     "evaluate": ("evaluate", "a.pt", SITES[0], "--data", "0.npz", *MODULE),
     "fuse": ("fuse", "a.pt", SITES[0], "-o", "fused", *MODULE, "--example", "1,6"),
@@ -173,7 +177,7 @@ def test_data_that_do_not_fit_are_refused_in_a_line(data, folder, unchanged, com
     with np.load(folder / "0.npz") as stored:
         np.savez(folder / "bad.npz", **change(stored["x"].astype(np.float32), stored["y"]))
     unchanged()
-    done = command("describe", SITES[0], *MODULE, "--data", "bad.npz")
+    done = command("site", "describe", SITES[0], *MODULE, "--data", "bad.npz")
     assert done.code == 1
     assert len(done.err.splitlines()) == 1
     assert message in done.err
@@ -190,7 +194,7 @@ def test_data_that_do_not_fit_are_refused_in_a_line(data, folder, unchanged, com
 )
 def test_what_does_not_fit_is_refused_in_a_line(data, unchanged, command, options, message):
     unchanged()
-    done = command("describe", SITES[0], *MODULE, *options)
+    done = command("site", "describe", SITES[0], *MODULE, *options)
     assert done.code in (1, 2)
     assert message in done.err
     assert len(done.err.splitlines()) == 1

@@ -20,7 +20,7 @@ def informed(nets, folder, command):
     for number, (site, path) in enumerate(zip(SITES, KNOWN, strict=True)):
         np.save(folder / f"{number}.npy", rng.normal(size=(120, 6)).astype(np.float32))
         options = ("--kind", "factors", "--rank", "20", "--prior-precision", "0.5")
-        done = command("fisher", site, *MODULE, "--data", f"{number}.npy", "-o", path, *options)
+        done = command("network", "fisher", site, *MODULE, "--data", f"{number}.npy", "-o", path, *options)
         assert (done.code, done.err) == (0, "")
         assert done.out.splitlines() == [
             f"Fisher information of {site}: diagonal and 20 factors, 120 observations",
@@ -73,7 +73,7 @@ def test_what_is_known_of_a_network_is_inspected_from_the_header(informed, comma
 
 def test_the_diagonal_and_drawn_outcomes_may_be_asked_for(informed, folder, command):
     options = ("--n-draws", "3", "--n-observations", "1200", "--seed", "4", "--quiet")
-    done = command("fisher", SITES[0], *MODULE, "--data", "0.npy", "-o", "known", *options)
+    done = command("network", "fisher", SITES[0], *MODULE, "--data", "0.npy", "-o", "known", *options)
     assert (done.code, done.out, done.err) == (0, "", "")
     information = cs.load(folder / "known")
     assert (information.kind, information.samples) == ("diagonal", 3)
@@ -88,10 +88,13 @@ def test_the_diagonal_and_drawn_outcomes_may_be_asked_for(informed, folder, comm
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("fisher", SITES[0], *MODULE, "--data", "0.npy", "-o", "x", "--min-count", "121"), "give at least 121"),
-        (("fisher", SITES[0], *MODULE, "--data", "0.npy", "-o", "0.npy"), "0.npy: is read here"),
-        (("fisher", KNOWN[0], *MODULE, "--data", "0.npy", "-o", "x"), "expected a network"),
-        (("fisher", SITES[0], *MODULE, "--data", "missing.npy", "-o", "x"), "missing.npy"),
+        (
+            ("network", "fisher", SITES[0], *MODULE, "--data", "0.npy", "-o", "x", "--min-count", "121"),
+            "give at least 121",
+        ),
+        (("network", "fisher", SITES[0], *MODULE, "--data", "0.npy", "-o", "0.npy"), "0.npy: is read here"),
+        (("network", "fisher", KNOWN[0], *MODULE, "--data", "0.npy", "-o", "x"), "expected a network"),
+        (("network", "fisher", SITES[0], *MODULE, "--data", "missing.npy", "-o", "x"), "missing.npy"),
         (("fuse", *SITES, KNOWN[0], "--method", "fisher", "-o", "x"), "two.safetensors: no file of Fisher"),
         (("fuse", *SITES, "--method", "ssf", "-o", "x"), "needs `fishers="),
         (("fuse", *KNOWN, "--method", "fisher", "-o", "x"), "give the networks too"),

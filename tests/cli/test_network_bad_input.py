@@ -76,7 +76,7 @@ def test_a_network_that_is_not_like_the_other(folder, nets, site, command, uncha
     state, write = site
     change, message = CHANGED[case]
     write(change(state))
-    assert command("symmetry", *TRACED, "-o", "net.json").code == 0
+    assert command("network", "symmetry", *TRACED, "-o", "net.json").code == 0
     unchanged()
     hint = TRACED if how == "module" else ("--symmetry", "net.json")
     for arguments in (("fuse", "-o", FUSED), ("check",)):
@@ -95,7 +95,10 @@ def test_another_architecture_is_named_with_what_it_lacks_and_has(folder, nets, 
 
 
 def test_a_symmetry_of_another_network(folder, nets, command, unchanged):
-    assert command("symmetry", "--module", "somenets:normalised", "--example", "2,6", "-o", "other.json").code == 0
+    assert (
+        command("network", "symmetry", "--module", "somenets:normalised", "--example", "2,6", "-o", "other.json").code
+        == 0
+    )
     unchanged()
     text = refused(command("fuse", *SITES, "--symmetry", "other.json", "-o", FUSED), lines=4)
     assert "1.weight, 1.bias, 1.running_mean, 1.running_var, 1.num_batches_tracked and 2 more are missing" in text
@@ -159,7 +162,7 @@ def test_running_variances_that_are_none(normed, command, unchanged, case, argum
     unchanged()
     line = refused(command(arguments[0], *SITES, *NORMALISED, *arguments[1:]))
     assert re.match(f"{SITES[1]}: {message}", line), line
-    line = refused(command("describe", SITES[1], *NORMALISED[:2], "--data", "data.npz"))
+    line = refused(command("site", "describe", SITES[1], *NORMALISED[:2], "--data", "data.npz"))
     assert re.search(message, line), line
 
 
@@ -332,8 +335,8 @@ def test_modules_that_are_none(folder, nets, command, unchanged, name):
         ("fuse", *SITES, *module, "--example", "1,6", "-o", FUSED),
         ("check", *SITES, *module, "--example", "1,6"),
     ]
-    commands += [("symmetry", *module, "--example", "1,6", "-o", "net.json")]
-    commands += [(what, *SITES, *module, "--data", "data.npz") for what in ("evaluate", "barrier")]
+    commands += [("network", "symmetry", *module, "--example", "1,6", "-o", "net.json")]
+    commands += [(*what, *SITES, *module, "--data", "data.npz") for what in (("evaluate",), ("network", "barrier"))]
     for arguments in commands:
         line = refused(command(*arguments), 2)
         assert re.search(f"^--module {re.escape(name)}: {MODULES[name]}", line), line
@@ -356,7 +359,7 @@ def test_examples_that_the_module_does_not_take(folder, nets, command, unchanged
     np.save(folder / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
     unchanged()
     code, message = EXAMPLES[spec]
-    for arguments in (("fuse", *SITES, "-o", FUSED), ("symmetry", "-o", "net.json")):
+    for arguments in (("fuse", *SITES, "-o", FUSED), ("network", "symmetry", "-o", "net.json")):
         line = refused(command(*arguments, *MODULE, "--example", spec), code)
         assert re.search(message, line), line
 
@@ -365,14 +368,14 @@ def test_what_a_module_or_an_example_needs_beside_it(nets, command, unchanged):
     unchanged()
     line = refused(command("fuse", *SITES, *MODULE, "-o", FUSED), 2)
     assert line == "--module somenets:make_mlp: needs --example SHAPE to find which axes move together"
-    assert command("symmetry", *TRACED[:2], "-o", "net.json").code == 2
-    assert command("barrier", *SITES, "--data", "data.npz").code == 2
+    assert command("network", "symmetry", *TRACED[:2], "-o", "net.json").code == 2
+    assert command("network", "barrier", *SITES, "--data", "data.npz").code == 2
     line = refused(command("evaluate", *SITES, "--data", "data.npz"), 2)
     assert line.startswith(f"{SITES[0]}: is a network without code; give a module of its architecture")
 
 
 def test_an_example_or_inputs_without_a_module(nets, command):
-    assert command("symmetry", *TRACED, "-o", "net.json").code == 0
+    assert command("network", "symmetry", *TRACED, "-o", "net.json").code == 0
     for option in (("--example", "1,6"), ("--inputs", "data.npz")):
         line = refused(command("fuse", *SITES, "--symmetry", "net.json", *option, "-o", FUSED), 2)
         assert line == f"{option[0]}: is for a module to take; give --module PKG.MOD:CALLABLE too"
@@ -380,7 +383,9 @@ def test_an_example_or_inputs_without_a_module(nets, command):
 
 def test_a_module_that_cannot_be_exported(nets, command, unchanged):
     unchanged()
-    line = refused(command("symmetry", "--module", "somenets:Undecided", "--example", "1,6", "-o", "net.json"))
+    line = refused(
+        command("network", "symmetry", "--module", "somenets:Undecided", "--example", "1,6", "-o", "net.json")
+    )
     assert line.startswith("Undecided cannot be exported (")
     assert "write its forward without decisions that depend on the numbers in tensors" in line
 
@@ -399,7 +404,7 @@ DATA = {
 
 
 @pytest.mark.parametrize("words", DATA)
-@pytest.mark.parametrize("what", ["evaluate", "barrier"])
+@pytest.mark.parametrize("what", ["evaluate", "network barrier"])
 def test_data_that_do_not_fit(folder, nets, command, unchanged, what, words):
     np.save(folder / "inputs.npy", np.ones((8, 6)))
     for name, labels in {"few": [0, 1, 2], "half": np.full(8, 0.5), "words": ["a"] * 8, "large": np.full(8, 3)}.items():
@@ -407,7 +412,7 @@ def test_data_that_do_not_fit(folder, nets, command, unchanged, what, words):
     np.savez(folder / "wrong.npz", x=np.ones((4, 5)), y=np.zeros(4))
     unchanged()
     code, message = DATA[words]
-    line = refused(command(what, *SITES, *MODULE, "--data", *words.split()), code)
+    line = refused(command(*what.split(), *SITES, *MODULE, "--data", *words.split()), code)
     assert re.search(message, line), line
 
 
@@ -415,10 +420,10 @@ def test_networks_of_other_widths_or_depths_have_no_barrier(folder, nets, comman
     save_file(nets.wide().state_dict(), folder / "wide.safetensors")
     save_file(nets.normalised().state_dict(), folder / "other.safetensors")
     unchanged()
-    text = refused(command("barrier", SITES[0], "wide.safetensors", *MODULE, "--data", "data.npz"), lines=5)
+    text = refused(command("network", "barrier", SITES[0], "wide.safetensors", *MODULE, "--data", "data.npz"), lines=5)
     assert text.startswith("wide.safetensors: tensor '0.weight' has shape (20, 6), expected (10, 6); only networks of")
-    for what in ("barrier", "evaluate"):
-        done = command(what, SITES[0], "other.safetensors", *MODULE, "--data", "data.npz")
+    for what in ("network barrier", "evaluate"):
+        done = command(*what.split(), SITES[0], "other.safetensors", *MODULE, "--data", "data.npz")
         assert done.code == 1
         assert done.complaints()[0] == "other.safetensors: array 2.weight is missing, which Sequential has"
 
@@ -435,11 +440,11 @@ def test_a_file_with_a_symmetry_that_does_not_fit_it(folder, nets, command):
 
 
 def test_outputs_never_take_the_place_of_what_is_read(folder, nets, command, unchanged):
-    assert command("symmetry", *TRACED, "-o", "net.json").code == 0
+    assert command("network", "symmetry", *TRACED, "-o", "net.json").code == 0
     unchanged()
     line = refused(command("fuse", *SITES, "--symmetry", "net.json", "-o", "net.json"))
     assert line == "net.json: is read here; give another output"
-    line = refused(command("barrier", *SITES, *MODULE, "--data", "data.npz", "-o", "data.npz"))
+    line = refused(command("network", "barrier", *SITES, *MODULE, "--data", "data.npz", "-o", "data.npz"))
     assert line == "data.npz: is read here; give another output"
 
 

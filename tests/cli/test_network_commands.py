@@ -59,7 +59,7 @@ def test_the_command_in_a_process_finds_the_module_beside_it(nets):
 
 @pytest.mark.parametrize("name", ["make_mlp", "instance"])
 def test_a_symmetry_once_traced_needs_no_code(folder, nets, command, name):
-    done = command("symmetry", "--module", f"somenets:{name}", "--example", "2,6", "-o", "net.json")
+    done = command("network", "symmetry", "--module", f"somenets:{name}", "--example", "2,6", "-o", "net.json")
     assert (done.code, done.err) == (0, "")
     assert "2 groups of units that move together" in done.out
     assert "proved: yes" in done.out
@@ -157,7 +157,7 @@ def test_weights_and_reference_count(folder, nets, command):
 
 
 def test_an_unproved_symmetry_is_warned_of_in_one_line(folder, nets, command):
-    assert command("symmetry", *TRACED, "-o", "net.json").code == 0
+    assert command("network", "symmetry", *TRACED, "-o", "net.json").code == 0
     document = json.loads((folder / "net.json").read_text())
     document["symmetry"]["proof"] = None
     (folder / "net.json").write_text(json.dumps(document))
@@ -217,7 +217,7 @@ def test_a_recipe_imports_nothing_by_itself(folder, nets, command, unchanged):
 
 
 def test_inspect_says_what_is_in_networks_and_symmetries(folder, nets, command):
-    assert command("symmetry", *TRACED, "-o", "net.json").code == 0
+    assert command("network", "symmetry", *TRACED, "-o", "net.json").code == 0
     assert command("fuse", *SITES, *TRACED, "-o", FUSED).code == 0
     plain = command("inspect", SITES[0]).out
     assert "format:      a plain checkpoint" in plain
@@ -247,7 +247,9 @@ def loaded(folder, nets, name):
 
 
 def test_a_barrier_is_what_the_function_finds(folder, nets, command):
-    done = command("barrier", *SITES, *MODULE, "--data", "data.npz", "--points", "7", "-o", "curve.safetensors")
+    done = command(
+        "network", "barrier", *SITES, *MODULE, "--data", "data.npz", "--points", "7", "-o", "curve.safetensors"
+    )
     assert (done.code, done.err) == (0, "")
     x, y = data_of(folder)
     expected = cs.barrier(
@@ -259,14 +261,14 @@ def test_a_barrier_is_what_the_function_finds(folder, nets, command):
     for name in ("loss", "error"):
         assert np.allclose(saved.curve(name), expected.curve(name), atol=SINGLE_PRECISION)
         assert f"{name:6} {expected.height(name):.4f}, " in done.out
-    done = command("barrier", *SITES, *MODULE, "--data", "data.npz", "--points", "7", "--json")
+    done = command("network", "barrier", *SITES, *MODULE, "--data", "data.npz", "--points", "7", "--json")
     document = json.loads(done.out)
     assert document["summary"]["error"]["height"] == pytest.approx(expected.height("error"))
     assert np.allclose(document["t"], expected.t)
 
 
 def test_between_a_network_and_itself_there_is_no_barrier(nets, command):
-    done = command("barrier", SITES[0], SITES[0], *MODULE, "--data", "data.npz", "--points", "3", "--json")
+    done = command("network", "barrier", SITES[0], SITES[0], *MODULE, "--data", "data.npz", "--points", "3", "--json")
     assert json.loads(done.out)["summary"]["error"]["height"] == 0.0
 
 
@@ -330,7 +332,7 @@ def test_a_network_evaluated_against_itself_is_no_different(nets, folder):
 def test_a_report_of_files_has_the_curves_it_is_given(folder, nets, command):
     assert command("fuse", *SITES, *TRACED, "-o", FUSED, "--report", "at-once.html").code == 0
     curve = ("--data", "data.npz", "--points", "5", "-o", "before.safetensors")
-    assert command("barrier", *SITES, *MODULE, *curve).code == 0
+    assert command("network", "barrier", *SITES, *MODULE, *curve).code == 0
     done = command("report", FUSED, *SITES, "--barrier", "before.safetensors", "-o", "page.html")
     assert (done.code, done.out) == (0, "wrote page.html\n")
     assert "before" in (folder / "page.html").read_text()

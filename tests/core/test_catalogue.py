@@ -11,7 +11,7 @@ from consilience.catalogue import CATALOGUE, did_you_mean, said_once, suggestion
 from consilience.errors import FAMILIES, Problem
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/results/errors.md").read_text()
+PAGE = (ROOT / "src/consilience/cli/explanations.md").read_text()
 CODES_IN_SOURCE = {
     code
     for path in (ROOT / "src").rglob("*.py")

@@ -94,11 +94,15 @@ def test_other_files_beside_statistics_are_named(sites, tmp_path):
 
 
 def test_methods_say_which_estimators_need_none():
-    done = command("methods").out
-    assert "Classes of estimators that are fused by their sums" in done
-    assert "GaussianNB                     exact      needs: the fitted object" in done
-    assert "LinearRegression               exact      needs: `cs.describe(model, data=(X, y))` at the site" in done
-    assert "BayesianRidge                  iterative" in done
+    done = command("methods", "--kind", "estimators").out
+    assert "\n  GaussianNB: exact\n" in done
+    assert "needs the fitted object" in done.partition("\n  GaussianNB:")[2].splitlines()[1]
+    assert (
+        "needs `cs.describe(model, data=(X, y))` at the site"
+        in done.partition("\n  LinearRegression:")[2].splitlines()[1]
+    )
+    assert "\n  BayesianRidge: iterative\n" in done
+    assert "by sums of      LinearRegression" in command("methods").out
 
 
 def test_a_round_sums_what_sites_send(tmp_path):
@@ -168,7 +172,7 @@ def test_a_site_sends_no_unweighted_moments_beside_weighted_ones(tmp_path):
 def test_numbers_where_classes_are_needed_are_named_without_their_values(tmp_path):
     rows = np.random.default_rng(0).normal(size=(40, 3))
     np.savetxt(tmp_path / "rows.csv", rows, delimiter=",", header="a,b,c", comments="")
-    done = command("describe", "GaussianNB", "--data", tmp_path / "rows.csv", "-o", tmp_path / "nb.safetensors")
+    done = command("site", "describe", "GaussianNB", "--data", tmp_path / "rows.csv", "-o", tmp_path / "nb.safetensors")
     assert done.code == 1
     (complaint,) = done.complaints()
     assert "needs classes" in complaint

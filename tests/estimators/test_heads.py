@@ -560,7 +560,7 @@ def test_a_site_takes_its_sums_by_the_command(tmp_path, monkeypatch):
         np.savez(tmp_path / f"{site}.npz", x=x, y=y)
         files.append(tmp_path / f"{site}.safetensors")
         options = ["--classes", "3", "--convolutions", "36"]
-        done = run("head", "ridge", "--data", tmp_path / f"{site}.npz", "-o", files[-1], *options)
+        done = run("site", "head", "ridge", "--data", tmp_path / f"{site}.npz", "-o", files[-1], *options)
         assert done.exception is None, done.exception
         assert "Head('ridge', 36 random convolutions, 90 rows)" in done.output
     assert cs.fuse(files).model.predict(x).shape == (90,)
@@ -568,7 +568,7 @@ def test_a_site_takes_its_sums_by_the_command(tmp_path, monkeypatch):
     np.savez(rows, x=rng.normal(size=(90, D)), y=y)
     noise = ["--classes", "3", "--epsilon", "9", "--norm-bound", "9"]
     for arguments in (["--fourier", "20", "--length", "2"], [], noise):
-        done = run("head", "lda", "--data", rows, "-o", out, "--quiet", *arguments)
+        done = run("site", "head", "lda", "--data", rows, "-o", out, "--quiet", *arguments)
         assert done.exception is None, done.exception
         assert done.output == ""
     table, of_table = tmp_path / "rows.csv", tmp_path / "table.safetensors"
@@ -577,11 +577,11 @@ def test_a_site_takes_its_sums_by_the_command(tmp_path, monkeypatch):
     np.savetxt(table, cells, delimiter=",", header=",".join([*"abcdef"[:D], "species"]), comments="", fmt="%.17g")
     for kind in ("ridge", "ridge_regression"):
         for source, target in ((rows, out), (table, of_table)):
-            assert run("head", kind, "--data", source, "-o", target, "--quiet").exception is None
+            assert run("site", "head", kind, "--data", source, "-o", target, "--quiet").exception is None
         assert cs.load(out).digest == cs.load(of_table).digest
     (tmp_path / "bodies.py").write_text("import torch\n\ndef make():\n    return torch.nn.Linear(6, 4)\n")
     monkeypatch.chdir(tmp_path)
-    assert run("head", "qda", "--data", rows, "-o", out, "--module", "bodies:make").exception is None
+    assert run("site", "head", "qda", "--data", rows, "-o", out, "--module", "bodies:make").exception is None
     assert "Linear (module, digest" in run("inspect", out).output
     for arguments, text in (
         (["--delta", "0.1"], "are for --epsilon, which is missing"),
@@ -591,4 +591,4 @@ def test_a_site_takes_its_sums_by_the_command(tmp_path, monkeypatch):
         (["--convolutions", "18"], "expected (channels, height, width)"),
         (["--epsilon", "1"], "of all sites are needed with noise"),
     ):
-        assert text in str(run("head", "ridge", "--data", rows, "-o", out, *arguments).exception)
+        assert text in str(run("site", "head", "ridge", "--data", rows, "-o", out, *arguments).exception)

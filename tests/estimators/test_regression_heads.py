@@ -206,10 +206,10 @@ def test_the_command_takes_sums_of_real_targets(tmp_path):
     np.savez(tmp_path / "a.npz", x=X, y=y)
     out = tmp_path / "a.safetensors"
     options = ["--data", str(tmp_path / "a.npz"), "-o", str(out)]
-    done = CliRunner().invoke(cli, ["head", "bayesian_regression", *options, "--fourier", "50"])
+    done = CliRunner().invoke(cli, ["site", "head", "bayesian_regression", *options, "--fourier", "50"])
     assert done.exit_code == 0, done.output
     assert cs.load(out).target_shape == ()
-    refused = CliRunner().invoke(cli, ["head", "ridge_regression", *options, "--classes", "3"])
+    refused = CliRunner().invoke(cli, ["site", "head", "ridge_regression", *options, "--classes", "3"])
     assert "a ridge_regression head has none" in str(refused.exception)
 
 

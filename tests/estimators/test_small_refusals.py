@@ -107,7 +107,15 @@ def test_an_estimator_is_described_by_its_name_on_the_command_line(tmp_path):
     for data in ("rows.csv", "rows.npz"):
         out = tmp_path / f"{data}.safetensors"
         done = command(
-            "describe", "GaussianNB", "--data", str(tmp_path / data), "-o", str(out), "--set", "var_smoothing=0.1"
+            "site",
+            "describe",
+            "GaussianNB",
+            "--data",
+            str(tmp_path / data),
+            "-o",
+            str(out),
+            "--set",
+            "var_smoothing=0.1",
         )
         assert done.code == 0, done.err
         np.testing.assert_allclose(cs.rebuild(cs.load(out)).var_, GaussianNB(var_smoothing=0.1).fit(X, y).var_)
@@ -118,11 +126,13 @@ def test_an_estimator_is_described_by_its_name_on_the_command_line(tmp_path):
         (["net.safetensors", "--data", str(tmp_path / "rows.npz")], "--module"),
         (["net.safetensors", "--data", str(tmp_path / "rows.npz"), "--set", "a=1"], "--set is for estimators"),
     ):
-        done = command("describe", *arguments)
+        done = command("site", "describe", *arguments)
         assert done.code == 2
         assert text in done.err
     (tmp_path / "one.csv").write_text("a,y\n1,u\n2,u\n3,u\n4,u\n5,u\n6,u\n")
-    done = command("describe", "LogisticRegression", "--data", str(tmp_path / "one.csv"), "-o", str(tmp_path / "no"))
+    done = command(
+        "site", "describe", "LogisticRegression", "--data", str(tmp_path / "one.csv"), "-o", str(tmp_path / "no")
+    )
     assert done.code == 1
     assert "cannot be fitted to it" in done.err
 

@@ -23,44 +23,25 @@ def _entry(place: str, summary: str, example: str) -> CommandEntry:
 
 
 COMMANDS = {
-    "barrier": _entry(
-        "networks:barrier",
-        "Compute the loss barrier between two networks.",
-        "barrier lund.safetensors oslo.safetensors --module nets:make --data test.npz",
-    ),
     "check": _entry(
         "fuse:check", "List every problem of models before they are fused.", "check lund.safetensors oslo.safetensors"
     ),
     "completion": _entry("completion:completion", "Print the completion script of a shell.", "completion bash"),
     "demo": _entry("demo:demo", "Train five sites on real data, fuse and compare them.", "demo"),
-    "describe": _entry(
-        "describe:describe",
-        "Describe a network by its site's data.",
-        "describe lund.safetensors --module nets:make --data train.npz -o lund-said.safetensors",
-    ),
     "doctor": _entry("doctor:doctor", "Show versions, extras and devices.", "doctor"),
     "evaluate": _entry(
         "evaluate:evaluate",
         "Compare the fused model with a site's own on data.",
         "evaluate fused.safetensors lund.safetensors --data patients.csv",
     ),
+    "explain": _entry("explain:explain", "Explain the code at the end of a message.", "explain E-FEW"),
     "extract": _entry(
         "extract:extract", "Extract an adapter from a fine-tune.", "extract my-llama --base llama -o adapter --rank 16"
-    ),
-    "fisher": _entry(
-        "fisher:fisher",
-        "Compute the Fisher information of a network.",
-        "fisher lund.safetensors --module nets:make --data train.npy -o lund.fisher.safetensors",
     ),
     "fuse": _entry(
         "fuse:fuse",
         "Fuse models into one.",
         "fuse lund.safetensors oslo.safetensors -o fused.safetensors --set regularization=0.3",
-    ),
-    "head": _entry(
-        "head:head",
-        "Compute the sums of a head on shared features.",
-        "head ridge --data train.npz --fourier 500 -o lund-head.safetensors",
     ),
     "inspect": _entry("inspect:inspect", "Show what a file is and what it tells.", "inspect fused.safetensors"),
     "merge": _entry(
@@ -69,6 +50,21 @@ COMMANDS = {
         "merge llama-legal llama-medicine -o merged --method ties --base llama --set density=0.2",
     ),
     "methods": _entry("methods:methods", "Explain the methods and their options.", "methods kl"),
+    "network barrier": _entry(
+        "networks:barrier",
+        "Compute the loss barrier between two networks.",
+        "network barrier lund.safetensors oslo.safetensors --module nets:make --data test.npz",
+    ),
+    "network fisher": _entry(
+        "fisher:fisher",
+        "Compute the Fisher information of a network.",
+        "network fisher lund.safetensors --module nets:make --data train.npy -o lund.fisher.safetensors",
+    ),
+    "network symmetry": _entry(
+        "networks:symmetry",
+        "Find and prove the symmetry of a network.",
+        "network symmetry --module nets:make --example 1,784 -o symmetry.json",
+    ),
     "pack": _entry("pack:pack", "Pack many posterior files into shards.", "pack sites -o packed"),
     "report": _entry(
         "report:report",
@@ -115,10 +111,15 @@ COMMANDS = {
         "Show who is in a round, who is missing, and its end.",
         "round status shared/round -o fused.safetensors",
     ),
-    "symmetry": _entry(
-        "networks:symmetry",
-        "Find and prove the symmetry of a network.",
-        "symmetry --module nets:make --example 1,784 -o symmetry.json",
+    "site describe": _entry(
+        "describe:describe",
+        "Describe a network by its site's data.",
+        "site describe lund.safetensors --module nets:make --data train.npz -o lund-said.safetensors",
+    ),
+    "site head": _entry(
+        "head:head",
+        "Compute the sums of a head on shared features.",
+        "site head ridge --data train.npz --fourier 500 -o lund-head.safetensors",
     ),
 }
 """All commands, those of a group by both words: a new one has a file and an entry."""
@@ -133,13 +134,32 @@ class GroupEntry:
 
 
 GROUPS = {
+    "network": GroupEntry(
+        "Symmetry, loss barrier and Fisher information.",
+        "Of networks: find and prove which units may be permuted (symmetry), compute the Fisher information at a site "
+        "(fisher), and the loss between two networks (barrier).",
+    ),
     "round": GroupEntry(
         "Open, join and watch federated rounds.",
         "Federated rounds: a server opens one (open, flower, masked), sites send their models, answer requests and "
         "fetch the fused model; status watches a round, and check finds what would stop it.",
-    )
+    ),
+    "site": GroupEntry(
+        "Describe a model; sums of a linear head.",
+        "At a site: describe a model by the data it was fitted on (describe), or compute the sums of a linear head on "
+        "shared features (head). No row of data leaves.",
+    ),
 }
 """All groups of commands: their commands are in `COMMANDS`."""
+
+
+SECTIONS = {
+    "Fuse": ("fuse", "check", "merge", "evaluate", "report"),
+    "At a site": ("site", "network", "pack", "extract"),
+    "Rounds": ("round",),
+    "Help": ("methods", "explain", "inspect", "demo", "doctor", "completion"),
+}
+"""Commands and groups in the order of ``consilience --help``, by its sections."""
 
 
 def commands_in(group: str) -> dict[str, str]:

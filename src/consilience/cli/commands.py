@@ -6,7 +6,7 @@ from functools import cache
 
 import click
 
-from consilience.cli.command_table import COMMANDS, GROUPS, commands_in, load_command
+from consilience.cli.command_table import COMMANDS, GROUPS, SECTIONS, commands_in, load_command
 
 
 class LazyGroup(click.Group):
@@ -46,8 +46,10 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a line for each command, without importing any."""
         del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl(list(commands_in(self.path).items()))
+        known = commands_in(self.path)
+        for title, names in ({"Commands": tuple(known)} if self.path else SECTIONS).items():
+            with formatter.section(title):
+                formatter.write_dl([(name, known[name]) for name in names])
 
 
 @cache
@@ -59,12 +61,19 @@ def group_of(name: str) -> LazyGroup:
     return group
 
 
-_EXIT_CODES = """\b
+_EPILOG = """\b
+From models to a fused file:
+  consilience check lund.safetensors oslo.safetensors
+  consilience fuse lund.safetensors oslo.safetensors -o fused.safetensors
+  consilience inspect fused.safetensors
+In Python, `consilience.save(model, "lund.safetensors", data=(X, y))` writes a site's file.
+
+\b
 Exit codes: 0 done, 1 the input is at fault (a line for each problem on stderr),
 2 wrong usage or options, 130 interrupted."""
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EXIT_CODES)
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EPILOG)
 @click.version_option(package_name="consilience")
 def cli() -> None:
     """Fuse models that were trained apart into one. No data travels, only parameters."""

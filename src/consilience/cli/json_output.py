@@ -21,27 +21,24 @@ from consilience.errors import Problem
 Command = Callable[..., None]
 
 FIELDS: Mapping[str, Mapping[str, str]] = {
-    "barrier": {"t": "positions from A (0) to B (1)", "values": "curves by name", "summary": "barriers by name"},
     "check": {"ok": "true", "models": "number of models"},
     "completion": {"shell": "bash, zsh or fish", "script": "text to be sourced"},
     "demo": {"wrote": "paths", "results": "the content of demo.json"},
-    "describe": {"description": "what `inspect` says of it", "notes": "list of texts", "wrote": "paths"},
     "doctor": {
         "versions": "versions by library", "extras": "list of {name, brings, installed, missing}",
         "devices": "list of {name, memory_bytes}", "cores": "number of processor cores",
     },
     "evaluate": {"*": "as `Evaluation.to_json`: the kind of score, both means, their difference with its interval"},
+    "explain": {"codes": "list of {code, title, text}: the one that was given, or all"},
     "extract": {
         "modules": "number", "error": "what is lost of all changes, over their size", "errors": "the same by module",
         "notes": "list of texts", "wrote": "paths",
     },
-    "fisher": {"observations": "number", "rank": "directions", "layers": "number of layers", "wrote": "paths"},
     "fuse": {
         "method": "name", "inputs": "names of models",
         "in_short": "the sentence that reports begin with", "verdict": "as `Verdict.to_json`", "summary": "text",
         "wrote": "paths",
     },
-    "head": {"description": "what `inspect` says of it", "wrote": "paths"},
     "inspect": {
         "plain": "list of sentences: what it is, and what to do next", "*": "the document of the file, by its format",
     },
@@ -52,9 +49,17 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "resumed": "files that were there from an interrupted run", "wrote": "paths; empty for a dry run",
     },
     "methods": {
-        "methods": "list of {name, models, summary, needs, gives, paper, options}",
+        "methods": "list of {kind, name, models, summary, needs, gives, paper, options}",
         "estimators": "list of {name, fusion, needs}",
         "statistical_models": "list of names",
+    },
+    "network barrier": {
+        "t": "positions from A (0) to B (1)", "values": "curves by name", "summary": "barriers by name",
+    },
+    "network fisher": {"observations": "number", "rank": "directions", "layers": "number of layers", "wrote": "paths"},
+    "network symmetry": {
+        "groups": "list of {name, units, actions, parent}", "notes": "list of texts", "proved": "text",
+        "wrote": "paths",
     },
     "pack": {
         "models": "number", "components": "number", "shards": "number", "bytes": "number",
@@ -83,10 +88,8 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "step": "of the open masked sum, or null", "seconds_left": "until the deadline, or null",
         "verdict": "text, or null", "report": "the last one that was published, or null",
     },
-    "symmetry": {
-        "groups": "list of {name, units, actions, parent}", "notes": "list of texts", "proved": "text",
-        "wrote": "paths",
-    },
+    "site describe": {"description": "what `inspect` says of it", "notes": "list of texts", "wrote": "paths"},
+    "site head": {"description": "what `inspect` says of it", "wrote": "paths"},
 }  # fmt: skip
 """Keys of the JSON object of every command and what they hold; "*" stands for the keys of another document."""
 

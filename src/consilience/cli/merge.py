@@ -16,7 +16,14 @@ from consilience.checkpoints.recipe import MergeRecipe, read_merge_recipe
 from consilience.checkpoints.sweep import SweepRow, command_score, sweep
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import echo_prose
-from consilience.cli.options import parse_settings, rank_option, refuse_reserved, scheduler_address
+from consilience.cli.options import (
+    method_option,
+    parse_settings,
+    rank_option,
+    refuse_reserved,
+    scheduler_address,
+    settings_option,
+)
 from consilience.cli.report import refuse_report
 from consilience.drawing.words import printable
 from consilience.errors import OptionError
@@ -56,15 +63,17 @@ def _read_flags(settings: dict[str, Any]) -> list[str]:
 @click.command()
 @click.argument("models", nargs=-1, type=click.Path(path_type=str))
 @click.option("-o", "--output", type=click.Path(path_type=str), help="Folder, or file named .safetensors, to write.")
-@click.option("--method", help="One of `consilience methods`, or of mergekit, such as ties.  [default: average]")
+@method_option(
+    "One of `consilience methods`, or of mergekit, such as ties.  [default: average]", ("checkpoints", "adapters")
+)
 @click.option("--base", type=click.Path(path_type=str), help="What all were trained from, for ties, dare and the like.")
-@click.option("--set", "settings", multiple=True, metavar="OPTION=VALUE", help="An option of the method.")
+@settings_option()
 @click.option("--weights", help="How much each model counts, such as 0.7,0.3.  [default: all the same]")
 @click.option("--dtype", help="Of the output, such as bfloat16.  [default: as in the first model]")
 @click.option("--shard-size", help="Largest file, such as 5GB.  [default: 5GB]")
 @click.option("--fisher", "fishers", multiple=True, type=click.Path(path_type=str), help="Once for each model.")
 @click.option(
-    "--symmetry", type=click.Path(path_type=str), help="Match units first: what `consilience symmetry` wrote."
+    "--symmetry", type=click.Path(path_type=str), help="Match units first: what `consilience network symmetry` wrote."
 )
 @click.option("--recipe", type=click.Path(path_type=Path), help="A YAML file with any of these, and tensor patterns.")
 @rank_option("Of adapters, at most; or the share of energy to keep.  [default: the sum of theirs]")

@@ -61,6 +61,33 @@ def _name_or_place(_context: click.Context, _option: click.Parameter, value: str
     return int(value) if value is not None and value.isdecimal() else value
 
 
+def method_option(help_text: str, kinds: Collection[str] = ()) -> Callable[[Command], Command]:
+    """Return the option ``--method``, completed by the methods for some kinds of models, or for all."""
+
+    def complete(_context: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:
+        from consilience.cli.methods import TABLES  # here, since the tables of methods import every kind
+
+        of = [table for kind, table in TABLES.items() if not kinds or kind in kinds]
+        names = {method.name for table in of for method in table.methods}
+        return sorted(name for name in names if name.startswith(incomplete))
+
+    return click.option("--method", shell_complete=complete, help=help_text)
+
+
+def settings_option(help_text: str = "An option of the method.") -> Callable[[Command], Command]:
+    """Return the option ``--set``, completed by the options of the method that was named, or of all."""
+
+    def complete(context: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:
+        from consilience.cli.methods import method_options  # here, since the tables of methods import every kind
+
+        known = method_options(context.params.get("method"))
+        return sorted(f"{name}=" for name in known if name.startswith(incomplete))
+
+    return click.option(
+        "--set", "settings", multiple=True, metavar="OPTION=VALUE", shell_complete=complete, help=help_text
+    )
+
+
 answer_option = click.option(
     "--answer",
     callback=_name_or_place,
@@ -90,8 +117,8 @@ def fusion_options(command: Command) -> Command:
     """Add what ``fuse`` and ``check`` share; the command gets them as a `FusionPlan`."""
     decorators: list[Callable[[Command], Command]] = [
         click.argument("models", nargs=-1, type=click.Path(path_type=str)),
-        click.option("--method", help="Name of a method; see `consilience methods`.  [default: the recommended one]"),
-        click.option("--set", "settings", multiple=True, metavar="OPTION=VALUE", help="An option of the method."),
+        method_option("Name of a method; see `consilience methods`.  [default: the recommended one]"),
+        settings_option(),
         click.option("--weights", help="How much each model counts, separated by commas.  [default: all the same]"),
         click.option(
             "--n-observations",
@@ -106,7 +133,7 @@ def fusion_options(command: Command) -> Command:
         click.option("--recipe", type=click.Path(path_type=Path), help="A YAML file with any of these settings."),
         module_option(),
         example_option(),
-        click.option("--symmetry", type=click.Path(path_type=str), help="What `consilience symmetry` wrote."),
+        click.option("--symmetry", type=click.Path(path_type=str), help="What `consilience network symmetry` wrote."),
         click.option("--target", metavar="PKG.MOD:CALLABLE", help="A module of the widths that the fused one gets."),
         click.option("--target-width", "widths", multiple=True, metavar="GROUP=N", help="Units of a fused group."),
         click.option("--inputs", type=click.Path(path_type=str), help="Unlabeled inputs: .npy or .npz."),

@@ -31,7 +31,7 @@ from consilience.files.safetensors_file import SafetensorsFile
     "barriers",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Curves to draw, of `consilience barrier -o`; called by the file's name. May be given several times.",
+    help="Curves to draw, of `consilience network barrier -o`; called by the file's name. May be given several times.",
 )
 @click.option(
     "--plane",

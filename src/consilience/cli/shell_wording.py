@@ -1,8 +1,9 @@
 """Messages in the words of the shell: options and calls of Python become those of the command that was called.
 
 A message names options and calls in backticks (docs/adr/0045): "give `min_count=0`, or `consilience.describe(model)`".
-Who typed a command reads `--min-count 0` and `consilience describe` there. What the command has no option for stays as
-it is, and so does all that stands outside backticks. Warnings become lines of the command, without source lines.
+Who typed a command reads `--min-count 0` and `consilience site describe` there. What the command has no option for
+stays as it is, and so does all that stands outside backticks. Warnings become lines of the command, without source
+lines.
 """
 
 from __future__ import annotations
@@ -61,17 +62,19 @@ def in_shell(text: str, command: click.Command | None, commands: Collection[str]
     --------
     >>> from click import Command, Option
     >>> fuse = Command("fuse", params=[Option(["--min-count"]), Option(["--set", "settings"])])
-    >>> in_shell("give `min_count=0`, or `combine='product'`", fuse, ["describe"], ["combine"])
+    >>> in_shell("give `min_count=0`, or `combine='product'`", fuse, ["site describe"], ["combine"])
     'give `--min-count 0`, or `--set combine=product`'
-    >>> in_shell("describe it: `consilience.describe(model, data)`", fuse, ["describe"], [])
-    'describe it: `consilience describe`'
+    >>> in_shell("describe it: `consilience.describe(model, data)`", fuse, ["site describe"], [])
+    'describe it: `consilience site describe`'
     """
     flags = flags_of(command)
 
     def translated(code: str) -> str:
         if call := _CALL.fullmatch(code):
             name = call[1].replace("_", "-")
-            return f"consilience {name}" if name in commands else code
+            of_group = (one for one in commands if one.endswith(f" {name}") and not one.startswith("round "))
+            called = name if name in commands else next(of_group, None)
+            return code if called is None else f"consilience {called}"
         if option := _OPTION.fullmatch(code):
             name, value = option[1], option[2].strip("'\"")
             if name in flags:

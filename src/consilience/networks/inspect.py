@@ -31,9 +31,9 @@ def _network_in_plain_words(summary: NetworkSummary) -> tuple[str, ...]:
     made = summary.provenance is not None
     if summary.symmetry is None:
         following = (
-            "write it with `consilience describe FILE --module PKG.MOD:CALLABLE --data DATA -o NEW`, which adds what is"
-            " known of its units, or trace it in `consilience fuse FILE... --module PKG.MOD:CALLABLE --example SHAPE -o"
-            " FUSED`; checkpoints of one base need no units: `consilience merge FILE... -o merged`"
+            "write it with `consilience site describe FILE --module PKG.MOD:CALLABLE --data DATA -o NEW`, which adds"
+            " what is known of its units, or trace it in `consilience fuse FILE... --module PKG.MOD:CALLABLE --example"
+            " SHAPE -o FUSED`; checkpoints of one base need no units: `consilience merge FILE... -o merged`"
         )
         what = f"a plain checkpoint of {parameters}, which does not say which of its units may be permuted"
         return plain_words(what, None, "networks of the same architecture", following=None if made else following)
@@ -200,5 +200,7 @@ def proof_of(symmetry: Symmetry) -> str:
             f"yes: outputs differed by {symmetry.proof.deviation:.1e} at most, {symmetry.proof.trials} trials a group"
         )
     return (
-        "no; `consilience symmetry` proves it" if symmetry.proof is None else "no: it was changed since it was proved"
+        "no; `consilience network symmetry` proves it"
+        if symmetry.proof is None
+        else "no: it was changed since it was proved"
     )

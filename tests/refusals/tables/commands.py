@@ -58,10 +58,12 @@ USAGE = each("command, ", {
         "fuse a.safetensors -o c --seed one", "fuse a.safetensors -o c --seed -1", "check", "inspect", "demo --seeds 0",
         "fuse a.safetensors b.safetensors -o c --engine cloud", "fuse a.safetensors b.safetensors -o c --reference -1",
         "evaluate", "evaluate a.safetensors", "evaluate a.safetensors b.safetensors", "report", "report a.safetensors",
-        "evaluate a.safetensors b.safetensors c.safetensors --data d.csv", "symmetry",
-        "symmetry --module somenets:make_mlp",
-        "barrier", "barrier a.safetensors", "merge", "merge a", "merge a b -o out --threads none", "pack", "pack sites",
-        "fisher", "round", "round open", "round send", "round opne", "send", "merge a b -o out --seed -1",
+        "evaluate a.safetensors b.safetensors c.safetensors --data d.csv", "network symmetry",
+        "network symmetry --module somenets:make_mlp", "explain E-LOST",
+        "methods --kind models", "methods slerp --kind draws", "network barrier", "network barrier a.safetensors",
+        "merge", "merge a", "merge a b -o out --threads none", "pack", "pack sites", "network", "network melt", "site",
+        "describe", "symmetry",
+        "network fisher", "round", "round open", "round send", "round opne", "send", "merge a b -o out --seed -1",
     )},
     **by_words(FUSED, (
         "--method mean", "--method consensus", "--set speed=9", "--set regularization", "--set =1",
@@ -96,7 +98,7 @@ USAGE = each("command, ", {
         "evaluate a.safetensors missing.safetensors --data x.csv",
         "evaluate a.safetensors b.safetensors --data missing.csv",
         "merge missing folder -o out", "merge a b -o out --method median",
-        "fisher missing.safetensors --module a:b --data x.npz -o c",
+        "network fisher missing.safetensors --module a:b --data x.npz -o c",
     )),
 }, of_posteriors)  # fmt: skip
 
@@ -190,12 +192,12 @@ NETWORKS = each("command on networks, ", {
         "nowhere.nets:make", "crash:make", "typo:make", "somenets:nothing", "somenets", "somenets:number",
         "somenets:broken",
         "somenets:nn.Linear", "json:JSONDecoder")},
-    **{f"--example {spec}": ("symmetry", *MODULE, "--example", spec, "-o", "net.json") for spec in (
+    **{f"--example {spec}": ("network", "symmetry", *MODULE, "--example", spec, "-o", "net.json") for spec in (
         "1,5", "int64:1,6", "1,six", "0,6", "99999999,99999999", "real:1,6", "nowhere.npy", "objects.npy")},
     **by_words(("evaluate", *SITES, *MODULE, "--data"), (
         "inputs.npy", "inputs.npy --labels few.npy", "inputs.npy --labels half.npy", "inputs.npy --labels words.npy",
         "inputs.npy --labels large.npy", "inputs.npy --labels nowhere", "wrong.npz", "nowhere.npz", "somenets.py")),
-    **by_words(("barrier", *SITES, *MODULE, "--data"), (
+    **by_words(("network", "barrier", *SITES, *MODULE, "--data"), (
         "inputs.npy", "inputs.npy --labels few.npy", "wrong.npz", "nowhere.npz", "data.npz -o data.npz",
         "data.npz --points 1")),
     **{line: line.split() for line in (
@@ -215,14 +217,14 @@ NETWORKS = each("command on networks, ", {
         "evaluate one.safetensors a.safetensors --module somenets:make_mlp --data data.npz",
         "evaluate a.safetensors b.safetensors --module somenets:make_mlp --data data.npz",
         "evaluate one.safetensors other.safetensors --module somenets:make_mlp --data data.npz",
-        "barrier one.safetensors wide.safetensors --module somenets:make_mlp --data data.npz",
-        "barrier one.safetensors two.safetensors --data data.npz", "inspect bad.json", "inspect p.pt",
-        "symmetry --module somenets:Undecided --example 1,6 -o net.json",
-        "symmetry --module somenets:make_mlp --example 1,6 -o no/net.json",
-        "fisher one.safetensors --module somenets:make_mlp --data nowhere.npz -o c",
-        "fisher one.safetensors --module somenets:make_mlp --data data.npz -o one.safetensors",
-        "fisher one.safetensors --module somenets:make_mlp --data wrong.npz -o c",
-        "fisher a.safetensors --module somenets:make_mlp --data data.npz -o c",
+        "network barrier one.safetensors wide.safetensors --module somenets:make_mlp --data data.npz",
+        "network barrier one.safetensors two.safetensors --data data.npz", "inspect bad.json", "inspect p.pt",
+        "network symmetry --module somenets:Undecided --example 1,6 -o net.json",
+        "network symmetry --module somenets:make_mlp --example 1,6 -o no/net.json",
+        "network fisher one.safetensors --module somenets:make_mlp --data nowhere.npz -o c",
+        "network fisher one.safetensors --module somenets:make_mlp --data data.npz -o one.safetensors",
+        "network fisher one.safetensors --module somenets:make_mlp --data wrong.npz -o c",
+        "network fisher a.safetensors --module somenets:make_mlp --data data.npz -o c",
         "report one.safetensors -o page.html", "report one.safetensors --data data.npz -o page.html",
         "report a.safetensors --barrier one.safetensors -o page.html",
     )},

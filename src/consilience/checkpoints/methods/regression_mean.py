@@ -112,7 +112,7 @@ class RegMean(MatrixMethod):
     name: ClassVar[str] = "regmean"
     summary: ClassVar[str] = "the mean of linear maps along the inputs that each site has (RegMean)"
     needs: ClassVar[str] = (
-        "checkpoints, and a file of Kronecker factors for each (`consilience fisher --kind kronecker`)"
+        "checkpoints, and a file of Kronecker factors for each (`consilience network fisher --kind kronecker`)"
     )
     paper: ClassVar[str] = "jin2023"
     needs_information: ClassVar[bool] = True

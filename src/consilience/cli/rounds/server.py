@@ -13,7 +13,7 @@ from consilience.cli.cases import Case, Choice, CommandOfCases
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import echo_prose
 from consilience.cli.modules import import_module
-from consilience.cli.options import module_option, parse_settings
+from consilience.cli.options import method_option, module_option, parse_settings, settings_option
 from consilience.cli.rounds.places import address_of, at_the_server, valid_address, valid_place, warn, warn_of_insecure
 from consilience.core.recipe import Recipe, read_recipe
 from consilience.drawing.words import printable
@@ -82,8 +82,8 @@ _round_options = _all_of(
 """Options of every server."""
 
 _fusion_options = _all_of(
-    click.option("--method", help="Name of a method; see `consilience methods`.  [default: the recommended one]"),
-    click.option("--set", "settings", multiple=True, metavar="OPTION=VALUE", help="An option of the method."),
+    method_option("Name of a method; see `consilience methods`.  [default: the recommended one]"),
+    settings_option(),
     click.option("--recipe", type=_PATH, help="A YAML file with method, options and seed."),
     module_option(),
     click.option("--weights", help="How much each site counts: a=2,b=1.  [default: all the same]"),

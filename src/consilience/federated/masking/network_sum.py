@@ -206,7 +206,7 @@ class NetworkSum(Summand):
             return 1.0
         if not companions or companions[0].format != DESCRIPTION:
             text = "has no description, and networks of this sum count by the observations that it states"
-            remedy = "send it with its description, which `consilience describe` writes"
+            remedy = "send it with its description, which `consilience site describe` writes"
             raise InputError(file, text, remedy, "E-NEEDED")
         return float(DESCRIPTION_FILES.read_header(companions[0])[0].n_observations)
 
