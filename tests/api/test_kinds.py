@@ -63,7 +63,7 @@ def test_command_cell_report_and_the_report_of_a_file_begin_with_one_sentence(na
     done = command("report", tmp_path / "fused.safetensors", "-o", tmp_path / "of-file.html")
     assert done.code == 0, done.err
     sentence = fusion.in_short
-    assert sentence.startswith("2 models went in and ")
+    assert "2 models" in sentence
     assert fusion.summary().splitlines()[0] == sentence
     for page in (fusion._repr_html_(), *((tmp_path / one).read_text() for one in ("report.html", "of-file.html"))):
         assert unescape(re.findall(r'<p class="short">(.*?)</p>', page)[0]) == sentence

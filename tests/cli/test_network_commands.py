@@ -29,8 +29,8 @@ def test_checkpoints_and_a_module_give_an_ordinary_state_dict(folder, nets, comm
         assert torch.isfinite(module(torch.ones(2, 6))).all()
     lines = done.out.splitlines()
     assert lines[0] == (
-        "2 models went in and one network of 171 parameters came out, not known to be better than each of them; "
-        "next, compare it with each site's own on that site's data before anybody adopts it."
+        "One network of 171 parameters, fused from 2 models. Whether it is better than each of them is not known. "
+        "Next: compare it with each site's own on that site's data before anybody adopts it."
     )
     assert lines[1] == "2 networks with 17 units each in 2 groups -> 17 units (method wb)"
     assert [line.split()[:4] for line in lines[2:5]] == [

@@ -27,7 +27,7 @@ def test_packed_and_fused(sites: Path, tmp_path: Path, command: Command) -> None
                 "--method", "spahm", "--report", tmp_path / "f.html")  # fmt: skip
     assert fused.code == 0, fused.err
     said, verdict, counted = fused.out.splitlines()[:3]
-    assert said.startswith("40 models went in and one model of 6 components came out, ")
+    assert said.startswith("One model of 6 components, fused from 40 models. ")
     assert verdict.startswith("Of a sample of 10 of the 40 sites: ")
     assert counted.startswith("40 models with")
     assert "-> 6 components (method spahm)" in fused.out

@@ -29,14 +29,46 @@ def test_a_verdict_is_how_the_fusion_ended_and_the_remedy(fusion, status):
 
 
 @pytest.mark.parametrize(
-    ("harmless", "remedy", "kind"),
+    ("code", "harmless", "kind"),
     [
-        (True, None, "status"),
-        (None, None, "status open"),
-        (False, None, "status act"),
-        (True, "send more", "status act"),
-        (None, "send more", "status act"),
+        ("fine", True, "status"),
+        ("fine", None, "status open"),
+        ("no_inputs", None, "status open"),
+        ("harm", False, "status act"),
+        ("outlier", None, "status act"),
+        ("iteration_limit", None, "status act"),
+        ("outlier", True, "status"),
     ],
 )
-def test_a_verdict_is_green_only_where_harm_is_excluded_and_amber_where_something_is_to_do(harmless, remedy, kind):
-    assert cs.Verdict("fine", "a sentence.", harmless, remedy=remedy).paragraph().kind == kind
+@pytest.mark.parametrize("remedy", [None, "send more"])
+def test_colours_say_what_is_known_and_not_whether_there_is_a_remedy(code, harmless, kind, remedy):
+    assert cs.Verdict(code, "a sentence.", harmless, remedy=remedy).paragraph().kind == kind
+
+
+@pytest.mark.parametrize(
+    ("verdict", "said"),
+    [
+        (cs.Verdict("exact", "x.", True, standing="It is what one fit gives"),
+         "One {0} 3 models. It is what one fit gives. Next: check it on data that no site has trained on."),
+        (cs.Verdict("fine", "x.", True, criterion="virtual loss, nats"),
+         "One {0} 3 models. It is known to be no worse than any of them (judged by how well each describes "
+         "observations drawn from all models, not from people). Next: check it on data that no site has trained on."),
+        (cs.Verdict("harm", "x.", False, standing="It is near the pooled one"),
+         "One {0} 3 models. It is worse than the best of them. Next: do not adopt it before the causes "
+         "below are mended."),
+        (cs.Verdict("site", "x.", None, criterion="error", single_site="lund"),
+         "Not fused: this is the model of lund, as it came. No fused one is clearly better (judged by error). Next: "
+         "compare it with each site's own on that site's data before anybody adopts it."),
+        (cs.Verdict("no_inputs", "x.", None, remedy="describe", single_site="lund"),
+         "Not fused: this is the model of lund, as it came. Nothing tells whether a fused one would be better. Next: "
+         "see what is said below before anybody adopts it."),
+    ],
+)  # fmt: skip
+def test_the_first_sentences_say_whether_it_was_fused_how_good_it_is_and_what_comes_next(verdict, said):
+    said = said.format("Ridge, fused from")
+    assert verdict.in_short(3, "one Ridge") == said
+    assert cs.Verdict.read(verdict.to_json()).in_short(3, "one Ridge") == said
+
+
+def test_models_side_by_side_are_not_said_to_be_one():
+    assert cs.Verdict("fine", "x.").in_short(2, "all of them side by side").startswith("2 models side by side, not ")

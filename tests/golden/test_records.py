@@ -76,27 +76,11 @@ def covered():
     return {one for case in CASES_RECORDED.values() for one in case["covers"]}
 
 
-SECTIONS = {
-    "Posteriors of statistical models": "posteriors",
-    "Neural networks": "networks",
-    "Bayesian neural networks": "bayesian",
-    "Checkpoints, with `consilience merge`": "checkpoints",
-    "LoRA adapters": "adapters",
-    "Posterior draws": "draws",
-    "Estimators": "estimators",
-    "Classes of estimators that are fused by their sums": "estimators",
-}
-
-
 def test_every_method_that_the_command_lists_has_a_case():
-    words = [sys.executable, "-m", "consilience", "methods"]
-    lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
-    section, listed = None, set()
-    for line in lines:
-        if line in SECTIONS:
-            section = SECTIONS[line]
-        elif line and not line.startswith(" "):
-            listed.add(f"{section} by {line.split()[0]}")
+    words = [sys.executable, "-m", "consilience", "methods", "--json"]
+    said = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    listed = {f"{one['kind']} by {one['name']}" for one in said["methods"]}
+    listed |= {f"estimators by {one['name'].split()[0]}" for one in said["estimators"]}
     assert len(listed) > 20
     assert listed - covered() == {"estimators by sums"}  # by which every class of estimators is fused
 

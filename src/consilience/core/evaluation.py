@@ -213,6 +213,8 @@ def verdict_sentence(difference: PairedDifference, unit: str, observations: str,
     """
     if difference.n_observations < 2:
         return f"no difference can be estimated from fewer than two {observations}"
+    if not difference.margin and not difference.mean:
+        return f"both are the same on all {difference.n_observations} {observations}: the fused model may be this one"
     basis = f"95 % interval, {difference.n_observations} {observations}"
     mean = _rounded_to_margin(abs(difference.mean), difference.margin)
     margin = _rounded_to_margin(difference.margin, difference.margin)

@@ -70,7 +70,6 @@ class VerdictSummary:
     # text, remedy: the sentence, and what to do; empty for nothing
     text: str
     remedy: str
-    is_fine: bool  # whether there is nothing to act on
     # Loss of the fused model and of every site's own, the least first; empty where they are not known
     losses: tuple[tuple[str, float], ...]
     criterion: str  # what the losses are
@@ -83,9 +82,7 @@ def verdict_of(value: object) -> VerdictSummary | None:
     if stated is None or not isinstance(value, Mapping):
         return None
     losses = tuple(reversed(numbers_by_name(value.get("candidates"))))
-    is_fine = value.get("code") in ("fine", Status.CONVERGED.name.lower()) or value.get("harmless") is True
-    remedy = stated.remedy or ""
-    return VerdictSummary(stated.text, remedy, is_fine and not remedy, losses, stated.criterion or "", stated)
+    return VerdictSummary(stated.text, stated.remedy or "", losses, stated.criterion or "", stated)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 from consilience.checks import Array, Json
 from consilience.core.details import Details, Status
 from consilience.core.site_losses import SiteChoice
-from consilience.core.verdict import Verdict
+from consilience.core.verdict import SIDE_BY_SIDE, Verdict
 from consilience.drawing.blocks import Block, Facts, Paragraph
 from consilience.drawing.display import Displayed, Tabular, names_in_line
 from consilience.drawing.plots import Chart, Plotted, draw_history, draw_scores
@@ -40,10 +40,6 @@ _ELSEWHERE = {
     "aligned_models": "what was fused are posteriors: see .inputs and .matching",
     "quality": "what was fused are posteriors: see .matching.confidence",
 }
-
-SIDE_BY_SIDE = "all of them side by side"
-"""What comes out of a method that keeps all models."""
-
 
 Value = TypeVar("Value")
 
@@ -135,6 +131,8 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
         Nothing is known to be harmless whose inputs may not mean the same (`doubts`).
         """
         verdict = self._own_verdict() if self.at_sites is None else self._verdict_at_sites(self.at_sites)
+        if self.single_site is not None:
+            verdict = replace(verdict, single_site=self.single_site)
         if not self.doubts:
             return verdict
         remedies = filter(None, [*(doubt.remedy for doubt in self.doubts), verdict.remedy])
@@ -190,7 +188,7 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
 
     @property
     def in_short(self) -> str:
-        """One sentence with which the command, the cell and the report begin: what came out, whether it is better."""
+        """What command, cell and report begin with: what was fused, whether it is better, what comes next."""
         return self.verdict.in_short(self._n_models, self._came_out())
 
     @property

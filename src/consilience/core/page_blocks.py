@@ -41,9 +41,7 @@ def verdict(found: VerdictSummary | None) -> Paragraph | None:
     """Return the verdict, and what to do about it; None where a file states none."""
     if found is None:
         return None
-    remedy = f"To do: {shorten(found.remedy, 400)}." if found.remedy else ""
-    parts = (strong(shorten(found.text, 600)), remedy)
-    return Paragraph(sentences(*parts), found.stated.paragraph_kind) if found.is_fine else act(*parts)
+    return found.stated.paragraph()
 
 
 def in_short(found: VerdictSummary | None, n_models: int, outcome: str) -> Paragraph | None:
@@ -145,16 +143,12 @@ def _detail(name: str, meanings: Mapping[str, str]) -> Markup:
     return markup("{}{}", shown, note)
 
 
-def opening(record: Mapping[str, Any], outcome: str, kind: str, most: int) -> list[Block | None]:
-    """Return what a page begins with by the record of a fusion: the verdict in short, and whole, in `most` characters.
-
-    `kind` is the CSS class of the whole one.
-    """
-    stated = record.get("verdict") or {}
-    read = Verdict.read(stated)
-    short = None if read is None else Paragraph(read.in_short(len(record["inputs"]), outcome), "short")
-    remedy = f" To do: {shorten(stated['remedy'], 400)}." if stated.get("remedy") else ""
-    return [short, Paragraph(f"{shorten(str(stated.get('text', '')), most)}{remedy}", kind)]
+def opening(record: Mapping[str, Any], outcome: str) -> list[Block | None]:
+    """Return what a page begins with by the record of a fusion: the verdict in short, and whole."""
+    stated = Verdict.read(record.get("verdict"))
+    if stated is None:
+        return []
+    return [Paragraph(stated.in_short(len(record["inputs"]), outcome), "short"), stated.paragraph()]
 
 
 def columns_of_sites(records: Sequence[Any], columns: Sequence[Column]) -> list[Column]:

@@ -17,6 +17,13 @@ from consilience.errors import HarmWarning, UncomparedWarning
 
 UNCOMPARED = "no_inputs"
 """The code of a verdict on networks of which nothing tells whether the fused one is better than any of them."""
+SIDE_BY_SIDE = "all of them side by side"
+"""What comes of a method that keeps all models."""
+_OPEN = frozenset({
+    "approximate", "chosen", "converged", "exact", "fine", "homogeneous", "iterative", "labelled", "named", "no_inputs",
+    "private", "rounded", "site", "sites", "stacked", "weighted",
+})  # fmt: skip
+"""Codes of verdicts that know of nothing against the fused model."""
 FUSED = "fused"
 """What the candidates of a verdict call the fused model."""
 
@@ -49,6 +56,10 @@ class Verdict(Displayed, Plotted, Tabular):
         What is lost against keeping all models, in units of the criterion; None where it is not known.
     remedy
         What to send or to set to do better; None where there is nothing to mend.
+    single_site
+        Name of the input whose own model is returned, where nothing was fused; None where models were.
+    standing
+        What the fused model is by how it was computed, a sentence without its end; None for nothing to say.
     """
 
     code: str
@@ -58,6 +69,8 @@ class Verdict(Displayed, Plotted, Tabular):
     criterion: str | None = None
     loss: float | None = None
     remedy: str | None = None
+    single_site: str | None = None
+    standing: str | None = None
 
     def _headline(self) -> str:
         return self.code
@@ -88,37 +101,60 @@ class Verdict(Displayed, Plotted, Tabular):
         return FUSED if FUSED in self.candidates else None
 
     def in_short(self, n_models: int, outcome: str) -> str:
-        """Return one sentence for a reader who fuses no models: what came out, whether it is better, what comes next.
+        """Return what a reader who fuses no models needs: what came of it, whether it is better, what comes next.
 
-        `outcome` is what came out, such as "one model of 3 components".
+        `outcome` is the fused model, such as "one model of 3 components".
         """
+        models = f"{n_models:,} models" if n_models != 1 else "1 model"
+        if self.single_site is not None:
+            opening = f"Not fused: this is the model of {shorten(self.single_site)}, as it came."
+        elif outcome == SIDE_BY_SIDE:
+            opening = f"{models} side by side, not fused into one."
+        else:
+            opening = f"{outcome[0].upper()}{outcome[1:]}, fused from {models}."
+        following = "check it on data that no site has trained on"
+        if self.harmless is False:
+            following = "do not adopt it before the causes below are mended"
+        elif self.speaks_against or (self.remedy and not self.harmless):
+            following = "see what is said below before anybody adopts it"
+        elif not self.harmless:
+            following = "compare it with each site's own on that site's data before anybody adopts it"
+        return f"{opening} {self._known()} Next: {following}."
+
+    def _known(self) -> str:
+        """Return a sentence on how good the fused model is known to be, and by what."""
         criterion = self.criterion or ""
         words = next((said for start, said in _IN_WORDS.items() if criterion.startswith(start)), criterion)
-        basis = f"judged by {words}" if words else "by how it was computed"
+        basis = f" (judged by {words})" if words else ""
+        if self.single_site is not None and self.harmless is not False:
+            unknown = "Nothing tells whether a fused one would be better"
+            return f"{f'No fused one is clearly better{basis}' if words else unknown}."
+        if self.harmless is False:
+            return f"It is worse than the best of them{basis}."
+        if self.standing:
+            return f"{self.standing}."
         if self.harmless:
-            known = f"known to be no worse than any of them ({basis})"
-            following = "check it on data that no site has trained on"
-        elif self.harmless is False:
-            known = f"known to be worse than the best of them ({basis})"
-            following = "do not adopt it before the causes below are mended"
-        else:
-            known = "not known to be better than each of them"
-            following = "compare it with each site's own on that site's data before anybody adopts it"
-        if self.remedy:
-            following = "see to what is marked below before anybody adopts it"
-        went_in = f"{n_models:,} models went in" if n_models != 1 else "1 model went in"
-        return f"{went_in} and {outcome} came out, {known}; next, {following}."
+            return f"It is known to be no worse than any of them{basis}."
+        return f"Whether it is better than each of them is not known{basis}."
+
+    @property
+    def speaks_against(self) -> bool:
+        """Whether something is known that speaks against the fused model: harm, a loss, a site that does not fit."""
+        return self.harmless is False or (self.harmless is None and self.code not in _OPEN)
 
     def paragraph(self) -> Paragraph:
         """Return the verdict as reports and notebooks show it."""
         remedy = f"To do: {shorten(self.remedy, 400)}." if self.remedy else ""
-        said = sentences(markup("<strong>{}</strong>", shorten(self.text, 600)), remedy)
+        said = sentences(markup("<strong>{}</strong>", shorten(self.text, 800)), remedy)
         return Paragraph(said, self.paragraph_kind)
 
     @property
     def paragraph_kind(self) -> str:
-        """CSS class of the verdict: amber where there is something to act on, green only where harm is excluded."""
-        if self.harmless is False or self.remedy:
+        """CSS class of the verdict: green where harm is excluded, amber where something speaks against the fused model.
+
+        Else it is grey: not known, and the text says what would tell.
+        """
+        if self.speaks_against:
             return "status act"
         return "status" if self.harmless else "status open"
 
@@ -127,13 +163,13 @@ class Verdict(Displayed, Plotted, Tabular):
         """Return the verdict in a provenance, which may be somebody else's; None where it has none or another form."""
         if not isinstance(record, Mapping) or not isinstance(record.get("text"), str) or not record["text"]:
             return None
-        harmless, criterion, remedy = (record.get(name) for name in ("harmless", "criterion", "remedy"))
+        harmless = record.get("harmless")
+        said = {name: record.get(name) for name in ("criterion", "remedy", "single_site", "standing")}
         return cls(
             str(record.get("code", "")),
             record["text"],
             harmless if isinstance(harmless, bool) else None,
-            criterion=criterion if isinstance(criterion, str) and criterion else None,
-            remedy=remedy if isinstance(remedy, str) and remedy else None,
+            **{name: text for name, text in said.items() if isinstance(text, str) and text},
         )
 
     def _blocks(self) -> list[Block | None]:

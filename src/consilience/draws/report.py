@@ -14,7 +14,6 @@ from scipy.fft import irfft, rfft
 from consilience.checks import Array, Json
 from consilience.core.page_blocks import columns_of_sites, opening, options_and_versions
 from consilience.core.provenance import read_fused
-from consilience.core.verdict import Verdict
 from consilience.drawing.axes import Axes
 from consilience.drawing.blocks import (
     Block,
@@ -74,13 +73,11 @@ def write_page(path: Path, content: DrawsContent) -> None:
 def render(content: DrawsContent) -> str:
     """Return the report as HTML; the same content gives the same text."""
     records, draws = content.record["inputs"], content.draws
-    stated = Verdict.read(content.record.get("verdict"))
-    kind = "status" if stated is None else stated.paragraph_kind
     outcome = f"{draws.n_draws:,} draws of their joint posterior"
     return Page(
         "Fusion report",
         (format_count(len(records), "site"), f"→ {draws.n_draws:,} draws of {len(draws.names):,} parameters"),
-        opening(content.record, outcome, kind, 800),
+        opening(content.record, outcome),
         [_what_went_in(content), _parameters(content), _forests(content), _densities(content), _what_it_tells(),
          _how_it_was_made(content)],
         "One file: no scripts, nothing fetched, draws only.",

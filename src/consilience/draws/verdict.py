@@ -23,6 +23,7 @@ HARDLY = 1e-6
 MIN_ROWS_PER_COORDINATE = 20
 """Rows of a site for each coordinate below which errors of 0.3 standard deviations were measured: logistic regressions
 of 10 and 8 rows for each of 5 and 50 coefficients (docs/evidence/draws.md)."""
+_JOINT = "They are of the posterior given all sites' data, as near as this way to multiply comes"
 NEAR_BOUND = 3.0
 """Mean of a variable without a constraint whose draws are all positive, in standard deviations, below which its bound
 shows."""
@@ -72,7 +73,9 @@ def judge(stack: Subposteriors, method: DrawsMethod, details: DrawsDetails, note
     sentences = "; ".join([text, *against])
     harm = "" if harmless is False else "; how near it is to the posterior of all data is not known"
     remedies = [remedy for remedy in dict.fromkeys(against.values()) if remedy]
-    return Verdict(code, f"{sentences}{harm}.", harmless, candidates=candidates, remedy="; ".join(remedies) or None)
+    return Verdict(
+        code, f"{sentences}{harm}.", harmless, candidates, remedy="; ".join(remedies) or None, standing=_JOINT
+    )
 
 
 def judge_weighted(weighted: WeightedPoints, method: DrawsMethod, details: DrawsDetails) -> Verdict:
@@ -113,7 +116,8 @@ def judge_weighted(weighted: WeightedPoints, method: DrawsMethod, details: Draws
         code, harmless = ("apart", False) if overlap["p_value"] < HARDLY else ("differ", None)
     exact = "; up to Monte Carlo error the posterior of all data" if harmless else ""
     remedies = [remedy for remedy in dict.fromkeys(against.values()) if remedy]
-    return Verdict(code, f"{'; '.join([text, *against])}{exact}.", harmless, remedy="; ".join(remedies) or None)
+    said = f"{'; '.join([text, *against])}{exact}."
+    return Verdict(code, said, harmless, remedy="; ".join(remedies) or None, standing=_JOINT)
 
 
 def _prior_notes(stack: Subposteriors, method: DrawsMethod) -> dict[str, str]:

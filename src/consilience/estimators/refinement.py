@@ -29,6 +29,7 @@ from consilience.estimators.adapters.laplace import LaplaceAdapter, LaplaceProdu
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.site_rows import SiteRows
 from consilience.estimators.statistics import PEARSON, ROWS, WEIGHT, Statistics
+from consilience.estimators.verdict import NEAR, POOLED
 
 STEP_LENGTHS = (0.0, 1.0, 0.5, 0.25, 0.125)
 """Steps t at which sites state their log-likelihood: where they stand, the full step, and three shorter ones."""
@@ -250,7 +251,7 @@ def judge_refined(state: RefinementState, n_all: int, n_rows: float) -> Verdict:
         remedies.append("let all sites answer the last request")
     if error < CERTIFIED and not against:
         text = f"iterative: this is the {name} {rows}; the last step of the refinement was {error:.1g} standard errors."
-        return Verdict("iterative", text, True)
+        return Verdict("iterative", text, True, standing=POOLED)
     if not np.isfinite(error):
         against.insert(0, "its last request shortened the step, and how near it is is not known")
     else:
@@ -259,7 +260,7 @@ def judge_refined(state: RefinementState, n_all: int, n_rows: float) -> Verdict:
     if error >= CERTIFIED:
         remedies.append("ask for more refinement requests, refine:N")
     text = f"approximate: near the {name} {rows}; {'; '.join(against)}."
-    return Verdict("approximate", text, None, remedy="; ".join(remedies) or None)
+    return Verdict("approximate", text, None, remedy="; ".join(remedies) or None, standing=NEAR)
 
 
 def _sum(arrays: Any) -> Array:

@@ -65,12 +65,11 @@ def write_page(path: Path, content: EstimatorContent) -> None:
 def render(content: EstimatorContent) -> str:
     """Return the report as HTML; the same content gives the same text."""
     records, statistics = content.record["inputs"], content.statistics
-    is_fine = (content.record.get("verdict") or {}).get("harmless") is True
     outcome = f"one {statistics.kind} on {statistics.n_observations:,.0f} rows"
     return Page(
         "Fusion report",
         (f"{format_count(len(records), 'site')} with {statistics.n_observations:,.0f} rows", f"→ {statistics.kind}"),
-        opening(content.record, outcome, "status" if is_fine else "status act", 600),
+        opening(content.record, outcome),
         [
             _what_went_in(content),
             _who_knows_which_class(content),

@@ -17,6 +17,9 @@ SIGNIFICANCE, MUCH_HETEROGENEITY = 0.05, 0.5
 
 USUAL_ROUNDS = 5
 """Refinements that a verdict suggests: 5 to 7 reached steps of 1e-4 standard errors on breast cancer, 5 to 20 sites."""
+POOLED = "It is what one fit on all their rows gives"
+NEAR = "It is near what one fit on all their rows would give"
+"""What fused estimators are, in words of a reader who fits them."""
 
 
 def judge(statistics: Statistics, n_sites: int, details: EstimatorDetails) -> Verdict:
@@ -39,6 +42,7 @@ def judge(statistics: Statistics, n_sites: int, details: EstimatorDetails) -> Ve
             remedy="`min_count=0` at the sites and here sends what is missing"
             if statistics.approximations[0] == WITHOUT_UNWEIGHTED
             else "describe the models where their data are: `cs.describe(model, data=...)`",
+            standing=NEAR,
         )
     if adapter.needs_fourth_moments(statistics.parameters):
         return _judge_shrinkage(name, rows, statistics, details)
@@ -48,9 +52,8 @@ def judge(statistics: Statistics, n_sites: int, details: EstimatorDetails) -> Ve
     if is_loose:
         how = ", up to the tolerance of its solver: the sums are solved exactly"
     remedy = "`min_count=0` at the sites and here keeps small classes" if withheld else None
-    return Verdict(
-        mark, f"{mark}: this is the {name} that fit gives on {rows}{how}.", None if withheld else True, remedy=remedy
-    )
+    text = f"{mark}: this is the {name} that fit gives on {rows}{how}."
+    return Verdict(mark, text, None if withheld else True, remedy=remedy, standing=POOLED)
 
 
 def _judge_shrinkage(name: str, rows: str, statistics: Statistics, details: EstimatorDetails) -> Verdict:
@@ -66,6 +69,7 @@ def _judge_shrinkage(name: str, rows: str, statistics: Statistics, details: Esti
             text,
             None,
             remedy="to reach that fit, let sites answer one request: `consilience round open --then moments4`",
+            standing=NEAR,
         )
     without_answers: FourthMomentDetails = {"rows": 0.0, "is_complete": False, "unknown": []}
     moments4 = details.get("moments4", without_answers)
@@ -73,7 +77,7 @@ def _judge_shrinkage(name: str, rows: str, statistics: Statistics, details: Esti
         withheld = statistics.n_withheld
         text = f"exact: this is {fit}, its shrinkage from the fourth moments of all of these."
         keeps = "`min_count=0` at the sites and here keeps small classes" if withheld else None
-        return Verdict("exact", text, None if withheld else True, remedy=keeps)
+        return Verdict("exact", text, None if withheld else True, remedy=keeps, standing=POOLED)
     text = f"approximate: near {fit}. Its shrinkage is from fourth moments of {moments4['rows']:,.0f} rows"
     if moments4["unknown"]:
         text += (
@@ -82,7 +86,7 @@ def _judge_shrinkage(name: str, rows: str, statistics: Statistics, details: Esti
     remedy = (
         "let all sites answer `consilience round open --then moments4` with the rows that their first message was of"
     )
-    return Verdict("approximate", text + ".", None, remedy=remedy)
+    return Verdict("approximate", text + ".", None, remedy=remedy, standing=NEAR)
 
 
 def _judge_noise(name: str, rows: str, statistics: Statistics) -> Verdict:
@@ -95,7 +99,7 @@ def _judge_noise(name: str, rows: str, statistics: Statistics) -> Verdict:
     )
     is_large = deviation * np.sqrt(statistics.n_columns) > smallest
     remedy = "take fewer features, a larger epsilon, or add the sums of sites before noise" if is_large else None
-    return Verdict("private", text, None, remedy=remedy)
+    return Verdict("private", text, None, remedy=remedy, standing=f"{NEAR}, with noise that protects persons")
 
 
 def _judge_product(
@@ -122,4 +126,5 @@ def _judge_product(
         remedies.append(
             f"to reach that fit, let sites answer requests: `consilience round open --then refine:{USUAL_ROUNDS}`"
         )
-    return Verdict("approximate", "; ".join([text, *against]) + ".", None, remedy="; ".join(remedies) or None)
+    text = "; ".join([text, *against]) + "."
+    return Verdict("approximate", text, None, remedy="; ".join(remedies) or None, standing=NEAR)

@@ -56,6 +56,8 @@ def summary_lines(
     """
     method = fusion.provenance["method"]
     lines = [] if fusion.judgement is None else list(_candidates(fusion.judgement))
+    if fusion.single_site is not None:  # how networks were matched tells nothing of it
+        return [*lines, *(f"note: {printable(note)}" for note in fusion.notes[:MAX_GROUPS])]
     if fusion.keeps_models or not fusion.groups:
         order = "side by side" if fusion.keeps_models else "units as they are numbered"
         lines.append(f"{len(fusion.inputs)} {what}, {order} (method {method})")
@@ -63,7 +65,8 @@ def summary_lines(
         lines.append(f"{_widths(fusion, what)} (method {method})")
         lines += _quality_table(fusion, is_comparable)
     if fusion.history.size and math.isfinite(fusion.objective):
-        lines.append(f"objective {fusion.objective:.6g} after {fusion.history.size} steps: {fusion.status.value}")
+        steps = format_count(fusion.history.size, "step")
+        lines.append(f"objective {fusion.objective:.6g} after {steps}: {fusion.status.value}")
     lines += more
     if fusion.details.get("proved"):
         lines.append("symmetry: proved")

@@ -30,7 +30,8 @@ def summary_lines(fusion: PosteriorFusion) -> list[str]:
         f" -> {format_count(fusion.n_components, 'component')} (method {fusion.provenance['method']})"
     ]
     if fusion.history.size:
-        lines.append(f"objective {fusion.objective:.6g} after {fusion.history.size} steps: {fusion.status.value}")
+        steps = format_count(fusion.history.size, "step")
+        lines.append(f"objective {fusion.objective:.6g} after {steps}: {fusion.status.value}")
     lines += _average(details.get("average", {}))
     if "regularization" in details:
         lines.append(f"regularization {details['regularization']:.4g}")
@@ -38,7 +39,9 @@ def summary_lines(fusion: PosteriorFusion) -> list[str]:
     if "kmeans_gain" in details:
         lines.append(f"matched by k-means, which loses {details['kmeans_gain']:.3g} nats per observation less")
     if details.get("violations"):
-        lines.append(f"{details['violations']} components share a cluster with another one of their own model")
+        number = details["violations"]
+        verb = "shares" if number == 1 else "share"
+        lines.append(f"{format_count(number, 'component')} {verb} a cluster with another one of their own model")
     return lines
 
 

@@ -343,11 +343,13 @@ def _opening(losses: Losses | None, ensemble: Ensemble, fused: Posterior, *, tru
     best_site = shorten(ensemble.names[best])
     gain, error = float(losses.gains[best]), float(losses.gain_errors[best])
     if losses.harmless:
-        least = float(losses.gains.min())
+        nearest = int(losses.gains.argmin())
+        least, doubt = float(losses.gains[nearest]), N_ERRORS * float(losses.gain_errors[nearest]) + losses.noise
         components = "1 component" if fused.n_components == 1 else f"{fused.n_components} components"
         return (
             f"one model of {components} describes {all_of(ensemble.n_sites, 'sites')} together better than any"
-            f" site's own does, by at least {_nats(least)} nats per observation drawn from their models, and {lost}"
+            f" site's own does: by {_nats(least)} ± {_nats(doubt)} nats per observation drawn from their models, than"
+            f" that of {shorten(ensemble.names[nearest])}, the nearest; it {lost}"
         )
     if losses.harmless is False:
         return (

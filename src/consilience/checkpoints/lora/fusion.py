@@ -93,7 +93,8 @@ class AdapterFusion(Fusion):
         exact = "the product of every module is the weighted mean of the adapters' products"
         text = exact if not lost else f"{exact}, with an error of {lost:.1e} of its size"
         known = "whether it is no worse than the best of the adapters is not known"
-        return Verdict("stacked" if not lost else "rounded", f"{text}; {known}.", harmless=None)
+        standing = "Its changes are the weighted mean of theirs; nothing tells whether it answers better"
+        return Verdict("stacked" if not lost else "rounded", f"{text}; {known}.", harmless=None, standing=standing)
 
     def _write(self, path: Path) -> None:
         self.adapter.pack(path, self.record)
@@ -123,13 +124,11 @@ def write_page(path: Path, record: Mapping[str, Json]) -> None:
 
 def render(record: Mapping[str, Any]) -> str:
     """Return the report as HTML; the same record gives the same text."""
-    stated = Verdict.read(record.get("verdict"))
-    kind = "status" if stated is None else stated.paragraph_kind
     sections = [_what_went_in(record), _modules(record), _what_it_tells(), _how_it_was_made(record)]
     return Page(
         "Fusion report",
         (format_count(len(record["inputs"]), "adapter"), f"→ {outcome(record)}"),
-        opening(record, outcome(record), kind, 800),
+        opening(record, outcome(record)),
         sections,
         "One file: no scripts, nothing fetched, no weights.",
         ("report.css", "network.css"),

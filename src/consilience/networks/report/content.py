@@ -112,6 +112,11 @@ class NetworkContent:
     scores: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
+    def single_site(self) -> str | None:
+        """The site whose own network this is, where nothing was fused; None where networks were."""
+        return None if self.verdict is None else self.verdict.stated.single_site
+
+    @property
     def summary(self) -> str:
         """The method in a line; empty for one this library does not have."""
         return next((method.summary for method in self.methods if method.name == self.method), "")

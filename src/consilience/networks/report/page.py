@@ -11,7 +11,7 @@ from consilience.core.page_blocks import how_it_was_made, in_short, status, verd
 from consilience.core.provenance import read_inputs_of
 from consilience.drawing.blocks import Section
 from consilience.drawing.html import Page
-from consilience.drawing.words import format_count
+from consilience.drawing.words import format_count, shorten
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.atomic import write_bytes
 from consilience.files.safetensors_file import SafetensorsFile, as_file
@@ -38,6 +38,8 @@ SECTIONS = (
     sections.how_it_was_found,
 )
 """The sections of the page but for the last, each a function of the content; one without blocks is left out."""
+OF_MATCHING = (sections.how_well_units_match, sections.who_is_who, sections.how_it_was_found)
+"""Sections about how networks were matched and fused."""
 
 
 def write_network_content(path: Path, content: NetworkContent) -> None:
@@ -55,6 +57,9 @@ def render_network(
     `parts` are the sections, each a function of the content; `styles` the file names of the style sheets.
     """
     size = SIDE_BY_SIDE if content.side_by_side else f"one of {format_count(content.parameters, 'parameter')}"
+    if content.single_site is not None:  # what says how networks were matched tells nothing of it
+        size = f"not fused: the network of {shorten(content.single_site)}"
+        parts = [part for part in parts if part not in OF_MATCHING]
     parameters = format_count(content.parameters, "parameter")
     came_out = SIDE_BY_SIDE if content.side_by_side else f"one network of {parameters}"
     return Page(
@@ -63,7 +68,7 @@ def render_network(
         [
             in_short(content.verdict, len(content.sites), came_out),
             verdict(content.verdict),
-            status(content.findings),
+            status(content.findings) if content.single_site is None else None,
             *sections.warnings(content),
         ],
         [*(part(content) for part in parts), how_it_was_made(content, {})],
