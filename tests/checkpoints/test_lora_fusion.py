@@ -123,7 +123,7 @@ def test_what_an_adapter_file_tells_is_said(tmp_path, capsys):
         ({"use_dora": True}, {}, cs.errors.InputError, "oslo: sets use_dora"),
         ({"base_model_name_or_path": "org/other"}, {}, cs.errors.InputError, "oslo: base_model_name_or_path is 'org/o"),
         ({}, {"rank": 1.5}, cs.errors.OptionError, "rank must be a positive integer, or between 0 and 1, found 1.5"),
-        ({}, {"method": "ties"}, cs.errors.OptionError, "method 'ties' does not exist for LoRA adapters"),
+        ({}, {"method": "ties"}, cs.errors.OptionError, "'ties' is for checkpoints .*, not for LoRA adapters; give"),
         ({}, {"weights": [1, -1]}, cs.errors.OptionError, "sum to 0"),
         ({}, {"n_observations": [1, 2]}, cs.errors.OptionError, "adapters count by `weights=`"),
     ],

@@ -274,7 +274,10 @@ TOLD = {
     "--inputs words.npy": (1, "^words.npy: expected numbers, found an array of type <U3"),
     "--inputs scalar.npy": (1, r"^scalar.npy: expected an array with entries, found shape \(\)"),
     "--inputs many.npz": (1, "^many.npz: has the arrays p, q; expected inputs under one of the names x, X, inputs"),
-    "--method kl": (2, "method 'kl' does not exist for networks; there are auto, consensus, wb"),
+    "--method kl": (
+        2,
+        "method 'kl' is for posteriors of statistical models and Bayesian networks, not for networks; give one of auto",
+    ),
     "--method ensemble": (1, "an ensemble is its members; keep the sites' files, or use method 'consensus'"),
     "--set speed=9": (2, "method 'auto' has no option speed"),
     "--set module=x": (2, "module: not an option of a method"),

@@ -90,6 +90,22 @@ IN_PYTHON = {
     "British spelling": (lambda: cs.fuse(mixtures(), regularisation=1.0),
         r"did you mean regularization\?.*\[E-OPTION\]"),
     "a misspelt method": (lambda: cs.fuse(mixtures(), "spham"), r"did you mean spahm\?; there are kl, .* \[E-METHOD\]"),
+    "a method for networks": (lambda: cs.fuse(mixtures(), "consensus"),
+        r"'consensus' is for networks, not for posteriors; give one of kl, .*\[E-METHOD\]$"),
+    "a method for checkpoints": (lambda: cs.fuse(mixtures(), "ties"),
+        r"'ties' is for checkpoints \(`consilience\.merge\(\.\.\.\)`\), not for posteriors; .*\[E-METHOD\]$"),
+    "a method for mixtures": (lambda: cs.fuse([narrow(), narrow()], "spahm"),
+        r"'spahm' is for posteriors of statistical models, not for networks; .*\[E-METHOD\]$"),
+    "a fitted attribute of a fusion": (lambda: cs.fuse(mixtures()).means_,
+        r"the fused model may have it, as fusion\.model\.means_ \[E-ATTRIBUTE\]$"),
+    "arguments of save in the other order": (lambda: cs.save("lund.safetensors", mixtures()[0]),
+        r"^path: stands before the model; write `consilience\.save\(model, path\)` \[E-TYPE\]$"),
+    "a column more": (lambda: cs.fuse([mixtures()[0], cs.describe(
+        BayesianGaussianMixture(2, random_state=0).fit(np.c_[rows(), rows()]), data=np.c_[rows(), rows()])]),
+        r"^model 1: has 4 columns, expected 2 as in model 0 \[E-MISMATCH\]$"),
+    "networks whose first layer says no input": (
+        lambda: cs.fuse([torch.nn.Sequential(torch.nn.Bilinear(2, 2, 3)) for _ in range(2)]),
+        r"^example: none could be derived from the first layer; give an input: `example=x` \[E-NEEDED\]$"),
     "forests": (lambda: cs.fuse(forests()),
         r"^model 0, model 1: each is a RandomForestClassifier: it is made of splits .*; average what the models predict"
         r".*\[E-MODEL\]$"),

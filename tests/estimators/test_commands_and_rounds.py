@@ -44,7 +44,7 @@ def test_files_are_fused_checked_inspected_evaluated_and_reported(sites, tmp_pat
     assert [score["name"] for score in evaluated["scores"]] == ["squared error", "R^2"]
     again = tmp_path / "again.html"
     assert command("report", str(fused), *files, "-o", str(again)).code == 0
-    for text in ("How sites differ", "Forest plots", "95 % interval", "The coefficients", "What it tells about people"):
+    for text in ("How sites differ", "Forest plot", "95 % interval", "The coefficients", "What it tells about people"):
         assert text in again.read_text()
     assert "The coefficients" in page.read_text()
     assert "90 % interval" not in again.read_text()

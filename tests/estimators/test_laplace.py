@@ -16,6 +16,7 @@ from sklearn.preprocessing import scale
 
 import consilience as cs
 from consilience.estimators.describe import ApproximateStatisticsWarning
+from consilience.estimators.inference import coefficients_of
 
 pytestmark = pytest.mark.covering(2)
 
@@ -320,3 +321,32 @@ def test_a_class_of_too_few_rows_withholds_the_whole_model():
     model = LogisticRegression(**TIGHT).fit(CANCER_X[rows], CANCER_Y[rows])
     with pytest.raises(cs.errors.InputError, match="needs all of its classes"):
         cs.describe(model, data=(CANCER_X[rows], CANCER_Y[rows]))
+
+
+def test_coefficients_come_with_their_intercept_errors_and_ratios(tmp_path):
+    X, y = load_breast_cancer(return_X_y=True)
+    X = (X[:, :3] - X[:, :3].mean(axis=0)) / X[:, :3].std(axis=0)
+    sites, information = {}, 0.0
+    for name, rows in zip("ab", np.array_split(np.random.default_rng(0).permutation(len(X)), 2), strict=True):
+        model = LogisticRegression(C=1e6, tol=1e-10).fit(X[rows], y[rows])
+        sites[name] = cs.describe(model, data=(X[rows], y[rows]))
+        p, design = model.predict_proba(X[rows])[:, 1], np.c_[X[rows], np.ones(len(rows))]
+        information += design.T @ (design * (p * (1 - p))[:, None])  # of penalties of nearly nothing
+    fusion = cs.fuse(sites)
+    found = coefficients_of(fusion.statistics)
+    np.testing.assert_allclose(found.values, [*fusion.model.coef_[0], fusion.model.intercept_[0]], rtol=1e-6)
+    assert found.names == ("column 0", "column 1", "column 2", "intercept")
+    np.testing.assert_allclose(found.errors, np.sqrt(np.diag(np.linalg.inv(information))), rtol=1e-3)
+    np.testing.assert_allclose(found.intervals.mean(axis=1), found.values, rtol=1e-12)
+    np.testing.assert_allclose(np.diff(found.intervals)[:, 0], 2 * 1.959963984540054 * found.errors, rtol=1e-12)
+    fusion.report(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    for text in (
+        "Odds ratio",
+        "Odds ratio, 95 % interval",
+        f"{np.exp(found.values[0]):.4g}",
+        "intercept",
+        "Forest plot",
+    ):
+        assert text in page
+    assert page.count("<svg") <= 2

@@ -404,7 +404,10 @@ def test_what_counts_models_is_refused(weights):
     sites = dict(zip("ab", halves(LinearRegression, regression_rows), strict=True))
     with pytest.raises(cs.errors.OptionError, match="weights: sums count every row once"):
         cs.fuse(sites, weights=weights)
-    with pytest.raises(cs.errors.OptionError, match="method 'kl' does not exist for estimators; there are sums"):
+    with pytest.raises(
+        cs.errors.OptionError,
+        match="and Bayesian networks, not for estimators; give one of sums",
+    ):
         cs.fuse(sites, "kl")
     with pytest.raises(cs.errors.OptionError, match="n_observations: is in the sums"):
         cs.fuse(sites, n_observations=[3, 4])

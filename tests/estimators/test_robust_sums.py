@@ -207,5 +207,8 @@ def test_sums_are_a_method_by_name_and_by_class():
     robust = cs.fuse(sites, method=cs.methods.Sums(robust=True))
     assert_allclose(robust.model.coef_, cs.fuse(sites, robust=True).model.coef_, rtol=0)
     assert robust.provenance["method"] == "sums"
-    with pytest.raises(OptionError, match="method 'kl' does not exist for estimators; there are sums"):
+    with pytest.raises(
+        OptionError,
+        match="and Bayesian networks, not for estimators; give one of sums",
+    ):
         cs.fuse(sites, method="kl")

@@ -187,7 +187,7 @@ def test_predictions_tables_and_files_are_those_of_the_results(name, tmp_path):
     fusion.report(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "Standard error" in page
-    assert "Forest plots" in page
+    assert "Forest plot" in page
     assert cs.check(sorted(tmp_path.glob("site*.safetensors"))) == []
 
 

@@ -12,6 +12,7 @@ from torch import nn
 
 import consilience as cs
 from consilience.cli.commands import cli
+from consilience.networks.example import derived_example
 
 
 def make_net() -> nn.Module:
@@ -150,3 +151,64 @@ def test_the_command_unites_classes(tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(json.dumps({"models": ["a.safetensors", "b.safetensors"], "classes": "union"}))
     assert CliRunner().invoke(cli, ["check", "--recipe", str(recipe), *module]).exit_code == 0
+
+
+class Pooled(nn.Module):
+    """A network of images of any size."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 5, 3), nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.first(x)).mean(dim=(2, 3)))
+
+
+class Words(nn.Module):
+    """A network of numbers of tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.hidden, self.last = nn.Embedding(30, 4), nn.LSTM(4, 6, batch_first=True), nn.Linear(6, 3)
+
+    def forward(self, ids):
+        return self.last(self.hidden(self.words(ids))[0][:, -1])
+
+
+OF_FIRST_LAYERS = {
+    "linear": lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)),
+    "flattened images": lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 5), nn.ReLU(), nn.Linear(5, 2)),
+    "normalised columns": lambda: nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2)),
+    "images of one size": lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 30 * 30, 3)),
+    "images of any size": Pooled,
+    "tokens": Words,
+}
+
+
+@pytest.mark.parametrize("name", OF_FIRST_LAYERS)
+def test_modules_alone_are_fused_by_an_input_that_their_first_layer_says(name):
+    nets = [OF_FIRST_LAYERS[name]().eval() for _ in range(2)]
+    fusion = cs.fuse(nets, "rebasin")
+    assert fusion.details["proved"]
+    example = derived_example(nets[0])
+    of_example = cs.fuse(nets, "rebasin", example=example.args[0])
+    for name, values in parameters(of_example).items():
+        np.testing.assert_array_equal(parameters(fusion)[name], values)
+
+
+def test_a_module_in_double_precision_is_asked_in_it():
+    (inputs,) = derived_example(make_net().double()).args
+    assert (inputs.dtype, tuple(inputs.shape)) == (torch.float64, (2, 6))
+
+
+def test_a_page_about_a_network_that_was_not_fused_says_so_and_shows_no_matching(tmp_path):
+    fusion = cs.fuse({name: OF_FIRST_LAYERS["linear"]() for name in ("lund", "oslo")}, allow_single=True)
+    site = fusion.single_site
+    assert site in ("lund", "oslo")
+    fusion.report(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert f"Not fused: this is the model of {site}, as it came." in page
+    assert f"not fused: the network of {site}" in page
+    for text in ("How well units match", "Who is who", "Converged."):
+        assert text not in page
+    assert "symmetry: proved" not in fusion.summary()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 from consilience.api.kinds import KINDS, POSTERIORS, load_file, provenance_of
 from consilience.core.features import features_of
 from consilience.core.kind import Saving
+from consilience.errors import OptionError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -104,6 +106,8 @@ def save(
         "example": example, "min_count": min_count, "layers": layers, "held_out": held_out,
         "share_network": share_network,
     }  # fmt: skip
+    if isinstance(model, str | os.PathLike) and not isinstance(path, str | os.PathLike):
+        raise OptionError("path", "stands before the model", "write `consilience.save(model, path)`", "E-TYPE")
     stated = {name: value for name, value in keywords.items() if value is not None}
     kind = next((kind for kind in KINDS if kind.writes(model)), POSTERIORS)
     features = features_of(features, model, data)

@@ -21,11 +21,9 @@ from consilience.core.arguments import CALL_KEYWORDS
 from consilience.core.inputs import EQUAL, name_inputs
 from consilience.core.kind import Kind
 from consilience.core.recipe import Recipe, parse_yaml, read_recipe
-from consilience.errors import InputError, OptionError
-from consilience.files.document import DESCRIPTION, SHARD
+from consilience.errors import OptionError
+from consilience.files.document import SHARD
 from consilience.files.safetensors_file import SafetensorsFile, open_files
-from consilience.networks.descriptions.files import description_path
-from consilience.networks.methods import needs_no_symmetry
 
 Command = Callable[..., None]
 _NETWORK_OPTIONS = {
@@ -181,7 +179,7 @@ class FusionPlan:
             return {"engine": self.engine, **stated}
         if "module" not in self.kind.keywords:
             return stated
-        return {**stated, **_network_arguments(self.recipe, self.files)}
+        return {**stated, **_network_arguments(self.recipe)}
 
 
 def make_fusion_plan(
@@ -340,7 +338,7 @@ def _parse_widths(texts: Sequence[str]) -> dict[str, int]:
     return widths
 
 
-def _network_arguments(recipe: Recipe, files: Sequence[SafetensorsFile]) -> dict[str, Any]:
+def _network_arguments(recipe: Recipe) -> dict[str, Any]:
     """Return the keywords of ``fuse`` that are for networks: modules imported, inputs read, None left out."""
     from consilience.cli.modules import import_module  # here, since networks only need them
 
@@ -351,13 +349,13 @@ def _network_arguments(recipe: Recipe, files: Sequence[SafetensorsFile]) -> dict
         "target_widths": recipe.target_widths,
         "classes": recipe.classes,
         "symmetry": None if recipe.symmetry is None else Path(recipe.symmetry),
-        **_module_arguments(recipe, files),
+        **_module_arguments(recipe),
         "target": None if recipe.target is None else import_module(recipe.target, "--target"),
     }
     return {name: value for name, value in arguments.items() if value is not None}
 
 
-def _module_arguments(recipe: Recipe, files: Sequence[SafetensorsFile]) -> dict[str, Any]:
+def _module_arguments(recipe: Recipe) -> dict[str, Any]:
     """Return the module of a recipe, and what is for it to take; raise for an example or inputs without a module."""
     from consilience.cli.modules import import_module, make_example  # here, since networks only need them
     from consilience.networks.module_inputs import read_inputs
@@ -371,39 +369,11 @@ def _module_arguments(recipe: Recipe, files: Sequence[SafetensorsFile]) -> dict[
     arguments: dict[str, Any] = {"module": module}
     if recipe.example is not None:
         arguments["example"] = make_example(recipe.example, module)
-    elif recipe.symmetry is None and recipe.inputs is None and not _units_are_known(recipe, files):
-        raise OptionError(f"--module {recipe.module}: needs --example SHAPE to find which axes move together")
     if recipe.inputs is not None:
         arguments["inputs"] = read_inputs(Path(recipe.inputs), module)
     return arguments
 
 
-def _units_are_known(recipe: Recipe, files: Sequence[SafetensorsFile]) -> bool:
-    """Return whether a method needs no symmetry, or files say which axes move together."""
-    return needs_no_symmetry(recipe.method) or have_symmetry(files) or have_descriptions(files)
-
-
 def network_options(recipe: Recipe) -> list[str]:
     """Return the keys for networks that a recipe states."""
     return [name for name in _NETWORK_OPTIONS if getattr(recipe, name) is not None]
-
-
-def have_symmetry(files: Sequence[SafetensorsFile]) -> bool:
-    """Return whether the document of any of the files has a symmetry."""
-    documents = [document for document in map(_document, files) if document is not None]
-    return any(document.get("symmetry") is not None for document in documents)
-
-
-def have_descriptions(files: Sequence[SafetensorsFile]) -> bool:
-    """Return whether the inputs are described in any of the files, or in a file next to one."""
-    beside = (description_path(file.path).is_file() for file in files)
-    return any(beside) or any(file.stated_format == DESCRIPTION for file in files)
-
-
-def _document(file: SafetensorsFile) -> Mapping[str, Json] | None:
-    """Return the JSON document of a file; None where it has none or is broken."""
-    try:
-        document = file.document
-    except InputError:  # the reader of the whole file says it
-        return None
-    return document if isinstance(document, dict) else None

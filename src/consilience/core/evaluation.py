@@ -130,8 +130,7 @@ class Evaluation(Displayed, Plotted, Tabular):
         facts = {"": self.verdict, **_score_facts(self.scores)}
         if self.usage is None:
             return facts
-        unseen = ", ".join(map(str, self.usage.unseen.tolist()[:MAX_NAMES])) or "none"
-        return {**facts, "fused components never seen here": unseen}
+        return {**facts, "fused components never seen here": _numbered(self.usage.unseen[:MAX_NAMES])}
 
     def _charts(self) -> Mapping[str, Chart | str]:
         difference, first = self.difference, self.scores[0]
@@ -195,6 +194,11 @@ class Evaluation(Displayed, Plotted, Tabular):
         return "\n".join([self.verdict, "", *lines, *(f"note: {note}" for note in self.notes)])
 
 
+def _numbered(components: Labels) -> str:
+    """Return components by their numbers, which without a word would read as a count."""
+    return ", ".join(f"component {number}" for number in components.tolist()) or "none"
+
+
 def _usage_lines(scores: Sequence[Score], usage: ComponentUsage) -> list[str]:
     """Return a table of scores with the components that are used, and how many data belong to each fused one."""
     used = [f"{np.count_nonzero(counts)} of {len(counts)}" for counts in (usage.own, usage.fused)]
@@ -202,7 +206,7 @@ def _usage_lines(scores: Sequence[Score], usage: ComponentUsage) -> list[str]:
         *score_lines(scores, ("components used", used[0], used[1], "")),
         "",
         f"{usage.unit} of each fused component: {', '.join(map(str, usage.fused))}",
-        f"fused components never seen here: {', '.join(map(str, usage.unseen)) or 'none'}",
+        f"fused components never seen here: {_numbered(usage.unseen)}",
     ]
 
 

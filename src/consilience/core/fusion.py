@@ -109,7 +109,7 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
         def atoms(self) -> Posterior | None: ...  # noqa: D102
 
     def _where_else(self, name: str) -> str:
-        if name in _OF_MODELS:
+        if name in _OF_MODELS or (name.endswith("_") and not name.startswith("_")):  # as fitted attributes do
             return f"the fused model may have it, as fusion.model.{name}"
         return _ELSEWHERE.get(name) or super()._where_else(name)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from importlib import import_module
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 from consilience.catalogue import suggestion, with_suggestions
@@ -120,6 +121,9 @@ def make_named_method(
     """
     by_name = {kind.name: kind for kind in kinds}
     if not isinstance(name, str) or name not in by_name:
+        if others := _kinds_with(name):
+            text = f"method {name!r} is for {others}, not{where or ' for such models'}; give one of"
+            raise OptionError("", f"{text} {', '.join(by_name)}", "", "E-METHOD")
         text = f"method {name!r} does not exist{where}{suggestion(name, by_name)}; there are {', '.join(by_name)}"
         raise OptionError("", text, "", "E-METHOD")
     method: Any = by_name[name]
@@ -130,6 +134,22 @@ def make_named_method(
         raise OptionError("", text, _methods_that_have(unknown, kinds), "E-OPTION")
     made: _Kind = method(**options)
     return made
+
+
+_ROOMS = {
+    "posteriors": "posteriors of statistical models", "networks.gaussian": "Bayesian networks", "networks": "networks",
+    "draws": "posterior draws", "checkpoints": "checkpoints (`consilience.merge(...)`)", "estimators": "estimators",
+}  # fmt: skip
+"""What the methods of a package fuse, by its name; one inside of another stands before it."""
+
+
+def _kinds_with(name: object) -> str:
+    """Return what the methods of a name fuse, among all of this library; "" where there is no such method."""
+    table = import_module("consilience.methods")  # by name: it lists the methods of all rooms, which import this file
+    methods = [getattr(table, one) for one in table.__all__]
+    places = [one.__module__ for one in methods if getattr(one, "name", None) == name]
+    rooms = {next(room for room in _ROOMS if place.startswith(f"consilience.{room}.")) for place in places}
+    return " and ".join(text for room, text in _ROOMS.items() if room in rooms)
 
 
 def _methods_that_have(options: Sequence[str], kinds: Sequence[type[Options]]) -> str:

@@ -6,12 +6,14 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import ndtri, stdtrit
 
 from consilience.checks import Array
 from consilience.core.scores import LEVEL
 from consilience.errors import InputError
+from consilience.estimators.adapters.laplace import LaplaceProductAdapter, solve_positive
 from consilience.estimators.adapters.linear_regression import RegressionMoments, solve_penalised
+from consilience.estimators.adapters.statsmodels import LeastSquaresAdapter
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.fused_results import FusedResults
 from consilience.estimators.rebuild import rebuild
@@ -111,7 +113,7 @@ class Coefficients:
     intervals : ndarray of shape (p, 2), optional
         Their intervals; None where neither least squares nor a fit's information gives them.
     errors : ndarray of shape (p,), optional
-        Their standard errors, of results of statsmodels.
+        Their standard errors.
     """
 
     names: tuple[str, ...]
@@ -123,6 +125,29 @@ class Coefficients:
 def column_names(statistics: Statistics) -> tuple[str, ...]:
     """Return the names of the columns, by their number where they have none."""
     return statistics.features.names or tuple(f"column {number}" for number in range(statistics.n_columns))
+
+
+def site_estimate(statistics: Statistics) -> tuple[dict[str, float], Array]:
+    """Return the coefficients of a site by name with their covariance, for a meta-analysis.
+
+    Other estimators are refused, and more than two classes, whose coefficients are not determined one by one.
+    """
+    adapter = adapter_of_kind(statistics.kind)
+    if statistics.kind == LINEAR_REGRESSION:
+        inference = linear_inference(statistics)
+        return dict(zip(column_names(statistics), inference.coefficients.tolist(), strict=True)), inference.covariance
+    if isinstance(adapter, LeastSquaresAdapter):
+        results = adapter.rebuild(statistics)
+        return dict(zip(results.names, results.params.tolist(), strict=True)), results.covariance
+    if not isinstance(adapter, LaplaceProductAdapter) or len(statistics.classes or (0, 1)) != 2:
+        text = "has no coefficients with covariances here"
+        raise InputError(f"a {adapter.class_name}", text, "give (estimate, covariance)")
+    information, vector, precision, _ = adapter.natural(statistics)
+    hessian = information + np.diag(precision)
+    names = adapter.coefficient_names(statistics)
+    estimate = solve_positive(hessian, vector + adapter.prior_shift(statistics), f"this {adapter.class_name}")
+    covariance = adapter.dispersion(statistics) * np.linalg.inv(hessian)
+    return dict(zip(names, estimate.tolist(), strict=True)), (covariance + covariance.T) / 2.0
 
 
 def coefficients_of(statistics: Statistics, level: float = LEVEL) -> Coefficients | None:
@@ -140,8 +165,58 @@ def coefficients_of(statistics: Statistics, level: float = LEVEL) -> Coefficient
     if statistics.classes is not None and len(values) == len(statistics.classes):
         outputs = [f" → {name}" for name in statistics.classes.names]
     names = tuple(f"{name}{output}" for output in outputs for name in column_names(statistics))
+    return _with_errors(statistics, level) or Coefficients(names, values.ravel(), None)
+
+
+def _with_errors(statistics: Statistics, level: float) -> Coefficients | None:
+    """Return coefficients and the intercept with their errors, as a fit's information gives them; None without."""
     inference = inference_of(statistics)
-    return Coefficients(names, values.ravel(), None if inference is None else inference.intervals(level))
+    if inference is not None:
+        names, values, errors = column_names(statistics), inference.coefficients, inference.standard_errors
+        if statistics.parameters["fit_intercept"]:
+            names = (*names, "intercept")
+            values, errors = np.append(values, inference.intercept), np.append(errors, inference.intercept_error)
+        margin = float(stdtrit(inference.degrees_of_freedom, 0.5 + level / 2.0)) * errors
+        return Coefficients(names, values, np.stack([values - margin, values + margin], axis=1), errors)
+    adapter = adapter_of_kind(statistics.kind)
+    if not isinstance(adapter, LaplaceProductAdapter) or len(statistics.classes or (0, 1)) != 2:
+        return None
+    information, _, _, prior = adapter.natural(statistics)
+    try:
+        covariance = np.linalg.inv(adapter.determined(information + np.diag(prior), statistics))
+        values = adapter.coefficients(statistics)
+    except (InputError, np.linalg.LinAlgError):  # of rows that determine less than all coefficients
+        return None
+    errors = np.sqrt(adapter.dispersion(statistics) * np.diag(covariance))
+    margin = float(ndtri(0.5 + level / 2.0)) * errors
+    return Coefficients(
+        adapter.coefficient_names(statistics), values, np.stack([values - margin, values + margin], axis=1), errors
+    )
+
+
+_RATIOS = {
+    "sklearn.LogisticRegression": "Odds ratio", "sklearn.SGDClassifier": "Odds ratio",
+    "sklearn.PoissonRegressor": "Rate ratio", "sklearn.GammaRegressor": "Ratio of means",
+    "statsmodels.Logit": "Odds ratio", "statsmodels.MNLogit": "Odds ratio", "statsmodels.Poisson": "Rate ratio",
+    "statsmodels.PHReg": "Hazard ratio",
+}  # fmt: skip
+"""What exp(coefficient) is, by the kind of estimator."""
+
+
+def ratio_of(statistics: Statistics) -> str | None:
+    """Return what exp(coefficient) is called; None where it means nothing.
+
+    Examples
+    --------
+    >>> sorted(set(_RATIOS.values()))
+    ['Hazard ratio', 'Odds ratio', 'Rate ratio', 'Ratio of means']
+    """
+    if statistics.kind != "statsmodels.GLM":
+        return _RATIOS.get(statistics.kind)
+    family, link = (str(statistics.parameters.get(name)) for name in ("family", "link"))
+    if link == "Logit":
+        return "Odds ratio"
+    return ("Rate ratio" if family in ("Poisson", "NegativeBinomial") else "Ratio of means") if link == "Log" else None
 
 
 def inference_of(statistics: Statistics) -> LinearInference | None:

@@ -12,10 +12,8 @@ from scipy.special import chdtrc
 from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.estimators.adapters.laplace import LaplaceProductAdapter, solve_positive
-from consilience.estimators.adapters.statsmodels import LeastSquaresAdapter
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.details import EstimatorDetails
-from consilience.estimators.inference import LINEAR_REGRESSION, linear_inference
 from consilience.estimators.statistics import Statistics
 
 MAX_PRIOR_SHARE = 0.2
@@ -78,27 +76,3 @@ def _share(prior: Array, hessian: Array) -> float:
     scale = 1.0 / np.sqrt(np.diag(hessian))
     values = eigh(np.diag(prior * scale**2), hessian * np.outer(scale, scale), eigvals_only=True)
     return max(0.0, float(values[-1]))
-
-
-def site_estimate(statistics: Statistics) -> tuple[dict[str, float], Array]:
-    """Return the coefficients of a site by name with their covariance, for a meta-analysis.
-
-    Other estimators are refused, and more than two classes, whose coefficients are not determined one by one.
-    """
-    adapter = adapter_of_kind(statistics.kind)
-    if statistics.kind == LINEAR_REGRESSION:
-        inference = linear_inference(statistics)
-        names = statistics.features.names or tuple(f"column {number}" for number in range(statistics.n_columns))
-        return dict(zip(names, inference.coefficients.tolist(), strict=True)), inference.covariance
-    if isinstance(adapter, LeastSquaresAdapter):
-        results = adapter.rebuild(statistics)
-        return dict(zip(results.names, results.params.tolist(), strict=True)), results.covariance
-    if not isinstance(adapter, LaplaceProductAdapter) or len(statistics.classes or (0, 1)) != 2:
-        text = "has no coefficients with covariances here"
-        raise InputError(f"a {adapter.class_name}", text, "give (estimate, covariance)")
-    information, vector, precision, _ = adapter.natural(statistics)
-    hessian = information + np.diag(precision)
-    names = adapter.coefficient_names(statistics)
-    estimate = solve_positive(hessian, vector + adapter.prior_shift(statistics), f"this {adapter.class_name}")
-    covariance = adapter.dispersion(statistics) * np.linalg.inv(hessian)
-    return dict(zip(names, estimate.tolist(), strict=True)), (covariance + covariance.T) / 2.0

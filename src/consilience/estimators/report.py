@@ -21,14 +21,15 @@ from consilience.errors import InputError, OptionError
 from consilience.estimators.adapters.laplace import LaplaceProductAdapter
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.files import read_statistics
-from consilience.estimators.inference import coefficients_of, column_names, inference_of
-from consilience.estimators.laplace_product import site_estimate
+from consilience.estimators.inference import coefficients_of, column_names, inference_of, ratio_of, site_estimate
 from consilience.estimators.meta_analysis.analysis import meta_analysis
 from consilience.estimators.meta_analysis.report import MAX_PLOTS, MAX_SITES, forest_plot
 from consilience.estimators.statistics import NOISE, Statistics
 from consilience.files.atomic import write_bytes
 from consilience.files.safetensors_file import SafetensorsFile
 
+INTERCEPT = "intercept"
+"""The coefficient whose exponential is no ratio."""
 MAX_COEFFICIENTS = 200
 """Coefficients that the page shows at most; more are counted. Bounds its size; chosen by hand."""
 
@@ -110,26 +111,50 @@ def _who_knows_which_class(content: EstimatorContent) -> Section | None:
 
 
 def _coefficients(content: EstimatorContent) -> Section | None:
-    """Return the coefficients of the fused estimator, those of least squares with intervals."""
+    """Return the coefficients of the fused estimator, with errors, intervals and ratios where there are any."""
     fused = coefficients_of(content.statistics, content.level)
     if fused is None:
         return None
-    has_intervals = fused.intervals is not None
-    ends = fused.values[:, None] if fused.intervals is None else fused.intervals
-    errors = fused.values if fused.errors is None else fused.errors
+    nothing = np.full(len(fused.values), np.nan)
+    errors = nothing if fused.errors is None else fused.errors
+    ends = np.stack([nothing, nothing], axis=1) if fused.intervals is None else fused.intervals
     entries = list(zip(fused.names, fused.values.tolist(), ends, errors.tolist(), strict=True))
-    columns = [
-        text_column("Coefficient", lambda row: row[0]),
-        Column("Fused", lambda row: row[1]),
-        *([] if fused.errors is None else [Column("Standard error", lambda row: row[3])]),
-        *([_interval_column(f"{100 * content.level:g} % interval")] if has_intervals else []),
+    interval = f"{100 * content.level:g} % interval"
+    columns = [text_column("Coefficient", lambda row: row[0]), Column("Fused", lambda row: row[1])]
+    if fused.errors is not None:
+        columns.append(Column("Standard error", lambda row: row[3]))
+    if fused.intervals is not None:
+        columns.append(_interval_column(interval))
+    ratio = ratio_of(content.statistics)
+    if ratio is not None:
+        columns.append(Column(ratio, lambda row: None if row[0] == INTERCEPT else float(np.exp(row[1]))))
+        if fused.intervals is not None:
+            columns.append(text_column(f"{ratio}, {interval}", _ratio_interval))
+    blocks: list[Block] = [
+        Table("Coefficients", entries[:MAX_COEFFICIENTS], columns, "coefficient", _how_errors_are(content, ratio))
     ]
-    is_least_squares = has_intervals and fused.errors is None
-    caption = "Intervals are those of least squares on the rows of all sites together." if is_least_squares else ""
-    blocks: list[Block] = [Table("Coefficients", entries[:MAX_COEFFICIENTS], columns, "coefficient", caption)]
     if len(entries) > MAX_COEFFICIENTS:
         blocks.append(Paragraph(f"{len(entries) - MAX_COEFFICIENTS:,} more coefficients are not shown."))
     return Section("coefficients", "The coefficients", blocks)
+
+
+def _ratio_interval(row: Any) -> str | None:
+    """Return the ends of the interval of a ratio; None of the intercept."""
+    return None if row[0] == INTERCEPT else f"{np.exp(row[2][0]):.3g} to {np.exp(row[2][1]):.3g}"
+
+
+def _how_errors_are(content: EstimatorContent, ratio: str | None) -> str:
+    """Return what the errors and ratios of a table of coefficients are."""
+    statistics = content.statistics
+    told = []
+    if inference_of(statistics) is not None:
+        told.append("Errors are those of least squares on the rows of all sites together.")
+    elif isinstance(adapter_of_kind(statistics.kind), LaplaceProductAdapter):
+        told.append("Errors are from the information of all sites' rows and the penalty, at the fused coefficients.")
+    if ratio is not None:
+        of = f" of class {statistics.classes.names[1]}" if statistics.classes and len(statistics.classes) == 2 else ""
+        told.append(f"{ratio}: exp(coefficient){of}, for one unit more of a column.")
+    return " ".join(told)
 
 
 def _interval_column(title: str) -> Column:
@@ -161,7 +186,7 @@ def _how_sites_differ(content: EstimatorContent) -> Section | None:
 
 
 def _forests(content: EstimatorContent) -> Section | None:
-    """Return a forest plot of every coefficient that sites know with its error, as in a meta-analysis of them."""
+    """Return a forest plot of the coefficient that differs most between sites, as in a meta-analysis of them."""
     estimates = _estimates(content.sites[:MAX_SITES])
     shown = list(next(iter(estimates.values()))[0])[:MAX_PLOTS] if estimates else []
     if len(estimates) < 2 or not shown:
@@ -176,23 +201,26 @@ def _forests(content: EstimatorContent) -> Section | None:
         }
         if len(known) > 1:
             analyses.append((coefficient, meta_analysis(known, names=[coefficient], level=content.level)))
+    if not analyses:
+        return None
+    coefficient, analysis = max(analyses, key=lambda one: float(one[1].i2[0]))  # the first of equals
+    others = f", of {len(analyses)} the one that differs most between sites" if len(analyses) > 1 else ""
     blocks: list[Block] = [
         Figure(
             forest_plot(analysis, 0),
             f"Forest plot of {shorten(coefficient)}",
-            f"{shorten(coefficient)}: squares are sites, as large as their weight; the diamonds are the random and the"
-            " fixed effect of a meta-analysis. The fused coefficient in the table is that of all rows.",
+            f"{shorten(coefficient)}{others}: squares are sites, as large as their weight; the diamonds are the random"
+            " and the fixed effect of a meta-analysis; the dashed line is where a further site is expected, cut at"
+            " the edge. The fused coefficient in the table is that of all rows.",
         )
-        for coefficient, analysis in analyses
     ]
-    if narrower := [shorten(name) for name, analysis in analyses if analysis.narrower]:
+    if analysis.narrower:
         text = (
-            f"The interval of the random effect of {', '.join(narrower)} is narrower than the fixed effect's: too"
-            ' narrow where sites agree by chance. `cs.meta_analysis(..., interval="truncated_hartung_knapp")` has'
-            " intervals that are never narrower."
+            "The interval of the random effect is narrower than the fixed effect's: too narrow where sites agree by"
+            ' chance. `cs.meta_analysis(..., interval="truncated_hartung_knapp")` has intervals that never are.'
         )
         blocks.append(Paragraph(text))
-    return Section("forest", "Forest plots", blocks) if blocks else None
+    return Section("forest", "Forest plot", blocks)
 
 
 def _estimates(sites: Sequence[tuple[str, Statistics]]) -> dict[str, tuple[dict[str, float], Array]]:

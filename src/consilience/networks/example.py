@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from consilience.errors import OptionError
 from consilience.networks.module_outputs import answer_of
 from consilience.networks.torch_modules import evaluating
 
@@ -162,3 +163,48 @@ def batches_of(inputs: Any, module: nn.Module | None = None) -> Iterator[Example
         given = unlabelled(batch, module)
         for start in range(0, len(given), BATCH_SIZE):
             yield as_example(given[start : start + BATCH_SIZE])
+
+
+IMAGE_SIDES = (28, 32, 64, 96, 128, 224)
+"""Sides of images that are tried on a network that begins with a convolution: of usual data sets, small ones first."""
+N_STEPS = 8
+"""Tokens, steps or positions of a sequence that is tried."""
+
+
+def derived_example(module: nn.Module) -> Example:
+    """Return an input that a module takes, by what its first layer with parameters states.
+
+    Raises OptionError where none fits.
+
+    Examples
+    --------
+    >>> tuple(derived_example(nn.Sequential(nn.Flatten(), nn.Linear(6, 3))).args[0].shape)
+    (2, 6)
+    """
+    layers = (part for part in module.modules() if next(part.parameters(recurse=False), None) is not None)
+    like = next((one for one in module.parameters() if one.is_floating_point()), torch.zeros(()))
+    generator = torch.Generator().manual_seed(0)
+    for shape, is_tokens in _shapes_of(next(layers, None)):
+        numbers = torch.zeros(shape, dtype=torch.long) if is_tokens else torch.randn(shape, generator=generator)
+        if _takes(module, (numbers,)):
+            return Example((numbers.to(like.device if is_tokens else like),))
+    raise OptionError("example", "none could be derived from the first layer", "give an input: `example=x`", "E-NEEDED")
+
+
+def _shapes_of(layer: nn.Module | None) -> Iterator[tuple[tuple[int, ...], bool]]:
+    """Yield shapes of two inputs that a first layer may take, and whether they are numbers of tokens."""
+    if isinstance(layer, nn.Embedding):
+        yield (2, N_STEPS), True
+    elif isinstance(layer, nn.RNNBase):
+        yield (2, N_STEPS, layer.input_size), False
+    elif isinstance(layer, nn.Linear):
+        yield (2, layer.in_features), False
+        yield (2, N_STEPS, layer.in_features), False
+    elif isinstance(layer, nn.Conv1d):
+        yield from (((2, layer.in_channels, length), False) for length in (N_STEPS, *IMAGE_SIDES))
+    elif isinstance(layer, nn.Conv2d):
+        yield from (((2, layer.in_channels, side, side), False) for side in IMAGE_SIDES)
+    elif isinstance(layer, nn.LayerNorm):
+        yield (2, *layer.normalized_shape), False
+    elif isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        yield from (((2, layer.num_features, *more), False) for more in ((), *((side, side) for side in IMAGE_SIDES)))

@@ -25,7 +25,7 @@ from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray
 from consilience.drawing.words import first_names
-from consilience.errors import InputError, OptionError, Problem, UnprovedSymmetryWarning, UnsupportedError
+from consilience.errors import InputError, Problem, UnprovedSymmetryWarning, UnsupportedError
 from consilience.files.configurations import WIDTHS, compare_configurations
 from consilience.networks.carried_arrays import difference_problems, shared_constants, type_problems
 from consilience.networks.entry_names import common_names, is_bookkeeping, is_counter
@@ -97,6 +97,10 @@ def with_symmetry(
     if symmetry is None:
         if problems:  # of several architectures nothing is traced
             raise InputError(problems)
+        if example is None and template is not None:
+            from consilience.networks.example import derived_example
+
+            example = derived_example(template)
         symmetry = _trace(inputs, template, example)
     if not symmetry.proved:  # modules that are called in a proof must be finite; others are looked at as networks below
         problems += _non_finite_module_problems(inputs)
@@ -184,11 +188,9 @@ NO_SYMMETRY = Problem(
 
 
 def _trace(inputs: Sequence[DescribedNetwork], template: nn.Module | None, example: Any) -> Symmetry:
-    """Return the symmetry of a module, traced on an example, or raise where one of both is missing."""
+    """Return the symmetry of a module, traced on an example, or raise where there is no module."""
     if template is None:
         raise InputError(NO_SYMMETRY.about(network.label) for network in inputs)
-    if example is None:
-        raise OptionError("example", "needed to find which axes move together", "give an input that the networks take")
     from consilience.networks.tracing.trace import trace
 
     return trace(template, example)

@@ -19,8 +19,9 @@ from consilience.core.agreement import ColumnMoments, Doubt, Meaning
 from consilience.core.features import Features
 from consilience.core.gather import MAX_SHARED, Described, FormatReading, aligned_doubts, gather
 from consilience.core.inputs import EQUAL, NamedInput, stated_numbers, too_few_models
+from consilience.drawing.words import format_count
 from consilience.errors import InputError, Problem
-from consilience.families import Dirichlet
+from consilience.families import Dirichlet, Family
 from consilience.files.format import Record
 from consilience.posteriors.adapters.table import adapter_of, has_labels
 from consilience.posteriors.describe import describe_all, require_same_as_recorded, unknown_number, unusable_components
@@ -207,8 +208,15 @@ def _kind_problems(site: Described[Posterior], first: Described[Posterior], *, a
         differing = ["kind"]  # models of another class have other options too, which say nothing more
     texts = [f"has {key} {actual.source.get(key)!r}, expected {expected.source.get(key)!r}" for key in differing]
     if not texts and are_aligned and actual.family != expected.family:
-        texts.append(f"is {actual.family}, expected {expected.family}")
+        texts.append(_other_family(actual.family, expected.family))
     return [Problem(site.label, f"{text} as in {first.label}", code="E-MISMATCH") for text in texts]
+
+
+def _other_family(actual: Family, expected: Family) -> str:
+    """Return how a family differs from the one that is expected: in its columns alone, or altogether."""
+    if actual.describes_data and type(actual) is type(expected) and actual.dim != expected.dim:
+        return f"has {format_count(actual.dim, 'column')}, expected {expected.dim}"
+    return f"is {actual}, expected {expected}"
 
 
 def _feature_disagreements(described: list[Described[Posterior]], fields: Sequence[str]) -> list[Problem]:

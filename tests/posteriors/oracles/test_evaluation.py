@@ -168,7 +168,7 @@ def test_the_verdict_is_for_the_own_model_where_the_fused_one_knows_more_than_is
     (note,) = [note for note in evaluation.notes if "never seen here" in note]
     assert f"hold {100 * share:.0f} % of the fused model's weight, which costs it about {cost:.2g} nats" in note
     assert_allclose(-evaluation.difference.mean, cost, rtol=0.1)
-    assert f"fused components never seen here: {unseen}" in str(evaluation)
+    assert f"fused components never seen here: component {unseen}" in str(evaluation)
 
 
 def test_no_verdict_where_the_interval_holds_zero(adopted):

@@ -58,7 +58,6 @@ MODELS = by_fuse_and_check({
     "Bayesian networks of classes in another order": lambda: (
         [bayesian(0, classes=ABC), bayesian(1, classes=("a", "c", "b"))], known()),
     "Bayesian networks without a symmetry": lambda: ([bare(0), bare(1)], {}),
-    "Bayesian networks without an example": lambda: (bayesians(), {}),
     "Bayesian networks of another depth": lambda: ([bayesian(), bayesian(1, net=deeper)], known()),
     "Bayesian networks of other buffers": lambda: (
         [bayesian(0, net=Centred), bayesian(5, net=Centred)], {"example": X}),

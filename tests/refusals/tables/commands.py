@@ -210,7 +210,6 @@ NETWORKS = each("command on networks, ", {
         "fuse one.safetensors -o c --module somenets:make_mlp --example 1,6",
         "fuse one.safetensors p.pt -o c --module somenets:make_mlp --example 1,6", "fuse p.pt p.pt -o c",
         "fuse one.safetensors two.safetensors -o one.safetensors --module somenets:make_mlp --example 1,6",
-        "fuse one.safetensors two.safetensors -o c --module somenets:make_mlp",
         "fuse one.safetensors two.safetensors -o c --example 1,6",
         "fuse one.safetensors two.safetensors -o c --inputs data.npz",
         "evaluate one.safetensors two.safetensors --data data.npz",

@@ -82,8 +82,6 @@ MODELS = by_fuse_and_check({
     "plain checkpoints without a hint": lambda: (checkpoints(), {}),
     "plain checkpoints, a reference alone": lambda: (checkpoints(), {"reference": 0, "method": "consensus"}),
     "a network's file that is not there": lambda: ([*network_files(), "nobody.safetensors"], {}),
-    "networks without an example": lambda: (mlps(), {}),
-    "files with a module, no example": lambda: (checkpoints(), {"module": mlp}),
     "a module that makes none": lambda: (checkpoints(), {"module": lambda: 5, "example": X}),
     "an example of another width": lambda: (mlps(), {"example": torch.zeros(2, 7)}),
     "a symmetry that is none": lambda: (mlps(), {"symmetry": written("net.json", "{}")}),

@@ -10,7 +10,7 @@ import numpy as np
 
 from consilience.checks import Array
 from consilience.errors import InputError, Problem
-from consilience.estimators.laplace_product import site_estimate
+from consilience.estimators.inference import site_estimate
 from consilience.estimators.meta_analysis.between_sites import SiteEstimates
 from consilience.estimators.meta_analysis.counts import Measure, effects_of_counts
 from consilience.estimators.meta_analysis.tables import Site, read_table

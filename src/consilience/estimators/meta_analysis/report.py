@@ -71,9 +71,10 @@ def forest_plot(analysis: MetaAnalysis, number: int) -> Markup:
     margins = float(ndtri(0.5 + analysis.level / 2.0)) * np.sqrt(analysis.covariances[sites, number, number])
     pooled = {"random effect": analysis.random, "fixed effect": analysis.fixed}
     labels = [*(shorten(analysis.sites[site], 22) for site in sites), *pooled]
-    prediction = analysis.prediction[number]
-    ends = np.concatenate([estimates - margins, estimates + margins, prediction[~np.isnan(prediction)]])
+    of_pooled = np.concatenate([effects.intervals[number] for effects in pooled.values()])
+    ends = np.concatenate([estimates - margins, estimates + margins, of_pooled])
     x_range = (min(0.0, float(ends.min())), max(0.0, float(ends.max())))
+    prediction = np.clip(analysis.prediction[number], *x_range)  # of few sites it is many times as wide as all of them
     axes = Axes.over(x_range, (float(len(labels)), 0.0), _STEP * len(labels), margins=(170.0, 12.0), inset=(14.0, 0.0))
     parts = axes.names(shorten(analysis.coefficients[number], 60), "site") + axes.x_ticks(7)
     parts += axes.rows([row + 0.5 for row in range(len(labels))], labels)

@@ -19,7 +19,7 @@ from consilience.checks import AnyArray
 from consilience.core.agreement import Doubt
 from consilience.core.gather import Gathered, Reading, gather
 from consilience.core.inputs import NamedInput, too_few_models
-from consilience.errors import InputError, OptionError, Problem
+from consilience.errors import InputError, Problem
 from consilience.files.document import BAYESIAN
 from consilience.files.format import Record
 from consilience.files.safetensors_file import SafetensorsFile
@@ -308,7 +308,9 @@ def _symmetry(
         raise InputError(NO_SYMMETRY.about(bnn.name) for bnn in bnns)
     example = made_up if example is None else example
     if example is None:
-        raise OptionError("example", "needed to find which axes move together", "give an input that the networks take")
+        from consilience.networks.example import derived_example
+
+        example = derived_example(template)
     from consilience.networks.tracing.proof import symmetry as trace_and_prove
 
     return trace_and_prove(template, example, rng)
