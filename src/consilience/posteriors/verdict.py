@@ -348,8 +348,8 @@ def _opening(losses: Losses | None, ensemble: Ensemble, fused: Posterior, *, tru
         components = "1 component" if fused.n_components == 1 else f"{fused.n_components} components"
         return (
             f"one model of {components} describes {all_of(ensemble.n_sites, 'sites')} together better than any"
-            f" site's own does: by {_nats(least)} ± {_nats(doubt)} nats per observation drawn from their models, than"
-            f" that of {shorten(ensemble.names[nearest])}, the nearest; it {lost}"
+            f" site's own does: than that of {shorten(ensemble.names[nearest])}, the nearest, by {_nats(least)} ±"
+            f" {_nats(doubt)} nats per observation drawn from their models; it {lost}"
         )
     if losses.harmless is False:
         return (
