@@ -65,15 +65,14 @@ _MAX_UNANNOUNCED = 2
 class FlowerLink:
     """The server's end of the transport: asks sites through Flower's state, and stores their files.
 
-    `app` is Flower's SuperLink, `spool` the folder of the round; a file may have `max_file_bytes`.
+    `app` is Flower's SuperLink, `spool` the folder of so many rounds of models; a file may have `max_file_bytes`.
     """
 
-    def __init__(self, app: Any, spool: Path, max_file_bytes: int) -> None:
+    def __init__(self, app: Any, spool: Path, rounds: int, max_file_bytes: int) -> None:
         from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
 
         self.state = app.state.linkstate_factory.state()
-        self.spool, self.max_file_bytes = spool, max_file_bytes
-        self.report = spool / "server" / "1" / "round.json"
+        self.spool, self.rounds, self.max_file_bytes = spool, rounds, max_file_bytes
         self.closing = threading.Event()
         self.waiting = spool / "waiting"  # a file for each site that is to get the fused model, also after a restart
         self.waiting.mkdir(exist_ok=True)
@@ -244,12 +243,13 @@ class FlowerLink:
         """Announce what a site sent; return why not where it is too late, or its contents never came."""
         if (folder / announcement.name).exists():
             return None
-        if announcement.number == 1 and self.report.exists():
+        number = announcement.number
+        if number <= self.rounds and (self.spool / "server" / str(number) / "round.json").exists():
             return "the round is over; nothing was taken"
         if not all((folder / digest).exists() for digest in announcement.digests):
             return "announces what it did not send"
         (folder / announcement.name).touch()
-        for digest in _replaced_digests(announcement, folder):
+        for digest in _replaced_digests(announcement, folder, self.rounds):
             (folder / digest).unlink(missing_ok=True)
         return None
 
@@ -302,24 +302,32 @@ def may_read(site: str, name: str) -> bool:
     return match is not None and match["recipient"] in (None, site)
 
 
-def _announcements(site: str, folder: Path, number: int) -> list[Announcement]:
-    """Return the announcements of a round in a site's folder, sorted."""
+def _announcements(site: str, folder: Path) -> list[Announcement]:
+    """Return the announcements in a site's folder."""
     parsed = (parse_announcement(site, path.name) for path in folder.iterdir())
-    return sorted(one for one in parsed if one is not None and one.number == number)
+    return [one for one in parsed if one is not None]
 
 
-def _replaced_digests(announcement: Announcement, folder: Path) -> set[str]:
-    """Return the digests of files of attempts that this one replaces: those of its own round alone."""
-    earlier = _announcements(announcement.site, folder, announcement.number)
+def _replaced_digests(announcement: Announcement, folder: Path, rounds: int) -> set[str]:
+    """Return the digests of files of which nothing is needed any more once this announcement is there.
+
+    They are of other attempts in its own round, and of rounds of models before, which are over. Answers to earlier
+    requests stay: they may count later.
+    """
+    number = announcement.number
+    earlier = [
+        one
+        for one in _announcements(announcement.site, folder)
+        if one.number == number or one.number < number <= rounds
+    ]
     return {digest for one in earlier for digest in one.digests} - set(announcement.digests)
 
 
 def _remove_unannounced(site: str, folder: Path, newest: str) -> None:
     """Remove contents that no announcement names, but for the last ones: a site keeps no more on the server's disk."""
-    names = [path.name for path in folder.iterdir()]
-    parsed = (parse_announcement(site, name) for name in names)
-    announced = {digest for one in parsed if one is not None for digest in one.digests}
-    others = [name for name in names if _DIGEST.fullmatch(name) and name not in announced and name != newest]
+    announced = {digest for one in _announcements(site, folder) for digest in one.digests} | {newest}
+    names = (path.name for path in folder.iterdir())
+    others = [name for name in names if _DIGEST.fullmatch(name) and name not in announced]
     others.sort(key=lambda name: (folder / name).stat().st_mtime_ns)
     for name in others[: len(others) + 1 - _MAX_UNANNOUNCED]:
         (folder / name).unlink(missing_ok=True)
@@ -369,7 +377,7 @@ def main() -> None:
     spool = Path(settings["spool"])
     app = create_app()
     app.state.enable_supernode_auth = True
-    link = FlowerLink(app, spool, settings["max_file_bytes"])
+    link = FlowerLink(app, spool, settings["rounds"], settings["max_file_bytes"])
     nodes = {site: link.register(_public_key(Path(path))) for site, path in sorted(settings["keys"].items())}
     gate = FleetGate(app, settings["quota"], spool)
     has_tls = settings["certificate"] is not None
