@@ -198,48 +198,6 @@ def test_a_round_over_flower_takes_the_good_sites_and_tells_the_truth(room):
         socket.create_connection(("127.0.0.1", port), timeout=1)
 
 
-@pytest.mark.slow
-@pytest.mark.alone
-def test_strangers_without_a_key_do_not_hold_up_a_round(room):
-    """Idle connections, half requests and bodies without an end, from an address of their own."""
-    port = free_port()
-    address = f"127.0.0.1:{port}"
-    serve = ["round", "flower", "--address", address, "--certificates", room, "--site-keys", room / "keys"]
-    serve += ["-o", "fused.safetensors", "--deadline", "120", "--quorum", "2", "--poll", "0.2", "--sites", "ada,bell"]
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-
-    def stranger(number):
-        with suppress(OSError):
-            plain = socket.create_connection(("127.0.0.1", port), timeout=5, source_address=("127.0.0.2", 0))
-            if number % 3 == 0:
-                return plain
-            secret = context.wrap_socket(plain)
-            if number % 3 == 1:
-                secret.sendall(b"POST /v1/fl")
-            else:
-                secret.sendall(b"POST /v1/fleet/push-object HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
-            return secret
-        return None
-
-    with ExitStack() as stack:
-        server = stack.enter_context(running(*serve, cwd=room))
-        listening(port)
-        held = [one for one in map(stranger, range(1100)) if one is not None]
-        started = time.monotonic()
-        for site in ("ada", "bell"):
-            told = ["round", "send", room / "files" / site, *to(address), "--root-certificates", room / "ca.crt"]
-            stack.enter_context(running(*told, "--key", room / site, "--timeout", "100", cwd=room))
-        _, err = server.communicate(timeout=200)
-        assert server.returncode == 0, err
-        assert time.monotonic() - started < 90
-        for one in held:
-            one.close()
-    report = json.loads((room / "fused.round.json").read_text())
-    assert [one["site"] for one in report["took_part"]] == ["ada", "bell"]
-    assert report["unknown"] == ["too-many-connections-127.0.0.2"]
-
-
 def plain_requests(port, certificate):
     """Return how the server answers to what no site asks."""
     import httpx

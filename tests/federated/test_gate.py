@@ -62,7 +62,7 @@ def asked(one, path=PUSH, blocks=(b"x",), method="POST", headers=(KEY,)):
     async def send(message):
         sent.append(message)
 
-    scope = {"type": "http", "path": path, "method": method, "headers": list(headers)}
+    scope = {"type": "http", "path": path, "method": method, "headers": list(headers), "client": ("10.0.0.1", 1)}
     asyncio.run(one(scope, receive, send))
     return sent[0]["status"] if sent else None
 

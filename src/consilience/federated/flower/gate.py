@@ -55,6 +55,7 @@ class FleetGate:
         self.sent: Counter[bytes] = Counter()
         self.held = 0  # bytes of bodies under way
         self.n_begun = 1  # rounds
+        self.known: set[str] = set()  # addresses from which a registered key has asked
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request."""
@@ -104,6 +105,7 @@ class FleetGate:
             if message["type"] == "http.response.start":
                 if message["status"] < 300:
                     self.sent[key] += n_read
+                    self.known.add(scope["client"][0])
                 elif message["status"] != 401 and scope["path"].endswith("/activate-node"):
                     self._note_key(key)
             await send(message)

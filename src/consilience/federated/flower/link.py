@@ -76,6 +76,7 @@ class FlowerLink:
         self.closing = threading.Event()
         self.waiting = spool / "waiting"  # a file for each site that is to get the fused model, also after a restart
         self.waiting.mkdir(exist_ok=True)
+        _let_sites_come_again(self.state)
         self.nodes_online: set[int] = set()
         self.nodes_updated = 0.0  # time.monotonic()
         self.run = self.state.create_run(None, None, None, {}, NOOP_FEDERATION_ID, None, None, TaskType.SERVER_APP)
@@ -290,6 +291,20 @@ class FlowerLink:
             time.sleep(_BEAT_SECONDS)
 
 
+def _let_sites_come_again(state: Any) -> None:
+    """Let the holder of a key take its place again: a site that was killed is online for Flower for a minute more.
+
+    Flower has seen the signature before it activates a node.
+    """
+    activate = state.activate_node
+
+    def activate_anew(node_id: int, heartbeat_interval: float) -> bool:
+        state.deactivate_node(node_id)
+        return bool(activate(node_id, heartbeat_interval))
+
+    state.activate_node = activate_anew
+
+
 def may_read(site: str, name: str) -> bool:
     """Return whether a site may read a file of the server's: none of another site's shares.
 
@@ -386,7 +401,7 @@ def main() -> None:
     server = impatient_server(config)
     allow_open_files(2 * MAX_CONNECTIONS)
     listener = listen(settings["host"], settings["port"])
-    listener.refused = gate.note_address
+    listener.refused, listener.known = gate.note_address, gate.known
     threads = [threading.Thread(target=link.attend, args=item, daemon=True) for item in nodes.items()]
     threads.append(threading.Thread(target=link.beat, daemon=True))
     threads.append(threading.Thread(target=_follow_input, args=(link, server), daemon=True))

@@ -129,6 +129,9 @@ def _announce(
     """Put a site's files into the place of a round; return the announcement, and whether it was there before."""
     earlier_report = read_report(storage, number)
     if earlier_report is not None and not earlier_report.problems:  # a round that failed may be tried again
+        again, announcement = next_announcement(storage, site, number, attempt, [part.digest for part in files])
+        if again:  # by a site that was killed since
+            return announcement, again
         raise InputError(storage.where, f"round {number} in this place is over; nothing was sent", code="E-ROUND")
     return put_announced(storage, site, number, attempt, [(part.digest, part.path) for part in files])
 
