@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -166,7 +167,7 @@ class Actor:
                 self.tries = 0
             elif not self.was_killed:
                 said = (home / f"{self.name}.log").read_text(errors="replace").strip().splitlines()
-                self.errors.append(f"{code}: {said[-1] if said else ''}"[:300])
+                self.errors.append(re.sub(r"/\S*/", "", f"{code}: {said[-1] if said else ''}")[:300])  # without folders
             self.was_killed = False
         if self.commands:
             self.tries += 1

@@ -70,7 +70,7 @@ def attack(slots):
                     held[slot].send(SLOW[kind])
             except OSError:
                 pass
-        time.sleep(0.05)
+        time.sleep(1.0)
 
 for n in range(16):
     threading.Thread(target=attack, args=(range(n, n_connections, 16),), daemon=True).start()
@@ -137,7 +137,7 @@ def meets(room, n_connections, n_addresses, n_processes, before=30):
             time.sleep(0.5)
         assert server.wait(10) == 0, server.stderr.read()
         found["seconds"] = round(time.monotonic() - started - before, 1)
-        assert waiting.wait(60) == 0, waiting.stderr.read()
+        assert waiting.wait(120) == 0, waiting.stderr.read()
     assert (room / "back").read_bytes() == (room / "fused.safetensors").read_bytes()
     report = json.loads((room / "fused.round.json").read_text())
     assert [one["site"] for one in report["took_part"]] == ["ada", "bell"]

@@ -44,6 +44,10 @@ _LEAVE_SECONDS = 3.0
 """Time in which a site leaves that has what it came for. One that comes again between two looks is never seen to be
 gone, and would not be asked. Chosen by hand."""
 
+LINGER_SECONDS = 120.0
+"""Time at the end for sites that are online and have not got the fused model, since the port may be busy. Chosen by
+hand."""
+
 _EXIT_SECONDS = 2.0
 """Time for open requests when the process ends. Chosen by hand."""
 
@@ -368,13 +372,16 @@ def _mark_ready(server: Any, spool: Path) -> None:
     (spool / "ready").touch()
 
 
-def _follow_input(link: FlowerLink, server: Any) -> None:
+def _follow_input(link: FlowerLink, server: Any, nodes: dict[str, int]) -> None:
     """End the process when its input does: at once, or after "finish", once all waiting sites have the fused model."""
     line = sys.stdin.readline()
     if not line:  # the parent was killed, and may be started again at this port
         os._exit(0)
-    deadline = time.monotonic() + (_ANSWER_SECONDS if line.strip() == "finish" else 0.0)
-    while any(link.waiting.iterdir()) and time.monotonic() < deadline:
+    begun, is_finish = time.monotonic(), line.strip() == "finish"
+    while is_finish and (waiting := [nodes.get(path.name) for path in link.waiting.iterdir()]):
+        is_there = any(node is not None and link.online(node) for node in waiting)
+        if time.monotonic() - begun > (LINGER_SECONDS if is_there else _ANSWER_SECONDS):
+            break
         time.sleep(_PAUSE)
     link.closing.set()
     server.should_exit = True
@@ -404,7 +411,7 @@ def main() -> None:
     listener.refused, listener.known = gate.note_address, gate.known
     threads = [threading.Thread(target=link.attend, args=item, daemon=True) for item in nodes.items()]
     threads.append(threading.Thread(target=link.beat, daemon=True))
-    threads.append(threading.Thread(target=_follow_input, args=(link, server), daemon=True))
+    threads.append(threading.Thread(target=_follow_input, args=(link, server, nodes), daemon=True))
     threads.append(threading.Thread(target=_mark_ready, args=(server, spool), daemon=True))
     for thread in threads:
         thread.start()

@@ -33,7 +33,7 @@ CERTIFICATE, KEY = "server.crt", "server.key"
 _START_SECONDS = 60.0
 """Time for the child to open its port; imports of Flower take some seconds. Chosen by hand."""
 
-_FINISH_SECONDS = 30.0
+_FINISH_SECONDS = 130.0
 """Time for waiting sites to get the fused model at the end, a little more than the child gives them. Chosen by hand."""
 
 _MAX_CONTRIBUTIONS = 2
