@@ -54,7 +54,7 @@ GRACE = 30.0
 """Seconds after the deadline in which files that were announced before it may still be copied. Chosen by hand."""
 
 TOLERANCE = 1e-3
-"""Relative change of the fused parameters below which rounds end. Chosen by hand: in docs/evidence/rounds.md, changes of
+"""Relative change of the fused parameters below which rounds end. Chosen by hand: in docs/evidence/rounds.md, those of
 networks are 0.04 to 0.08 after five rounds, so no experiment there has ended by it."""
 
 _MAX_PAUSE = 5.0
