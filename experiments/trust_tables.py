@@ -221,7 +221,28 @@ def claims_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def chaos_table() -> str:
+    """Return how many rounds in trouble ended with the bytes of the undisturbed one."""
+    kinds: dict[str, dict[str, Any]] = _found("round_chaos")["kinds"]
+    transports = ("folder", "bucket", "flower")
+    lines = [
+        "| what travels | folder | bucket | Flower | kills | full disks | clocks put on | rounds lost |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name, found in kinds.items():
+        runs = [one for transport in transports for one in found[transport]]
+        same = [f"{sum(one['is_same'] for one in found[by])} of {len(found[by])}" for by in transports]
+        kills, disks, clocks = (
+            sum(one["events"].get(event, 0) for one in runs for event in events)
+            for events in (("kill server", "kill site"), ("full disk",), ("clock",))
+        )
+        lost = sum(not one["is_same"] for one in runs)
+        lines.append(f"| {name} | {' | '.join(same)} | {kills} | {disks} | {clocks} | {lost} |")
+    return "\n".join(lines) + "\n"
+
+
 TRUST: dict[str, Callable[[], str]] = {
+    "chaos": chaos_table,
     "merges": merges_table,
     "hostile": hostile_table,
     "membership": membership_table,

@@ -169,6 +169,11 @@ class ConsilienceError(Exception):
         self.problems: tuple[Problem, ...] = tuple(Problem.of(sentence).coded(self.code) for sentence in sentences)
         super().__init__("\n".join(self.problems))
 
+    @property
+    def may_pass(self) -> bool:
+        """Whether the machine is at fault, such as a full disk, and not what was handed in."""
+        return any(problem.code == "E-SYSTEM" for problem in self.problems)
+
 
 class InputError(ConsilienceError, ValueError):
     """The models handed in cannot be used as they are."""

@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import json
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -63,7 +62,7 @@ def asked(one, path=PUSH, blocks=(b"x",), method="POST", headers=(KEY,)):
     async def send(message):
         sent.append(message)
 
-    scope = {"type": "http", "path": path, "method": method, "headers": list(headers)}
+    scope = {"type": "http", "path": path, "method": method, "headers": list(headers), "client": ("10.0.0.1", 1)}
     asyncio.run(one(scope, receive, send))
     return sent[0]["status"] if sent else None
 
@@ -104,6 +103,16 @@ def test_a_key_has_a_quota_that_other_keys_cannot_use_up(tmp_path):
     unsigned, _ = gate(tmp_path, status=401, quota=1000)
     assert [asked(unsigned, blocks=[bytes(1001)]) for _ in range(3)] == [401, 401, 401]
     assert unsigned.sent.total() == 0
+
+
+def test_a_quota_is_of_every_round_that_has_begun(tmp_path):
+    one, _ = gate(tmp_path, quota=1000)
+    for number in (1, 2, 3):
+        assert asked(one, blocks=[bytes(1001)]) == 200
+        assert asked(one) == 413
+        (tmp_path / "server" / str(number)).mkdir(parents=True)
+        (tmp_path / "server" / str(number) / "round.json").touch()
+    assert asked(one) == 200
 
 
 def test_unknown_keys_are_noted_by_digest_and_not_without_end(tmp_path):
@@ -181,11 +190,11 @@ def _many():
     return SimpleNamespace(object_id="root", children=[leaf] * 100)
 
 
-def server_of(tmp_path, answers=(), reports=(), most=1000):
+def server_of(tmp_path, answers=(), reports=(), most=1000, rounds=1):
     """Return a link to a place whose rounds have ended so far, its questions to a site, which answers as told."""
     link, asked, given = FlowerLink.__new__(FlowerLink), [], iter(answers)
     link.max_file_bytes, link.spool, link.closing = most, tmp_path, threading.Event()
-    link.report, link.waiting = tmp_path / "server" / "1" / "round.json", tmp_path / "waiting"
+    link.rounds, link.waiting = rounds, tmp_path / "waiting"
     link.waiting.mkdir(exist_ok=True)
     link.online = lambda _node: not (asked and asked[-1].get("ask") == "gone")
 
@@ -237,6 +246,28 @@ def test_what_was_not_sent_cannot_be_announced_nor_anything_after_the_end(tmp_pa
     assert asked[-1]["why"] == "the round is over; nothing was taken"
     link._take("a", 1, f"sites/a/2-1-{NAMED}", 0)  # an answer to a request, which counts as late
     assert asked[-1]["ask"] == "taken"
+
+
+def test_in_a_later_round_a_site_sends_anew_and_what_it_sent_before_goes(tmp_path):
+    again, other = hashlib.sha256(b"again").hexdigest(), hashlib.sha256(b"other").hexdigest()
+    for rounds, kept in ((2, {again}), (1, {again, other})):  # of one round, the second is a request
+        place = tmp_path / str(rounds)
+        place.mkdir()
+        link, asked = server_of(place, [{"data": b"other"}, {"data": b"again"}], rounds=rounds)
+        link._take("a", 1, f"sites/a/{other}", 5)
+        link._take("a", 1, f"sites/a/1-1-{other}", 0)
+        (place / "server" / "1").mkdir(parents=True)
+        (place / "server" / "1" / "round.json").touch()
+        link._take("a", 1, f"sites/a/{again}", 5)
+        link._take("a", 1, f"sites/a/1-2-{again}", 0)
+        assert asked[-1]["why"] == "the round is over; nothing was taken"
+        link._take("a", 1, f"sites/a/2-1-{again}", 0)
+        assert asked[-1]["ask"] == "taken"
+        assert {path.name for path in (place / "sites" / "a").iterdir() if len(path.name) == 64} == kept
+        (place / "server" / "2").mkdir()
+        (place / "server" / "2" / "round.json").touch()
+        link._take("a", 1, f"sites/a/2-2-{again}", 0)
+        assert asked[-1]["ask"] == ("taken" if rounds == 1 else "refused")
 
 
 def test_a_site_keeps_few_contents_on_the_servers_disk(tmp_path):
@@ -291,7 +322,7 @@ class Node:
 
 def storage_of(questions):
     node = Node(questions)
-    return FlowerStorage(node, "server", time.monotonic() + 60.0), node
+    return FlowerStorage(node, "server", 60.0), node
 
 
 def test_a_site_reads_in_pieces_whatever_else_it_is_asked(tmp_path):

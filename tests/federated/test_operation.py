@@ -9,6 +9,8 @@ from click.testing import CliRunner
 
 import consilience as cs
 from consilience.cli.commands import cli
+from consilience.core.fusion import Fusion
+from consilience.errors import InputError
 from consilience.federated import RoundReport
 from consilience.federated.report import Event, json_line
 from tests.federated.rounds import write_sites
@@ -66,6 +68,50 @@ def test_a_signal_closes_a_round_with_what_it_has(files, tmp_path):
 
     report = serve(place, tmp_path / "fused.safetensors", deadline=60, say=say, **OPTIONS).report
     assert (report.closed, report.sites, report.missing) == ("signal", ("a", "b"), ("c",))
+
+
+def test_a_signal_closes_the_round_that_is_open_and_none_after_it(files, tmp_path):
+    place = tmp_path / "round"
+    for site in "ab":
+        for number in (1, 2):
+            send(files[site], place, site, number=number)
+
+    def say(line):
+        if line.kind == "waiting" and line.number == 1:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    told = {"deadline": 1.0, "rounds": 2, "tolerance": 0.0, "say": say}
+    reports = serve(place, tmp_path / "fused.safetensors", **told, **OPTIONS).reports
+    assert [report.closed for report in reports] == ["signal", "deadline"]
+
+
+def test_a_site_that_has_sent_may_say_so_again_when_the_round_is_over(files, tmp_path):
+    place = tmp_path / "round"
+    for site in "abc":
+        send(files[site], place, site)
+    serve(place, tmp_path / "fused.safetensors", deadline=60, **OPTIONS)
+    again = send(files["a"], place, "a", receive=tmp_path / "back", timeout=5)
+    assert (again.again, again.announcement.attempt) == (True, 1)
+    assert (tmp_path / "back").read_bytes() == (tmp_path / "fused.safetensors").read_bytes()
+    with pytest.raises(InputError, match="is over; nothing was sent"):
+        send(files["b"], place, "a")
+
+
+def test_a_full_disk_is_no_fault_of_the_sites(files, tmp_path, monkeypatch):
+    place, output = tmp_path / "round", tmp_path / "fused.safetensors"
+    for site in "abc":
+        send(files[site], place, site)
+    save = Fusion.save
+    for error in (OSError(28, "No space left on device"), InputError(output, "cannot be written", "", "E-SYSTEM")):
+
+        def full(*_, error=error, **__):
+            raise error
+
+        monkeypatch.setattr(Fusion, "save", full)
+        with pytest.raises(type(error)):
+            serve(place, output, deadline=60, **OPTIONS)
+        monkeypatch.setattr(Fusion, "save", save)
+    assert serve(place, output, deadline=60, **OPTIONS).report.sites == ("a", "b", "c")
 
 
 def test_a_round_killed_at_any_line_of_its_log_ends_with_the_same_bytes(files, tmp_path):

@@ -324,9 +324,11 @@ def _valid_fusion(plan: RoundPlan, checked: Mapping[str, CheckedContribution], s
                 file = Path(folder) / "fused.safetensors"
                 fusion.save(file)
                 problems = check_files(SafetensorsFile(file)).problems
-    except OptionError:
+    except (OptionError, OSError):
         raise
     except ConsilienceError as error:
+        if error.may_pass:  # a full disk is no site's fault
+            raise
         raise FusionFaultError("; ".join(map(str, error.problems))) from error
     except Exception as error:
         raise FusionFaultError(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from error

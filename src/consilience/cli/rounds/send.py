@@ -42,7 +42,7 @@ _WHAT: Choice = (
 )
 
 
-@click.command(cls=CommandOfCases, choices=[_WHAT, at_a_site("site", takes=("refine", "early")), IN_A_ROUND])
+@click.command(cls=CommandOfCases, choices=[_WHAT, at_a_site("site", takes=("early",)), IN_A_ROUND])
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--to",

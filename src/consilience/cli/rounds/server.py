@@ -92,6 +92,8 @@ _fusion_options = _all_of(
     click.option("--trust-counts", is_flag=True, help="Count a network's observations whole, however many it claims."),
     click.option("--max-components", default=1000, show_default=True, type=click.IntRange(1), help="Of a posterior."),
     click.option("--seed", type=click.IntRange(0), help="Seed; the same seed gives the same bytes.  [default: 0]"),
+    click.option("--rounds", default=1, show_default=True, type=click.IntRange(1), help="Rounds at most."),
+    click.option("--tolerance", default=TOLERANCE, show_default=True, help="Rounds end below this relative change."),
 )
 """Options of a server that sees what sites send, and fuses it."""
 
@@ -108,8 +110,6 @@ _flower_options = _all_of(
 @click.option("--sites", required=True, help="Names of the sites that may take part, separated by commas.")
 @_output
 @_fusion_options
-@click.option("--rounds", default=1, show_default=True, type=click.IntRange(1), help="Rounds at most.")
-@click.option("--tolerance", default=TOLERANCE, show_default=True, help="Rounds end below this relative change.")
 @_round_options
 def open_round(place: str, **options: Any) -> None:
     """Wait for what sites send to PLACE (a folder or URL that all reach), and fuse it.
@@ -145,7 +145,7 @@ _TLS: Choice = (Case("the server", lambda _given: True, needs=(("certificates", 
 def flower(address: str, site_keys: Path, certificates: Path | None, insecure: bool, **options: Any) -> None:
     """Listen for sites over Flower, each known by its key, and fuse what they send.
 
-    It is one round of `consilience round open`, in a folder of the server's own; sites give flower://HOST:PORT as its
+    It is the round of `consilience round open`, in a folder of the server's own; sites give flower://HOST:PORT as its
     place. A site's name is that of its key's file in --site-keys.
     """
     _run(_over_flower(address, site_keys, certificates, insecure), options)

@@ -46,14 +46,16 @@ BODY_SECONDS = 180.0
 class FleetGate:
     """Passes on the requests of sites, up to a quota for each key, and notes keys that are not registered.
 
-    `app` is Flower's SuperLink; one key may send `quota` bytes in all. Unknown keys are noted in `spool`, the folder of
-    the round, as folders beside those of sites.
+    `app` is Flower's SuperLink; one key may send `quota` bytes for every round, or request, that has begun in `spool`,
+    the folder of the rounds. Unknown keys are noted there, as folders beside those of sites.
     """
 
     def __init__(self, app: Any, quota: int, spool: Path) -> None:
         self.app, self.quota, self.spool = app, quota, spool
         self.sent: Counter[bytes] = Counter()
         self.held = 0  # bytes of bodies under way
+        self.n_begun = 1  # rounds
+        self.known: set[str] = set()  # addresses from which a registered key has asked
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request."""
@@ -69,10 +71,16 @@ class FleetGate:
             await _refuse(send, 411)
         elif self.held > _MAX_HELD_BYTES:
             await _refuse(send, 503)
-        elif not length.isdigit() or int(length) > MAX_BODY_BYTES or self.sent[key] > self.quota:
+        elif not length.isdigit() or int(length) > MAX_BODY_BYTES or self._has_sent_all(key):
             await _refuse(send, 413)
         else:
             await self._pass_on(scope, receive, send, key)
+
+    def _has_sent_all(self, key: bytes) -> bool:
+        """Return whether a key has sent what it may in all rounds that have begun: one more than are over."""
+        if self.sent[key] > self.n_begun * self.quota:
+            self.n_begun = 1 + sum(1 for _ in self.spool.glob("server/*/round.json"))
+        return self.sent[key] > self.n_begun * self.quota
 
     async def _pass_on(self, scope: Any, receive: Any, send: Any, key: bytes) -> None:
         n_read = 0
@@ -97,6 +105,7 @@ class FleetGate:
             if message["type"] == "http.response.start":
                 if message["status"] < 300:
                     self.sent[key] += n_read
+                    self.known.add(scope["client"][0])
                 elif message["status"] != 401 and scope["path"].endswith("/activate-node"):
                     self._note_key(key)
             await send(message)

@@ -44,6 +44,10 @@ _LEAVE_SECONDS = 3.0
 """Time in which a site leaves that has what it came for. One that comes again between two looks is never seen to be
 gone, and would not be asked. Chosen by hand."""
 
+LINGER_SECONDS = 120.0
+"""Time at the end for sites that are online and have not got the fused model, since the port may be busy. Chosen by
+hand."""
+
 _EXIT_SECONDS = 2.0
 """Time for open requests when the process ends. Chosen by hand."""
 
@@ -65,18 +69,18 @@ _MAX_UNANNOUNCED = 2
 class FlowerLink:
     """The server's end of the transport: asks sites through Flower's state, and stores their files.
 
-    `app` is Flower's SuperLink, `spool` the folder of the round; a file may have `max_file_bytes`.
+    `app` is Flower's SuperLink, `spool` the folder of so many rounds of models; a file may have `max_file_bytes`.
     """
 
-    def __init__(self, app: Any, spool: Path, max_file_bytes: int) -> None:
+    def __init__(self, app: Any, spool: Path, rounds: int, max_file_bytes: int) -> None:
         from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
 
         self.state = app.state.linkstate_factory.state()
-        self.spool, self.max_file_bytes = spool, max_file_bytes
-        self.report = spool / "server" / "1" / "round.json"
+        self.spool, self.rounds, self.max_file_bytes = spool, rounds, max_file_bytes
         self.closing = threading.Event()
         self.waiting = spool / "waiting"  # a file for each site that is to get the fused model, also after a restart
         self.waiting.mkdir(exist_ok=True)
+        _let_sites_come_again(self.state)
         self.nodes_online: set[int] = set()
         self.nodes_updated = 0.0  # time.monotonic()
         self.run = self.state.create_run(None, None, None, {}, NOOP_FEDERATION_ID, None, None, TaskType.SERVER_APP)
@@ -244,12 +248,13 @@ class FlowerLink:
         """Announce what a site sent; return why not where it is too late, or its contents never came."""
         if (folder / announcement.name).exists():
             return None
-        if announcement.number == 1 and self.report.exists():
+        number = announcement.number
+        if number <= self.rounds and (self.spool / "server" / str(number) / "round.json").exists():
             return "the round is over; nothing was taken"
         if not all((folder / digest).exists() for digest in announcement.digests):
             return "announces what it did not send"
         (folder / announcement.name).touch()
-        for digest in _replaced_digests(announcement, folder):
+        for digest in _replaced_digests(announcement, folder, self.rounds):
             (folder / digest).unlink(missing_ok=True)
         return None
 
@@ -290,6 +295,20 @@ class FlowerLink:
             time.sleep(_BEAT_SECONDS)
 
 
+def _let_sites_come_again(state: Any) -> None:
+    """Let the holder of a key take its place again: a site that was killed is online for Flower for a minute more.
+
+    Flower has seen the signature before it activates a node.
+    """
+    activate = state.activate_node
+
+    def activate_anew(node_id: int, heartbeat_interval: float) -> bool:
+        state.deactivate_node(node_id)
+        return bool(activate(node_id, heartbeat_interval))
+
+    state.activate_node = activate_anew
+
+
 def may_read(site: str, name: str) -> bool:
     """Return whether a site may read a file of the server's: none of another site's shares.
 
@@ -302,24 +321,32 @@ def may_read(site: str, name: str) -> bool:
     return match is not None and match["recipient"] in (None, site)
 
 
-def _announcements(site: str, folder: Path, number: int) -> list[Announcement]:
-    """Return the announcements of a round in a site's folder, sorted."""
+def _announcements(site: str, folder: Path) -> list[Announcement]:
+    """Return the announcements in a site's folder."""
     parsed = (parse_announcement(site, path.name) for path in folder.iterdir())
-    return sorted(one for one in parsed if one is not None and one.number == number)
+    return [one for one in parsed if one is not None]
 
 
-def _replaced_digests(announcement: Announcement, folder: Path) -> set[str]:
-    """Return the digests of files of attempts that this one replaces: those of its own round alone."""
-    earlier = _announcements(announcement.site, folder, announcement.number)
+def _replaced_digests(announcement: Announcement, folder: Path, rounds: int) -> set[str]:
+    """Return the digests of files of which nothing is needed any more once this announcement is there.
+
+    They are of other attempts in its own round, and of rounds of models before, which are over. Answers to earlier
+    requests stay: they may count later.
+    """
+    number = announcement.number
+    earlier = [
+        one
+        for one in _announcements(announcement.site, folder)
+        if one.number == number or one.number < number <= rounds
+    ]
     return {digest for one in earlier for digest in one.digests} - set(announcement.digests)
 
 
 def _remove_unannounced(site: str, folder: Path, newest: str) -> None:
     """Remove contents that no announcement names, but for the last ones: a site keeps no more on the server's disk."""
-    names = [path.name for path in folder.iterdir()]
-    parsed = (parse_announcement(site, name) for name in names)
-    announced = {digest for one in parsed if one is not None for digest in one.digests}
-    others = [name for name in names if _DIGEST.fullmatch(name) and name not in announced and name != newest]
+    announced = {digest for one in _announcements(site, folder) for digest in one.digests} | {newest}
+    names = (path.name for path in folder.iterdir())
+    others = [name for name in names if _DIGEST.fullmatch(name) and name not in announced]
     others.sort(key=lambda name: (folder / name).stat().st_mtime_ns)
     for name in others[: len(others) + 1 - _MAX_UNANNOUNCED]:
         (folder / name).unlink(missing_ok=True)
@@ -345,13 +372,16 @@ def _mark_ready(server: Any, spool: Path) -> None:
     (spool / "ready").touch()
 
 
-def _follow_input(link: FlowerLink, server: Any) -> None:
+def _follow_input(link: FlowerLink, server: Any, nodes: dict[str, int]) -> None:
     """End the process when its input does: at once, or after "finish", once all waiting sites have the fused model."""
     line = sys.stdin.readline()
     if not line:  # the parent was killed, and may be started again at this port
         os._exit(0)
-    deadline = time.monotonic() + (_ANSWER_SECONDS if line.strip() == "finish" else 0.0)
-    while any(link.waiting.iterdir()) and time.monotonic() < deadline:
+    begun, is_finish = time.monotonic(), line.strip() == "finish"
+    while is_finish and (waiting := [nodes.get(path.name) for path in link.waiting.iterdir()]):
+        is_there = any(node is not None and link.online(node) for node in waiting)
+        if time.monotonic() - begun > (LINGER_SECONDS if is_there else _ANSWER_SECONDS):
+            break
         time.sleep(_PAUSE)
     link.closing.set()
     server.should_exit = True
@@ -369,7 +399,7 @@ def main() -> None:
     spool = Path(settings["spool"])
     app = create_app()
     app.state.enable_supernode_auth = True
-    link = FlowerLink(app, spool, settings["max_file_bytes"])
+    link = FlowerLink(app, spool, settings["rounds"], settings["max_file_bytes"])
     nodes = {site: link.register(_public_key(Path(path))) for site, path in sorted(settings["keys"].items())}
     gate = FleetGate(app, settings["quota"], spool)
     has_tls = settings["certificate"] is not None
@@ -378,10 +408,10 @@ def main() -> None:
     server = impatient_server(config)
     allow_open_files(2 * MAX_CONNECTIONS)
     listener = listen(settings["host"], settings["port"])
-    listener.refused = gate.note_address
+    listener.refused, listener.known = gate.note_address, gate.known
     threads = [threading.Thread(target=link.attend, args=item, daemon=True) for item in nodes.items()]
     threads.append(threading.Thread(target=link.beat, daemon=True))
-    threads.append(threading.Thread(target=_follow_input, args=(link, server), daemon=True))
+    threads.append(threading.Thread(target=_follow_input, args=(link, server, nodes), daemon=True))
     threads.append(threading.Thread(target=_mark_ready, args=(server, spool), daemon=True))
     for thread in threads:
         thread.start()

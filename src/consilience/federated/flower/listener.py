@@ -2,7 +2,8 @@
 
 Connections are bounded in all and by address before anything of them is read. A handshake has its time, and so has the
 next request of an open connection; what is slower is cut off. Strangers from one address can therefore hold a few
-connections for a few seconds, and never those of a site at another.
+connections for a few seconds, and never those of a site at another. Strangers from many can fill the port; an address
+from which a registered key has asked before has room beside them.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class _Counted(socket.socket):
 class Listener(socket.socket):
     """A listening socket that accepts so many connections, and so many from one address.
 
-    `refused` is called with an address whose connection was refused.
+    `refused` is called with an address whose connection was refused. `known` has addresses of sites, which get
+    connections also where others hold all.
     """
 
     refused: Callable[[str], None] | None = None
@@ -54,13 +56,15 @@ class Listener(socket.socket):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.held: Counter[str] = Counter()
+        self.known: set[str] = set()
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Return the next connection and its address; raise ConnectionAbortedError for one that is refused."""
         plain, address = super().accept()
         host = str(address[0])
         connection = _Counted(plain.family, plain.type, plain.proto, fileno=plain.detach())
-        if self.held[host] >= self.most_per_address or self.held.total() >= self.most:
+        is_full = host not in self.known and self.held.total() >= self.most
+        if self.held[host] >= self.most_per_address or is_full:
             connection.close()
             if self.refused is not None:
                 self.refused(host)

@@ -21,7 +21,7 @@ from consilience.errors import UnsupportedError
 
 PIECE_BYTES = 4 * 2**20
 """Bytes of a file in one message. Chosen by hand: over loopback three files of 64 MB are in after 15 s
-(docs/sites/rounds.md)."""
+(docs/sites/flower.md)."""
 
 MAX_BODY_BYTES = PIECE_BYTES + 2**18
 """Bytes of a request to the server, at most: a piece, and room for what Flower puts around it. Chosen by hand."""

@@ -12,7 +12,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,7 +24,7 @@ from consilience.federated.folder.storage import RefusedError, copy_stream
 from consilience.federated.plan import is_name
 
 TIMEOUT = 3600.0
-"""Seconds in which all must be done. Chosen by hand."""
+"""Seconds for whatever the server is asked. Chosen by hand."""
 
 _LAST_SECONDS = 5.0
 """Time in which the server is told that this site needs nothing more. Chosen by hand."""
@@ -48,12 +48,12 @@ class FlowerStorage:
         The connection.
     address : str
         What messages call the place.
-    deadline : float
-        Time by which all must be done (``time.monotonic()``).
+    timeout : float
+        Seconds in which the server must grant a wish.
     """
 
-    def __init__(self, node: SuperNode, address: str, deadline: float) -> None:
-        self.node, self.where, self.deadline = node, address, deadline
+    def __init__(self, node: SuperNode, address: str, timeout: float) -> None:
+        self.node, self.where, self.timeout = node, address, timeout
         self._wish: dict[str, Any] = {}
         self._outgoing: BinaryIO = io.BytesIO()
         self._incoming: BinaryIO = io.BytesIO()
@@ -105,26 +105,27 @@ class FlowerStorage:
 
     def leave(self) -> None:
         """Tell the server that this site needs nothing more."""
-        try:
-            self._grant({"done": True}, min(self.deadline, time.monotonic() + _LAST_SECONDS))
-        except InputError:  # the server may have gone, and nothing is lost
-            return
+        from httpx import HTTPError
+
+        with suppress(InputError, HTTPError):  # the server may have gone, and nothing is lost
+            self._grant({"done": True}, min(self.timeout, _LAST_SECONDS))
 
     def _receive(self, name: str, into: BinaryIO, max_bytes: int) -> None:
         """Read what the server published under a name; raise FileNotFoundError where there is nothing."""
         self._incoming, self._max_bytes, self._is_absent = into, max_bytes, False
-        self._grant({"read": name}, self.deadline)
+        self._grant({"read": name}, self.timeout)
         if self._is_absent:
             raise FileNotFoundError(2, "is not there", name)
 
     def _send(self, name: str, stream: BinaryIO, size: int) -> None:
         """Hand a file over."""
         self._outgoing = stream
-        self._grant({"put": name, "size": size}, self.deadline)
+        self._grant({"put": name, "size": size}, self.timeout)
 
-    def _grant(self, wish: dict[str, Any], deadline: float) -> None:
+    def _grant(self, wish: dict[str, Any], timeout: float) -> None:
         """Answer questions of the server until a wish is granted."""
         self._wish, self._refusal = wish, None
+        self.node.deadline = deadline = time.monotonic() + timeout
         self._is_granted = self._is_too_long = False
         while not self._is_granted:
             if time.monotonic() > deadline:
@@ -199,7 +200,7 @@ def flower_place(
     insecure : bool
         Neither encrypt nor authenticate the server; for trials on one machine. Default: False.
     timeout : float
-        Seconds in which all must be done. Default: 3600.
+        Seconds in which the server must do what is asked of it, such as to take a file. Default: 3600.
     waits : bool
         Whether a server is waited for that does not run yet. Default: True.
 
@@ -223,9 +224,8 @@ def flower_place(
     quiet_flower()
     if not waits:
         _refuse_silent_server(address)
-    deadline = time.monotonic() + timeout
-    with connect(address, Path(key), root_certificates, insecure, deadline) as node:
-        storage = FlowerStorage(node, address, deadline)
+    with connect(address, Path(key), root_certificates, insecure, time.monotonic() + timeout) as node:
+        storage = FlowerStorage(node, address, timeout)
         try:
             yield storage
         except ConsilienceError:

@@ -23,6 +23,7 @@ from consilience.errors import InputError, OptionError, Problem
 from consilience.federated.flower.messages import quiet_flower
 from consilience.federated.folder.server import serve_folder, work_folder_of
 from consilience.federated.masking.keys import site_keys
+from consilience.federated.masking.messages import STEPS
 from consilience.federated.plan import DEADLINE
 from consilience.federated.requests.table import Then
 from consilience.federated.round import RoundResult
@@ -32,11 +33,11 @@ CERTIFICATE, KEY = "server.crt", "server.key"
 _START_SECONDS = 60.0
 """Time for the child to open its port; imports of Flower take some seconds. Chosen by hand."""
 
-_FINISH_SECONDS = 30.0
+_FINISH_SECONDS = 130.0
 """Time for waiting sites to get the fused model at the end, a little more than the child gives them. Chosen by hand."""
 
 _MAX_CONTRIBUTIONS = 2
-"""Contributions of the largest size that a site may send: Flower may keep them in memory until the round is over."""
+"""Contributions of the largest size that a site may send in a round or to a request: Flower may keep them in memory."""
 
 _QUOTA_SLACK = 2**26
 """Bytes beyond these for questions, answers and heartbeats. Chosen by hand."""
@@ -75,7 +76,7 @@ def serve_flower(
     sites : list of str, optional
         Names of the expected sites. Default: all whose keys are in the folder.
     work, limits, **options
-        As for `serve_folder`, except for ``rounds``, of which there is one.
+        As for `serve_folder`.
 
     Raises
     ------
@@ -87,8 +88,6 @@ def serve_flower(
     requests = Then.given(options.get("then"))  # first, so that no key is read for a misspelt name
     if requests is not None:
         requests.refuse_unfit(options.get("method"), options.get("expect"))
-    if options.get("rounds", 1) != 1:
-        raise OptionError("rounds", "over Flower there is one; for more use a folder or a bucket")
     if insecure == (certificates is not None):
         raise OptionError("certificates", "give the folder of server.crt and server.key, or insecure, not both")
     quiet_flower()
@@ -102,17 +101,16 @@ def serve_flower(
     spool = work_folder / "flower"
     (spool / "sites").mkdir(parents=True, exist_ok=True)
     max_file_bytes = (limits or Limits()).file_bytes
-    n_answers = 0 if requests is None else requests.n_requests
-    seconds = (1 + n_answers) * float(options.get("deadline", DEADLINE))
+    n_deadlines = 1 if options.get("masked") is None else len(STEPS)  # in a round, each to be waited for
+    seconds = n_deadlines * float(options.get("deadline", DEADLINE))
     settings = {
         "host": host,
         "port": port,
         "spool": str(spool.absolute()),
         "max_file_bytes": max_file_bytes,
-        # Two files for each contribution, the model and its Fisher information, and one for each answer.
-        "quota": (_MAX_CONTRIBUTIONS * 2 + n_answers) * max_file_bytes
-        + _QUOTA_SLACK
-        + int(seconds * _BYTES_PER_SECOND),
+        "rounds": options.get("rounds", 1),
+        # Two files for each contribution, the model and its Fisher information.
+        "quota": _MAX_CONTRIBUTIONS * 2 * max_file_bytes + _QUOTA_SLACK + int(seconds * _BYTES_PER_SECOND),
         "keys": {name: str(path.absolute()) for name, path in keys.items() if sites is None or name in sites},
         "certificate": certificate,
         "key": key,

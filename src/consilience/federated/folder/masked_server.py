@@ -16,8 +16,6 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -30,7 +28,7 @@ from consilience.core.fusion import Fusion
 from consilience.core.provenance import file_digest
 from consilience.errors import ConsilienceError, InputError, Problem
 from consilience.federated.contribution import Contribution, select_announcements
-from consilience.federated.folder.inbox import Inbox, remembering, seconds_left
+from consilience.federated.folder.inbox import Inbox, remembering
 from consilience.federated.folder.storage import Storage, retry
 from consilience.federated.ledger import sites_between, too_near
 from consilience.federated.masking import fixed_point
@@ -89,13 +87,13 @@ class MaskedSums:
     masked: Masked  # how the round is masked
     # The requests whose answers are summed, starting from the expected file; None to sum files like it.
     then: Then | None
-    poll: float
     say: Callable[[str], None]
-    interruption: threading.Event
+    # Looks for what sites send until all is there or the step is over, given an inbox, what tells, and the sum.
+    collect: Callable[[Inbox, Callable[[], bool], int], str]
+    show: Callable[[RoundReport], bool]  # writes the report of an open sum
     ledger: Path | None
     # Writes the report and the model of a round for the server and for sites; returns the report.
     end: Callable[[RoundReport, Path | None], RoundReport]
-    report_path: Path  # where the report of an open sum goes
     digest: str  # SHA-256 of all that was fixed before, for reports
     left: dict[str, list[str]] = field(default_factory=dict)  # what was wrong with sites in the steps of the open sum
     groups: list[tuple[str, ...]] = field(default_factory=list)  # whose sums were opened, in order
@@ -210,6 +208,8 @@ class MaskedSums:
             report = self._report(number, plan, steps, summand, result)
             write_bytes(folder / "sum.bin", fixed_point.to_bytes(words))
         except ConsilienceError as error:
+            if error.may_pass:  # a server that is started again goes on with this sum
+                raise
             # Another try has another plan: no site is to begin with this one.
             retry(lambda: self.storage.remove(f"server/{number}/masked.json"))
             forget_failed(self.work, number)
@@ -303,16 +303,15 @@ class MaskedSums:
             text = f"{len(expected)} sites are left, and it takes {server.plan.threshold}"
             raise InputError(f"step {step}", text, code="E-FEW")
         inbox = Inbox(self.storage, replace(self.plan, sites=expected, quorum=None, weights=None), count, self.work)
-        remaining = seconds_left(self.work / str(count) / "started", self.plan.deadline)
-        deadline = time.monotonic() + min(remaining, self.plan.deadline)
         check, said = remembering(partial(self._problem, step, server)), set[str]()
-        while True:
-            is_over = time.monotonic() >= deadline or self.interruption.is_set()
-            inbox.poll(deadline + self.plan.deadline)
+        good, problems = dict[str, str](), dict[str, str]()
+
+        def has_all() -> bool:
             by_announcement = {one.announcement: one for one in inbox.contributions()}
-            chosen = select_announcements(by_announcement).chosen
-            problems, good = dict[str, str](inbox.blocked), dict[str, str]()
-            for site, announcement in chosen.items():
+            good.clear()
+            problems.clear()
+            problems.update(inbox.blocked)
+            for site, announcement in select_announcements(by_announcement).chosen.items():
                 contribution = by_announcement[announcement]
                 if problem := check(contribution):
                     problems[site] = problem
@@ -323,12 +322,12 @@ class MaskedSums:
                     said.add(site)
                     text = f"{site}: {STEP_NAMES[step]} {problem or 'in'}"
                     self.say(Event(text, "refused" if problem else "in", number, site))
-                    self._save_open(number, server.plan, step, good, problems, expected)
-            if is_over or len(good) == len(expected):
-                self.interruption.clear()
-                self.say(Event(f"sum {number}, step {step}: {STEP_NAMES[step]} of {len(good)} sites", "closed", number))
-                return {"sites": good, "left": problems}
-            time.sleep(max(0.0, min(self.poll, deadline - time.monotonic())))
+            self.show(self._open_report(number, server.plan, step, good, problems, expected))
+            return len(good) == len(expected)
+
+        self.collect(inbox, has_all, number)
+        self.say(Event(f"sum {number}, step {step}: {STEP_NAMES[step]} of {len(good)} sites", "closed", number))
+        return {"sites": good, "left": problems}
 
     def _problem(self, step: int, server: MaskedServer, contribution: Contribution) -> str:
         """Return what is wrong with a site's message; empty where nothing is. Nothing that it may hold raises."""
@@ -347,7 +346,7 @@ class MaskedSums:
         except MemoryError:
             return "takes more memory than there is"
 
-    def _save_open(
+    def _open_report(
         self,
         number: int,
         plan: MaskedPlan,
@@ -355,9 +354,9 @@ class MaskedSums:
         good: Mapping[str, str],
         problems: Mapping[str, str],
         expected: tuple[str, ...],
-    ) -> None:
-        """Write the report of an open sum: who is in at this step, who is missing, and who was refused and why."""
-        report = RoundReport(
+    ) -> RoundReport:
+        """Return the report of an open sum: who is in at this step, who is missing, and who was refused and why."""
+        return RoundReport(
             self.plan.name,
             number,
             self.plan.sites,
@@ -371,7 +370,6 @@ class MaskedSums:
             plan=self.digest,
             masked={**plan_record(plan), "step": step},
         )
-        write_bytes(self.report_path, report.to_bytes())
 
     def _report(
         self,

@@ -54,7 +54,7 @@ GRACE = 30.0
 """Seconds after the deadline in which files that were announced before it may still be copied. Chosen by hand."""
 
 TOLERANCE = 1e-3
-"""Relative change of the fused parameters below which rounds end. Chosen by hand: in docs/sites/rounds.md, changes of
+"""Relative change of the fused parameters below which rounds end. Chosen by hand: in docs/evidence/rounds.md, those of
 networks are 0.04 to 0.08 after five rounds, so no experiment there has ended by it."""
 
 _MAX_PAUSE = 5.0
@@ -305,12 +305,11 @@ class _Server:
             self.work,
             self.masked,
             self.then,
-            self.poll,
             self.say,
-            self.interruption,
+            self._collect,
+            self._status.write,
             self.ledger,
             self._end,
-            report_path(self.output),
             self.digest,
         )
         try:
@@ -538,16 +537,24 @@ class _Server:
         return RoundResult(result.fusion, (_with_late(result.report, inbox),))
 
     def _wait(self, inbox: Inbox, check: Callable[[Contribution], Any], number: int) -> str:
-        """Wait until every site's contribution is in and good, the deadline is past, or a signal comes; return which.
+        """Wait until every site's contribution is in and good, or the round ends; return what closed it.
 
-        Time runs from the first start of the round, also while no server does. Who is in, who is missing and what was
-        refused stands in the report beside the output, as that of an open round, whenever it changes.
+        Who is in, who is missing and what was refused stands in the report beside the output, as that of an open round,
+        whenever it changes.
         """
-        remaining = seconds_left(self.work / str(number) / "started", self.plan.deadline)
+        return self._collect(inbox, _News(self, inbox, check, number).has_all_good, number)
+
+    def _collect(self, inbox: Inbox, has_all: Callable[[], bool], number: int) -> str:
+        """Look for what sites send until all is there, the deadline is past, or a signal comes; return which.
+
+        Time runs from the first start of the round, also while no server does. `number` is that of the round in
+        messages.
+        """
+        remaining = seconds_left(self.work / str(inbox.number) / "started", self.plan.deadline)
         # A wall clock that was set back must not lengthen the round.
         deadline = time.monotonic() + min(remaining, self.plan.deadline)
         last = deadline + min(GRACE, self.plan.deadline)
-        pause, news, takes_new = self.poll, _News(self, inbox, check, number), True
+        pause, takes_new = self.poll, True
         while True:
             is_over, is_interrupted = time.monotonic() >= deadline, self.interruption.is_set()  # then a last look
             was_over = is_over and remaining <= 0  # what came after the deadline, while no server ran, is late
@@ -558,12 +565,18 @@ class _Server:
             if inbox.trouble is not None:
                 self.say(Event(f"trouble, trying again: {inbox.trouble}", "trouble", number))
             pause = self.poll if inbox.trouble is None else min(2.0 * pause, max(self.poll, _MAX_PAUSE))
-            has_all = news.has_all_good()
+            is_whole = has_all()
             # What was announced in time may still come for a while.
             may_come = not was_over and inbox.is_waiting and time.monotonic() < last
-            if has_all or is_interrupted or (is_over and not may_come):
-                return "all sites in" if has_all else "signal" if is_interrupted else "deadline"
+            if is_whole or is_interrupted or (is_over and not may_come):
+                self.interruption.clear()  # a signal closes one round
+                return "all sites in" if is_whole else "signal" if is_interrupted else "deadline"
             time.sleep(max(0.0, min(pause, (last if is_over else deadline) - time.monotonic())))
+
+    @cached_property
+    def _status(self) -> _StatusFile:
+        """The report of the open round, beside the output."""
+        return _StatusFile(report_path(self.output), self.say)
 
     def _end(self, report: RoundReport, fused: Path | None) -> RoundReport:
         """Write the result: first for a server that is killed here and resumes, then for its owner and the sites."""
@@ -589,6 +602,31 @@ class _Server:
 
 
 @dataclass(eq=False)
+class _StatusFile:
+    """A file with the report of the open round, which the round can do without."""
+
+    path: Path
+    say: Say
+    written: bytes = b""
+    is_in_trouble: bool = False
+
+    def write(self, report: RoundReport) -> bool:
+        """Write a report where it is another than before, and return whether it is; where the disk is full, say so."""
+        data = report.to_bytes()
+        if data == self.written:
+            return False
+        try:
+            write_bytes(self.path, data)
+        except (ConsilienceError, OSError) as error:
+            if not self.is_in_trouble:
+                self.say(Event(f"trouble, trying again: {error}", "trouble", report.number))
+            self.is_in_trouble = True
+        else:
+            self.written, self.is_in_trouble = data, False
+        return True
+
+
+@dataclass(eq=False)
 class _News:
     """What has come of an open round: every contribution is told once, and the report follows every change."""
 
@@ -598,8 +636,6 @@ class _News:
     number: int
     told: set[str] = field(default_factory=set)
     line: str = ""
-    status: bytes = b""
-    is_in_trouble: bool = False
 
     def has_all_good(self) -> bool:
         """Tell what is new; return whether every site's contribution is in and good."""
@@ -614,24 +650,11 @@ class _News:
                 kind = "refused" if problems else "in"
                 self.server.say(Event(f"{site}: {problems or 'is in'}", kind, self.number, site))
         report = self.report(chosen, {site: one.problems for site, one in checked.items() if one.problems})
-        if report.to_bytes() != self.status:
-            self.write_status(report.to_bytes())
-            if (line := report.status_line()) != self.line:
-                self.line = line
-                self.server.say(Event(line, "status", self.number))
+        if self.server._status.write(report) and (line := report.status_line()) != self.line:
+            self.line = line
+            self.server.say(Event(line, "status", self.number))
         has_problems = any(contribution.problems for contribution in checked.values())
         return len(checked) == len(self.server.plan.sites) and not has_problems
-
-    def write_status(self, status: bytes) -> None:
-        """Write the report of the open round; where the disk is full, say, the round goes on without it."""
-        try:
-            write_bytes(report_path(self.server.output), status)
-        except (ConsilienceError, OSError) as error:
-            if not self.is_in_trouble:
-                self.server.say(Event(f"trouble, trying again: {error}", "trouble", self.number))
-            self.is_in_trouble = True
-            return
-        self.status, self.is_in_trouble = status, False
 
     def refuse_plan(self, checked: Mapping[str, Any]) -> None:
         """Raise OptionError, as soon as a model is in, where a round of its kind needs what the plan does not say."""

@@ -129,6 +129,9 @@ def _announce(
     """Put a site's files into the place of a round; return the announcement, and whether it was there before."""
     earlier_report = read_report(storage, number)
     if earlier_report is not None and not earlier_report.problems:  # a round that failed may be tried again
+        again, announcement = next_announcement(storage, site, number, attempt, [part.digest for part in files])
+        if again:  # by a site that was killed since
+            return announcement, again
         raise InputError(storage.where, f"round {number} in this place is over; nothing was sent", code="E-ROUND")
     return put_announced(storage, site, number, attempt, [(part.digest, part.path) for part in files])
 
@@ -234,30 +237,30 @@ def take_part(
         As `send_folder`.
     """
     fused: Any = None
-    number = 1
+    number, storage = 1, storage_of(place)
     with tempfile.TemporaryDirectory(prefix="consilience-site-") as folder:
-        model_file, fisher_file, fused_file = (Path(folder) / name for name in ("own", "fisher", "fused"))
+        fused_file = Path(folder) / "fused"
         while True:
-            refined = refine(fused, number)
-            model, fisher = refined if isinstance(refined, tuple) and len(refined) == 2 else (refined, None)
-            cs.save(model, model_file)
-            if fisher is not None:
-                cs.save(fisher, fisher_file)
-            sent = send_folder(
-                model_file,
-                place,
-                site,
-                fisher=None if fisher is None else fisher_file,
-                number=number,
-                min_count=min_count,
-            )
-            for warning in sent.warnings:
-                (say or (lambda _line: None))(warning)
-            report = receive_folder(place, fused_file, number=number, timeout=timeout)
+            ended = read_report(storage, number)
+            if ended is None or not (ended.continues or site in ended.sites):  # else this site was killed, and goes on
+                sent = _send_refined(refine(fused, number), Path(folder), storage, site, number, min_count)
+                for warning in sent.warnings:
+                    (say or (lambda _line: None))(warning)
+            report = receive_folder(storage, fused_file, number=number, timeout=timeout)
             fused = load_fused(fused_file)
             if not report.continues:
                 return fused, report
             number += 1
+
+
+def _send_refined(refined: Any, folder: Path, storage: Storage, site: str, number: int, min_count: float) -> Sent:
+    """Send the model of a round, or the pair of a network and its Fisher information."""
+    model, fisher = refined if isinstance(refined, tuple) and len(refined) == 2 else (refined, None)
+    cs.save(model, folder / "own")
+    if fisher is not None:
+        cs.save(fisher, folder / "fisher")
+    beside = None if fisher is None else folder / "fisher"
+    return send_folder(folder / "own", storage, site, fisher=beside, number=number, min_count=min_count)
 
 
 def load_fused(path: Path) -> Any:

@@ -7,6 +7,7 @@ is an ordinary one (no link, pipe or device), no longer than allowed, and of the
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 import os
 import shutil
@@ -17,9 +18,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
-from consilience.files.atomic import PARTIAL, partial_prefix, remove_stale, write_bytes
+from consilience.files.atomic import PARTIAL, partial_prefix, remove_stale
 from consilience.files.remote import open_filesystem
 
 CHUNK_BYTES = 2**20
@@ -118,13 +119,10 @@ class LocalStorage:
         """See `Storage`."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(data, bytes):
-            write_bytes(path, data)
-            return
         remove_stale(path)
         handle, partial = tempfile.mkstemp(prefix=partial_prefix(path.name), suffix=PARTIAL, dir=path.parent)
         try:
-            with os.fdopen(handle, "wb") as stream, data.open("rb") as source:
+            with os.fdopen(handle, "wb") as stream, _opened(data) as source:
                 shutil.copyfileobj(source, stream, CHUNK_BYTES)
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -196,6 +194,11 @@ class RemoteStorage:
             self.files.rm_file(self._url(name))
 
 
+def _opened(data: Path | bytes) -> BinaryIO:
+    """Return a stream of a file, or of bytes."""
+    return io.BytesIO(data) if isinstance(data, bytes) else data.open("rb")
+
+
 def storage_of(place: str | Path | Storage) -> Storage:
     """Return the folder or bucket of a path or URL; a storage, such as that of `flower_place`, as it is.
 
@@ -241,6 +244,7 @@ def copy_stream(stream: Any, digest: str, target: Path, max_bytes: int, deadline
             os.fsync(copy.fileno())
         if hashed.hexdigest() != digest:
             raise UnlikeError("its content is not what was announced; send it again")
+        Path(partial).chmod(0o666 & ~_umask())  # mkstemp gives 0600, and others may go on with a fused model
         Path(partial).replace(target)
     finally:
         Path(partial).unlink(missing_ok=True)

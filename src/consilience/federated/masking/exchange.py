@@ -119,7 +119,7 @@ class MaskedPart:
                 sent += self._answer_steps(number, plan, summand, folder)
                 report = self._report(number, plan)
             except InputError as error:
-                if not isinstance(error, _TimeoutError):  # what was refused is not taken up again
+                if not (isinstance(error, _TimeoutError) or error.may_pass):  # what was refused is not taken up again
                     self._forget(folder)
                 if isinstance(error, _FailedError) and report is not None and receive is not None:
                     self._receive(number - 1, report, receive)
