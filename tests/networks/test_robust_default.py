@@ -53,7 +53,7 @@ def test_copies_of_a_hostile_network_are_left_out():
             module[0].bias += 1e-6 * site  # so that digests differ
     fusion = fuse([*(network(seed) for seed in range(7)), *torch_copies])
     steps = {record["model"]: record["step"] for record in fusion.details["robust"]["left_out"]}
-    assert {steps.get(f"model {site}") for site in (7, 8, 9)} == {"copy of another"}
+    assert sorted(steps[f"model {site}"] for site in (7, 8, 9)) == ["copy of another", "copy of another", "gate"]
 
 
 @COPIES
@@ -148,8 +148,8 @@ def test_who_is_left_out_by_either_judgement_is_told_with_its_step():
         return [(np.flatnonzero(kept), standardized_squared_distances([*rows[kept]]))]
 
     judgement = judge_twice([(np.arange(9), distances)], standardized, 9, 200)
-    assert passed == [0, 1, 2, 3, 4, 5, 6]
-    gate, *copies = judgement.details("abcdefghi")
+    assert passed == [0, 1, 2, 3, 4, 5, 6, 7]
+    gate, copy = judgement.details("abcdefghi")
     assert (gate["model"], gate["step"]) == ("d", "gate")
     assert gate["score"] > 1.5
-    assert copies == [{"model": "h", "step": "copy of another"}, {"model": "i", "step": "copy of another"}]
+    assert copy == {"model": "i", "step": "copy of another"}
