@@ -149,7 +149,38 @@ def test_who_is_left_out_by_either_judgement_is_told_with_its_step():
 
     judgement = judge_twice([(np.arange(9), distances)], standardized, 9, 200)
     assert passed == [0, 1, 2, 3, 4, 5, 6, 7]
-    gate, copy = judgement.details("abcdefghi")
+    gate, copy = judgement.left_out("abcdefghi")
     assert (gate["model"], gate["step"]) == ("d", "gate")
     assert gate["score"] > 1.5
     assert copy == {"model": "i", "step": "copy of another"}
+
+
+@pytest.mark.parametrize("n_mimics", [1, 2, 3, 4])
+@pytest.mark.parametrize("noise", [0.01, 0.6])
+def test_mimics_of_one_network_count_once(n_mimics, noise):
+    """Four mimics and the network that they copy are five of ten, and drew the centre to themselves."""
+    honest = [network(seed) for seed in range(10 - n_mimics)]
+    rows = np.stack([flat(module) for module in honest])
+    farthest = int(np.argmax(((rows - rows.mean(axis=0)) ** 2).sum(axis=1)))
+    rng = np.random.default_rng(n_mimics)
+    mimics = [network(farthest) for _ in range(n_mimics)]
+    for module in mimics:
+        sent = flat(module) + noise * rows.std(axis=0) * rng.normal(size=rows.shape[1])
+        torch.nn.utils.vector_to_parameters(torch.tensor(sent, dtype=torch.float32), module.parameters())
+    fusion = fuse([*honest, *mimics])
+    copies = {one["model"] for one in fusion.details["robust"]["left_out"] if one["step"] == "copy of another"}
+    group = {f"model {farthest}", *(f"model {site}" for site in range(10 - n_mimics, 10))}
+    assert len(copies) == n_mimics
+    assert copies < group
+    assert np.linalg.norm(flat(fusion.model) - rows.mean(axis=0)) < np.linalg.norm(
+        flat(cs.fuse([*honest, *mimics], method="average", example=torch.zeros(1, 4)).model) - rows.mean(axis=0)
+    ) + 0.05 * np.linalg.norm(rows.std(axis=0))
+
+
+def test_claims_of_observations_weigh_no_more_than_the_usual_one():
+    modules = [network(seed) for seed in range(6)]
+    one, other = (
+        cs.fuse(modules, method="average", example=torch.zeros(1, 4), robust=True, n_observations=[100.0] * 5 + [last])
+        for last in (100.0, 1e6)
+    )
+    np.testing.assert_array_equal(flat(one.model), flat(other.model))

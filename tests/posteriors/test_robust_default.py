@@ -232,6 +232,7 @@ def test_no_more_sites_are_copies_than_may_be_hostile_and_of_equal_sites_nobody_
 
 def test_mimics_of_one_honest_site_are_no_majority_with_it():
     """Four mimics and the site that they copy are five of ten: they counted each, and the gate left the others out."""
+    errors = {}
     for seed in range(4):
         rng = np.random.default_rng([seed, 4])
         honest = [mixture(rng) for _ in range(6)]
@@ -247,7 +248,12 @@ def test_mimics_of_one_honest_site_are_no_majority_with_it():
             found = fusion.posterior.parameters()["mean"]
             return float(((found[:, None] - GROUPS) ** 2).sum(axis=2).min(axis=0).sum())
 
-        assert error([*honest, *mimics], robust=True) <= error([*honest, *mimics])
+        errors.setdefault("clean", []).append(error(honest))
+        errors.setdefault("plain", []).append(error([*honest, *mimics]))
+        errors.setdefault("robust", []).append(error([*honest, *mimics], robust=True))
+    clean, plain, robust = (np.sqrt(np.mean(errors[name])) for name in ("clean", "plain", "robust"))
+    assert robust <= 1.2 * clean
+    assert robust < plain
 
 
 def colluders(seed, shift=-1.5, noise=0.7, n_hostile=3, n_coordinates=100):

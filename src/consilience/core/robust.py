@@ -13,7 +13,8 @@ average linkage of d^2 those are copies whose mean d^2 is below a^2 q^2, where f
 
     a^2 = chi2_{P (m - 1)}^-1(0.0001 / C(n, m)) / ((m - 1) chi2_P^-1(1/2)),        a <= 0.65,
 
-is undercut by some m of them in one round of ten thousand.
+is undercut by some m of them in one round of ten thousand. Near copies leave room in that mean for another site, so the
+two parts of a group must be nearer to each other, too, than two honest sites are but once in a thousand.
 
 **Collusion.** Sites that push together, each with noise of its own, pass for honest one by one; side by side they are a
 cluster apart. x_j are the scores of the sites on the direction in which they differ most (the first principal
@@ -46,6 +47,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,11 +67,14 @@ COPY = "copy of another"
 ALIKE_LEVEL = 0.0001
 """Chance that some of so many honest normal sites pass for copies of each other."""
 
+JOIN_LEVEL = 0.001
+"""Chance that one honest normal site is as near to a group of copies as its members."""
+
 MAX_ALIKE = 0.65
-"""Root mean square distance, in the usual one, that no copies exceed, however many coordinates: those of sites depend on
-each other. Honest pairs came no nearer than 0.55 in 25 coordinates, 0.78 in 135 and 0.82 in 650 or 2,410, of skewed
-labels too (seeds 0-2 of benchmarks/hostile_sites.py, where it was chosen); copies of a site with 0.6 deviations of noise
-are 0.42 from it and 0.6 from each other."""
+"""Root mean square distance, in the usual one, that no copies exceed, however many coordinates: those of sites depend
+on each other. Honest pairs came no nearer than 0.55 in 25 coordinates, 0.78 in 135 and 0.82 in 650 or 2,410, of skewed
+labels too (seeds 0-2 of benchmarks/hostile_sites.py, where it was chosen); copies of a site with 0.6 deviations of
+noise are 0.42 from it and 0.6 from each other."""
 
 GATE_RADIUS = 1.5
 """Distance from the centre, in the median distance, beyond which a site is left out. Chosen on seeds 0-2 of
@@ -146,6 +151,16 @@ def minimax_ratio(n_hostile: int, n_sites: int) -> float:
     """
     bias = float(ndtri(0.5 / (1.0 - n_hostile / n_sites)))
     return float(np.sqrt(1.0 + (n_sites - n_hostile) * bias**2))
+
+
+def weak_spot(robust: Mapping[str, Any]) -> str:
+    """Return what robust fusion does not see, as a clause, given what it did (``RobustDetails``)."""
+    most, ratio = robust["tolerated"], robust["unseen_error_ratio"]
+    sites = "one hostile site that stays" if most == 1 else f"{most:,} hostile sites that stay"
+    return (
+        f"{sites} within what honest ones differ by would not be seen, and whatever the rule could move a parameter by"
+        f" {ratio:.2g} times its error"
+    )
 
 
 def spread_of(values: Array) -> Array:
@@ -415,24 +430,28 @@ def copies_of_another(distances: Array, n_coordinates: float | Array, limit: int
 
 def _alike_ratio(squares: Array, counts: Array, node: ClusterNode) -> float:
     """Return the root mean square distance within a group, in what honest sites exceed; from scaled squares (J, J)."""
-    if node.is_leaf():
-        return np.inf
+    if node.is_leaf() or node.dist > MAX_ALIKE**2 or node.count > tolerated(len(squares)) + 1:
+        return np.inf  # no need to look at so many pairs
     members, pairs = node.pre_order(), np.triu_indices(node.count, 1)
     within = float(squares[np.ix_(members, members)][pairs].mean())
     n_coordinates = int(counts[np.ix_(members, members)][pairs].min())
-    least = _least_by_chance(len(squares), node.count, n_coordinates)
-    return within**0.5 / least if least > 0.0 else np.inf
+    least, least_apart = _least_by_chance(len(squares), node.count, n_coordinates)
+    return max(within**0.5 / least, node.dist**0.5 / least_apart) if least > 0.0 else np.inf
 
 
 @lru_cache(maxsize=4096)
-def _least_by_chance(n_sites: int, n_members: int, n_coordinates: int) -> float:
-    """Return the root mean square distance, in the usual one, that so many honest sites keep from each other."""
+def _least_by_chance(n_sites: int, n_members: int, n_coordinates: int) -> tuple[float, float]:
+    """Return the root mean square distance that so many honest sites keep from each other, and one from others.
+
+    Both are in the usual distance.
+    """
     if n_coordinates < 1:
-        return 0.0
-    freedom = 0.5 * n_coordinates * (n_members - 1)  # chi2_P has the quantiles 2 gammaincinv(P / 2, .)
-    level = ALIKE_LEVEL / comb(n_sites, n_members)
-    least = gammaincinv(freedom, level) / ((n_members - 1) * gammaincinv(0.5 * n_coordinates, 0.5))
-    return min(float(np.sqrt(least)), MAX_ALIKE)
+        return 0.0, 0.0
+    half = 0.5 * n_coordinates  # chi2_P has the quantiles 2 gammaincinv(P / 2, .)
+    usual, level = gammaincinv(half, 0.5), ALIKE_LEVEL / comb(n_sites, n_members)
+    within = gammaincinv(half * (n_members - 1), level) / (n_members - 1)
+    least, apart = (min(float(np.sqrt(one / usual)), MAX_ALIKE) for one in (within, gammaincinv(half, JOIN_LEVEL)))
+    return least, apart
 
 
 def _split_statistics(scores: Array, limit: int) -> Array:

@@ -12,8 +12,8 @@ v_j are the coefficients of a regression (S_xx^-1 S_xy, and its value where the 
 residual variance may differ by a factor of 4 from the median one besides; else the means and the logarithms of the
 variances, the correlations, or the shares of what is counted, of every class that more than half of the sites have; a
 site is judged by those that it has, and by the columns that vary at it. Were it the classes that all have, one site of
-other classes would leave nothing to judge any site by. Correlations are many, so they have a score of their own, and the
-larger one counts. Copies of each other count as one site (`core.robust`), and are told before anything else.
+other classes would leave nothing to judge any site by. Correlations are many, so they have a score of their own, and
+the larger one counts. Copies of each other count as one site (`core.robust`), and are told before anything else.
 
 A class that half of the sites or fewer have says nothing of a whole site, and is judged by itself: among its holders,
 where these are three or more, by the same score with a spread no smaller than that of the classes which most have, and
@@ -252,9 +252,7 @@ def _without_classes(site: Statistics, labels: Collection[Any]) -> Statistics | 
 
 def _usual_spread(statistics: Sequence[Statistics], places: Collection[Mapping[int, int]]) -> Array:
     """Return how much honest sites differ in each coordinate (P,), from the classes where most are there to say it."""
-    spreads = [
-        spread_of(np.hstack(_values(statistics, one))) for one in places if 2 * len(one) > len(statistics)
-    ]
+    spreads = [spread_of(np.hstack(_values(statistics, one))) for one in places if 2 * len(one) > len(statistics)]
     return np.median(spreads, axis=0) if spreads else np.zeros(1)
 
 
