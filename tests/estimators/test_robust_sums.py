@@ -353,3 +353,16 @@ def test_sums_whose_correlations_alone_are_others_are_left_out():
     fusion = cs.fuse([*(site(0.8) for _ in range(6)), site(-0.8), site(-0.8)], robust=True)
     assert {"model 6", "model 7"} <= {record["model"] for record in fusion.details["robust"]["left_out"]}
     assert fusion.model.components_[0].prod() > 0.4
+
+
+@pytest.mark.filterwarnings("ignore::consilience.errors.UnitsWarning")
+def test_four_far_sites_of_ten_do_not_make_copies_of_honest_ones():
+    """They make the usual distance of the others their largest; two honest copies fewer, and they would be half."""
+    for seed in range(20):
+        rng = np.random.default_rng([seed, 14])
+        honest, bad = [differing(rng) for _ in range(6)], [differing(rng) for _ in range(4)]
+        sites = [described(one) for one in [*honest, *((rows, target + 100.0) for rows, target in bad)]]
+        fusion = cs.fuse(sites, robust=True)
+        left = {record["model"] for record in fusion.details["robust"]["left_out"]}
+        assert {f"model {site}" for site in range(6, 10)} <= left
+        assert abs(fusion.model.intercept_) < 0.5

@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from consilience.checks import Array
 from consilience.core.robust import (
     COPY,
+    MAX_DEVIATION,
     MIN_VOTES,
     NORMAL_MAD,
     ROUNDING,
@@ -58,9 +59,6 @@ coefficients at 200 rows a site)."""
 
 MAX_VARIANCE_RATIO = 4.0
 """Ratio of a residual variance to the median one, either way, that honest sites do not reach at 200 rows."""
-
-MAX_DEVIATIONS = 1e6
-"""Deviations beyond are one distance where copies are looked for: their squares stay exact."""
 
 MAX_CORRELATION = 1.0 - 1e-12
 """Correlation beyond which columns are one: Fisher's z is 14 there."""
@@ -194,14 +192,17 @@ def _scores(said: _Said, chosen: NDArray[np.bool_]) -> Array:
 
 
 def _copies(said: Sequence[_Said], chosen: NDArray[np.bool_], limit: int) -> NDArray[np.bool_]:
-    """Return which sites (J,) are copies of another, by the numbers that both of a pair know; none by none."""
+    """Return which sites (J,) are copies of another, by the numbers that both of a pair know; none by none.
+
+    Deviations are cut, so that one number of small spread does not make all sites alike that agree in it.
+    """
     n_sites, n_moving = len(chosen), 0
     squares, n_shared = np.zeros((n_sites, n_sites)), np.zeros((n_sites, n_sites))
     for one in said:
         deviations, spread = one.deviations(chosen)
         moves = spread > 0
         is_known, n_moving = one.is_known[:, moves], n_moving + int(np.count_nonzero(moves))
-        scaled = np.clip(deviations[:, moves] / spread[moves], -MAX_DEVIATIONS, MAX_DEVIATIONS)
+        scaled = np.clip(deviations[:, moves] / spread[moves], -MAX_DEVIATION, MAX_DEVIATION)
         for row, known in enumerate(is_known):
             squares[row] += (np.where(is_known & known, scaled - scaled[row], 0.0) ** 2).sum(axis=1)
         n_shared += is_known.astype(np.float64) @ is_known.T.astype(np.float64)
