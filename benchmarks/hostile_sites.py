@@ -9,16 +9,19 @@ BayesianGaussianMixture of five components, 500 rows a site, whose means a site 
 above clean. Networks: softmax regression and an MLP on scikit-learn's digits, 120 rows a site, of one start and of
 their own, and with labels by Dirichlet(0.5); test error over clean. Topics: held-out perplexity over clean. Hidden
 Markov models: held-out nats above clean, of one start and of the best of five by their own lower bound. Sums:
-LinearRegression, 8 coefficients, 200 rows a site; squared error of coefficients over clean.
+LinearRegression, 8 coefficients that differ between sites by N(0, 0.1^2), 200 rows a site, whose inputs have one scale
+or such as differ by a lognormal factor of 0.5; squared error of coefficients and intercept over clean.
 
 Seeds 0 to 2 of mixtures and of networks shaped the constants of ``core/robust.py`` (the specification's
 seeds 10 and 11 saw one of them, mixtures of 30 to 36 and networks of 100 to 111 another); seeds 20 to 24, topics,
 chains and sums did not. A ratio is one of means over seeds. Of every defence the worst attack at each k is told, and
 what it costs at k = 0.
 
-Attacks: ALIE (Baruch et al. 2019) at its z_max, which at ten sites is no attack, and at z = 1.5; inner-product
-manipulation (Xie et al. 2019); "ALIE, spread", where each colluder goes a distance of its own from 0.5 to 2 deviations,
-against the search for clusters; Min-Max and Min-Sum (Shejwalkar and Houmansadr 2021). Baselines that are told f = k
+Attacks: mimics send an honest site's file again, that of the site nearest to the mean, of the farthest, of any, or each
+another one's, with noise of .01 or .6 deviations; claims are of a hundred times the rows. ALIE (Baruch et al. 2019) at
+its z_max, which at ten sites is no attack, and at z = 1.5; inner-product manipulation (Xie et al. 2019); "ALIE,
+spread", where each colluder goes a distance of its own from 0.5 to 2 deviations, against the search for clusters;
+Min-Max and Min-Sum (Shejwalkar and Houmansadr 2021). Baselines that are told f = k
 stand so: Krum and Multi-Krum (Blanchard et al. 2017), Bulyan (El Mhamdi et al. 2018; n >= 4 f + 3 only), trimmed mean,
 centred clipping (Karimireddy et al. 2021), DnC (spectral filtering; Shejwalkar and Houmansadr 2021). In mixtures they
 average the copies that ``robust=True`` matches.
@@ -27,11 +30,11 @@ average the copies that ``robust=True`` matches.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -48,7 +51,9 @@ from sklearn.mixture import BayesianGaussianMixture
 
 import consilience as cs
 from consilience.core.provenance import library_versions
-from consilience.core.robust import geometric_median_weights, pairwise_squares
+from consilience.core.robust import geometric_median_weights, minimax_ratio, pairwise_squares
+from consilience.estimators.credible_information import coefficients_about
+from consilience.estimators.robust import scaled_sums
 from consilience.posteriors.describe import describe
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.robust.median_site import DataMoments, match_on_median_site
@@ -103,6 +108,29 @@ def collusions(honest: Rows, count: int, rng: np.random.Generator) -> dict[str, 
     )  # its own stream: other attacks stay as they are
     sent["ALIE, spread"] = mean - steps * deviation + 0.7 * deviation * noise
     return sent
+
+
+def mimics(honest: Rows, count: int) -> dict[str, tuple[list[int], float]]:
+    """Return by attack which honest site each of k hostile ones sends again, and with how many deviations of noise."""
+    from_mean = ((honest - honest.mean(axis=0)) ** 2).sum(axis=1)
+    nearest, most = int(np.argmin(from_mean)), int(np.argmax(from_mean))
+    return {
+        "mimic of the nearest": ([nearest] * count, 0.01),
+        "mimic of the farthest": ([most] * count, 0.01),
+        "mimic of any": ([0] * count, 0.01),
+        "mimic of the farthest, noise .6": ([most] * count, 0.6),
+        "mimic of any, noise .6": ([0] * count, 0.6),
+        "mimics, each of another": (list(range(count)), 0.01),
+    }
+
+
+def sent_again(honest: Rows, count: int) -> dict[str, tuple[list[int], Rows]]:
+    """Return by attack which site each mimic copies, and what it sends (k, P)."""
+    deviation = honest.std(axis=0, ddof=1)
+    return {
+        name: (of, honest[of] + noise * deviation * np.random.default_rng([count, n]).normal(size=honest[of].shape))
+        for n, (name, (of, noise)) in enumerate(mimics(honest, count).items())
+    }
 
 
 # -- Baselines: the weights or the average of rows V (n, P) of which f are hostile.
@@ -275,6 +303,10 @@ def mixture_attacks(honest: list[cs.Posterior], rng: np.random.Generator, count:
     }
     for name, rows in collusions(means.reshape(len(kept), -1), count, rng).items():
         attacks[name] = [with_parameters(medoid, mean=row.reshape(means.shape[1:])) for row in rows]
+    for name, (of, rows) in sent_again(means.reshape(len(kept), -1), count).items():
+        attacks[name] = [
+            with_parameters(kept[site], mean=row.reshape(means.shape[1:])) for site, row in zip(of, rows, strict=True)
+        ]
     return attacks
 
 
@@ -456,22 +488,24 @@ def run_networks(
         with torch.no_grad():
             return float((net(inputs[tests]).argmax(1) != labels[tests]).float().mean())
 
-    def fuse(sites: Rows, **options: Any) -> float:
+    def fuse(sites: Rows, claims: list[float] | None = None, **options: Any) -> float:
         nets = [of_weights(row, hidden) for row in sites]
-        return error(cs.fuse(nets, method=method, example=inputs[:4], **more, **options).model)
+        claimed = {} if claims is None else {"n_observations": claims}
+        return error(cs.fuse(nets, method=method, example=inputs[:4], **claimed, **more, **options).model)
 
     def baseline(sites: Rows, rule: Any, f: int) -> float | None:
         fused = rule(sites - start, f)
         return None if fused is None else error(of_weights(start[0] + fused, hidden))
 
-    def defend(sites: Rows, f: int) -> Iterator[tuple[str, Callable[[], Any]]]:
+    def defend(sent: tuple[Rows, list[float] | None], f: int) -> Iterator[tuple[str, Callable[[], Any]]]:
+        sites, claims = sent
         for name, options in LIBRARY.items():
-            yield name, partial(fuse, sites, **options)
-        for name, rule in BASELINES.items() if one_start else ():
+            yield name, partial(fuse, sites, claims, **options)
+        for name, rule in BASELINES.items() if one_start else ():  # told nothing of claims
             yield name, partial(baseline, sites, rule, f)
 
     cells = Cells(known, defend)
-    cells.add(0, "none", lambda: fuse(rows), rows)
+    cells.add(0, "none", lambda: fuse(rows), (rows, None))
     for count in HOSTILE:
         kept, bad = slice(0, SITES - count), slice(SITES - count, SITES)
         updates, own = rows[kept] - start[kept], rows[bad] - start[bad]
@@ -486,10 +520,14 @@ def run_networks(
             "Sybil": np.repeat(own[:1] + 0.5 * size, count, axis=0) + 1e-6 * rng.normal(size=own.shape),
             **{f"IPM {e:g}": np.repeat(-e * updates.mean(axis=0)[None], count, axis=0) for e in (0.1, 0.5, 1.0, 5.0)},
             **collusions(updates, count, rng),
+            **{name: start[of] + sent - start[bad] for name, (of, sent) in sent_again(updates, count).items()},
         }
+        lies = {"label flip, claims 100 times": "label flip", "ALIE 1.5, claims 100 times": "ALIE 1.5, jittered"}
         clean = cache(partial(fuse, rows[kept]))
-        for name, sent in attacks.items():
-            cells.add(count, name, clean, np.concatenate([rows[kept], start[bad] + sent]))
+        for name in (*attacks, *lies):
+            sites = np.concatenate([rows[kept], start[bad] + attacks[lies.get(name, name)]])
+            claims = [120.0] * (SITES - count) + [12000.0] * count
+            cells.add(count, name, clean, (sites, claims if name in lies else None))
     return known
 
 
@@ -530,7 +568,14 @@ def run_topics(seed: int, known: dict[str, Any]) -> dict[str, Any]:
     }
     held = texts(300)
     honest = [site() for _ in range(SITES)]
-    return run_posteriors(known, honest, attacks, lambda fusion: float(fusion.model.perplexity(held)))
+
+    def words_of(one: cs.Posterior) -> Rows:
+        return np.asarray(one.parameters()["concentration"])
+
+    return run_posteriors(
+        known, honest, attacks, lambda fusion: float(fusion.model.perplexity(held)), words_of,
+        lambda one, words: changed(one, lambda _: np.maximum(words, 1e-3)),
+    )  # fmt: skip
 
 
 def run_chains(seed: int, known: dict[str, Any], n_starts: int) -> dict[str, Any]:
@@ -568,13 +613,24 @@ def run_chains(seed: int, known: dict[str, Any], n_starts: int) -> dict[str, Any
     }
     held = sequence(2000, 0.0)
     honest = [site() for _ in range(SITES)]
-    return run_posteriors(known, honest, attacks, lambda fusion: -float(fusion.model.score(held)) / len(held))
+    return run_posteriors(
+        known, honest, attacks, lambda fusion: -float(fusion.model.score(held)) / len(held),
+        lambda one: np.asarray(one.parameters()["mean"]), lambda one, mean: moved(one, lambda _: mean),
+    )  # fmt: skip
 
 
 def run_posteriors(
-    known: dict[str, Any], honest: list[cs.Posterior], attacks: dict[str, Any], error: Callable[[Any], float]
+    known: dict[str, Any],
+    honest: list[cs.Posterior],
+    attacks: dict[str, Any],
+    error: Callable[[Any], float],
+    values_of: Callable[[cs.Posterior], Rows],
+    with_values: Callable[[cs.Posterior, Rows], cs.Posterior],
 ) -> dict[str, Any]:
-    """Return errors of clean, and under each attack and defence of the library."""
+    """Return errors of clean, and under each attack and defence of the library; mimics change what `values_of` gives.
+
+    Components of sites are in orders of their own, so that of mimics "nearest" and "farthest" mean little.
+    """
 
     def fuse(sites: list[cs.Posterior], **options: Any) -> float:
         return error(cs.fuse(sites, method="kl", min_count=0, **options))
@@ -591,41 +647,93 @@ def run_posteriors(
         clean = cache(partial(fuse, kept))
         for name, make in attacks.items():
             cells.add(count, name, clean, [*kept, *(make(one) for one in own)])
+        values = np.stack([values_of(one).ravel() for one in kept])
+        for name, (of, rows) in sent_again(values, count).items():
+            sent = [
+                with_values(kept[site], row.reshape(values_of(kept[site]).shape))
+                for site, row in zip(of, rows, strict=True)
+            ]
+            cells.add(count, name, clean, [*kept, *sent])
     return known
 
 
-def run_sums(seed: int, known: dict[str, Any]) -> dict[str, Any]:
-    """Return squared errors of the coefficients of a regression, of one seed: twenty draws together, all or none."""
+def sum_attacks(
+    site: Callable[..., Any], kept: list[Any], coefficients: Rows, slopes: Rows, count: int, rng: np.random.Generator
+) -> dict[str, list[Any]]:
+    """Return what `count` hostile sites send of a regression, by attack; `site` draws and describes rows.
+
+    Honest sites and their coefficients are `kept` (n - k) and (n - k, d).
+    """
+    k, direction = range(count), rng.normal(size=len(slopes))
+    leverage = 1e4 * direction / np.linalg.norm(direction)
+    sybil = site(slopes + 0.5)
+    attacks = {
+        "label flip": [site(-slopes) for _ in k],
+        "coefficients + 1": [site(slopes + 1.0) for _ in k],
+        "inputs x30, coefficients + .15": [site(slopes + 0.15, scale=30.0) for _ in k],
+        "inputs x1.5, coefficients + .15": [site(slopes + 0.15, scale=1.5) for _ in k],
+        "one row of leverage 1e4": [site(slopes, row=leverage, answer=leverage @ (slopes + 0.3)) for _ in k],
+        "one column x1e3": [site(slopes + 0.15, scale=np.append(1e3, np.ones(len(slopes) - 1))) for _ in k],
+        "weights x1e6": [site(slopes + 0.15, weight=1e6) for _ in k],
+        "rows x1e6": [scaled_sums(site(slopes + 0.15), 1e6) for _ in k],
+        "targets + 100": [site(slopes, shift=100.0) for _ in k],
+        "Sybil": [scaled_sums(sybil, 1.0 + 1e-6 * one) for one in k],
+        **{f"IPM {e:g}": [site(-e * coefficients.mean(axis=0)) for _ in k] for e in (0.1, 0.5, 1.0, 5.0)},
+        **{name: [site(row) for row in rows] for name, rows in collusions(coefficients, count, rng).items()},
+    }
+    for name, (of, noise) in mimics(coefficients, count).items():
+        attacks[name] = [
+            changed_targets(kept[one], noise * rng.normal(size=len(slopes)) * coefficients.std(axis=0, ddof=1))
+            for one in of
+        ]
+    return attacks
+
+
+def changed_targets(site: Any, change: Rows) -> Any:
+    """Return the sums of a site's rows whose targets are y + x change."""
+    d, record = len(change), site.rows
+    transform = np.eye(d + 1)
+    transform[:d, d] = change
+    moments = replace(record, mean=record.mean @ transform, scatter=transform.T @ record.scatter @ transform)
+    return replace(site, moments={**site.moments, "rows": moments})
+
+
+def run_sums(seed: int, known: dict[str, Any], differ: float = 0.0) -> dict[str, Any]:
+    """Return squared errors of the coefficients of a regression, of one seed: ten draws together, all or none.
+
+    The scales of a site's inputs `differ` from those of others by so many deviations of their logarithm.
+    """
     if known and all("robust=True" in cell for attacks in known.values() for cell in attacks.values()):
         return known
     found: dict[str, Any] = {}
-    for replicate in range(20):
+    ways: dict[str, dict[str, Any]] = {"plain": {}, "robust=True": {"robust": True}}
+    for replicate in range(10):
         rng = np.random.default_rng([seed, 6, replicate])
         slopes = rng.normal(size=8)
 
-        def site(sign: float, shift: Any, rng: np.random.Generator = rng, slopes: Rows = slopes) -> Any:
-            rows = rng.normal(size=(200, 8))
-            target = sign * (rows @ (slopes + 0.1 * rng.normal(size=8) + shift)) + rng.normal(size=200)
-            return cs.describe(LinearRegression().fit(rows, target), data=(rows, target))
+        def site(
+            around: Rows, scale: Any = 1.0, row: Any = None, answer: float = 0.0, shift: float = 0.0,
+            weight: float | None = None, rng: np.random.Generator = rng,
+        ) -> Any:  # fmt: skip
+            rows = scale * np.exp(differ * rng.normal(size=8)) * rng.normal(size=(200, 8))
+            target = rows @ (around + 0.1 * rng.normal(size=8)) + shift + rng.normal(size=200)
+            if row is not None:
+                rows[0], target[0] = row, answer
+            weights = None if weight is None else np.full(200, weight)
+            model = LinearRegression().fit(rows, target)
+            return cs.describe(model, data=(rows, target), sample_weight=weights, min_count=0)
 
         def error(sites: list[Any], slopes: Rows = slopes, **options: Any) -> float:
-            return float(((cs.fuse(sites, **options).model.coef_ - slopes) ** 2).sum())
+            model = cs.fuse(sites, min_count=0, **options).model
+            return float(((model.coef_ - slopes) ** 2).sum() + model.intercept_**2)
 
-        honest = [site(1.0, 0.0) for _ in range(SITES)]
-        ways: dict[str, dict[str, Any]] = {"plain": {}, "robust=True": {"robust": True}}
+        honest = [site(slopes) for _ in range(SITES)]
+        of_sites = np.stack([coefficients_about(one.rows, np.zeros(8))[1:, 0] for one in honest])
         for count in (0, *HOSTILE):
             kept = honest[: SITES - count]
-            coefficients = np.stack(
-                [cs.fuse([one, one_more]).model.coef_ for one, one_more in itertools.pairwise(kept)]
-            )
-            deviation = coefficients.std(axis=0, ddof=1) * math.sqrt(2.0)
-            attacks = {
-                "label flip": [site(-1.0, 0.0) for _ in range(count)],
-                "coefficients + 1": [site(1.0, 1.0) for _ in range(count)],
-                "ALIE 1.5": [site(1.0, -1.5 * deviation) for _ in range(count)],
-            }
+            attacks = sum_attacks(site, kept, of_sites[: SITES - count], slopes, count, rng) if count else {"none": []}
             clean = error(kept)
-            for attack, bad in attacks.items() if count else {"none": []}.items():
+            for attack, bad in attacks.items():
                 cell = found.setdefault(str(count), {}).setdefault(attack, {"clean": 0.0, **dict.fromkeys(ways, 0.0)})
                 cell["clean"] += clean
                 for way, options in ways.items():
@@ -635,6 +743,7 @@ def run_sums(seed: int, known: dict[str, Any]) -> dict[str, Any]:
 
 CASES: dict[str, tuple[Callable[[int, dict[str, Any]], dict[str, Any]], tuple[int, ...]]] = {
     "sums": (run_sums, JUDGING),
+    "sums, inputs differ": (partial(run_sums, differ=0.5), JUDGING),
     "mixtures, 6 columns": (partial(run_mixtures, dim=6), JUDGING),
     "mixtures, 2 columns": (partial(run_mixtures, dim=2), JUDGING),
     "MLP, one start": (partial(run_networks, hidden=32, one_start=True), JUDGING),
@@ -647,6 +756,12 @@ CASES: dict[str, tuple[Callable[[int, dict[str, Any]], dict[str, Any]], tuple[in
     "mixtures, 2 columns, shaping": (partial(run_mixtures, dim=2), SHAPING),
 }
 """Cases by name, the cheap ones first."""
+
+
+def bounds() -> dict[str, dict[str, float]]:
+    """Return the least error over clean that any rule can promise (Huber's minimax bias), by k; of squares too."""
+    errors = {str(count): minimax_ratio(count, SITES) for count in (0, *HOSTILE)}
+    return {"error": errors, "squared error": {count: error**2 for count, error in errors.items()}}
 
 
 def main() -> None:
@@ -670,8 +785,8 @@ def main() -> None:
             before = json.dumps(known := results.setdefault(case, {}).setdefault(str(seed), {}))
             results[case][str(seed)] = known = run(seed, known)
             if json.dumps(known) != before:
-                text = json.dumps({"seeds": results, "versions": library_versions()}, allow_nan=True)
-                RESULT.write_text(text + "\n")
+                found = {"seeds": results, "bounds": bounds(), "versions": library_versions()}
+                RESULT.write_text(json.dumps(found, allow_nan=True) + "\n")
                 print(case, seed, flush=True)  # noqa: T201  (progress of an hour's run)
 
 

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from sklearn.decomposition import PCA
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.naive_bayes import GaussianNB, MultinomialNB
 
 import consilience as cs
 from consilience.errors import InputError, OptionError
+from consilience.estimators.credible_information import coefficients_about, cut_information
 from tests.copies import COPIES
 
 pytestmark = pytest.mark.covering(2)
@@ -18,6 +20,20 @@ SLOPES = np.array([1.0, -2.0, 0.5])
 def regression(rng, sign=1.0, shift=0.0, count=200, noise=1.0):
     rows = rng.normal(size=(count, 3))
     target = sign * (rows @ (SLOPES + shift)) + noise * rng.normal(size=count)
+    return rows, target
+
+
+def with_scaled_inputs(rng, scale, shift, count=200):
+    """Return rows whose inputs are `scale` times as large, and whose coefficients differ by `shift`."""
+    rows = scale * rng.normal(size=(count, 3))
+    return rows, rows @ (SLOPES + shift) + rng.normal(size=count)
+
+
+def with_leverage(rng, size, shift):
+    """Return rows of which one lies so far away, with an answer by other coefficients."""
+    rows, target = regression(rng)
+    rows[0] = size * np.array([1.0, 1.0, 0.0])
+    target[0] = rows[0] @ (SLOPES + shift)
     return rows, target
 
 
@@ -212,3 +228,141 @@ def test_sums_are_a_method_by_name_and_by_class():
         match="and Bayesian networks, not for estimators; give one of sums",
     ):
         cs.fuse(sites, method="kl")
+
+
+def error_of(sites, **options):
+    return float(np.linalg.norm(cs.fuse(sites, **options).model.coef_ - SLOPES))
+
+
+@pytest.mark.filterwarnings("ignore::consilience.errors.UnitsWarning")
+@pytest.mark.parametrize(
+    ("attack", "n_hostile"),
+    [
+        (lambda rng: with_scaled_inputs(rng, 30.0, 0.15), 1),
+        (lambda rng: with_scaled_inputs(rng, np.array([1e3, 1.0, 1.0]), 0.15), 1),
+        (lambda rng: with_leverage(rng, 1e4, 0.15), 1),
+        (lambda rng: with_leverage(rng, 1e4, 0.15), 3),
+    ],
+)
+def test_a_site_counts_as_the_usual_one_in_every_direction_however_much_its_inputs_tell(attack, n_hostile):
+    """Rows are no bound: inputs thirty times as large tell nine hundred times as much of the coefficients."""
+    errors = {"clean": 0.0, "plain": 0.0, "robust": 0.0, "within": 0.0}
+    for seed in range(12):
+        rng = np.random.default_rng([seed, n_hostile])
+        honest = [described(differing(rng)) for _ in range(10 - n_hostile)]
+        bad = [described(attack(rng)) for _ in range(n_hostile)]
+        same = [described(regression(rng, shift=0.15)) for _ in range(n_hostile)]  # it tells no more than others
+        errors["clean"] += error_of(honest)
+        errors["plain"] += error_of([*honest, *bad])
+        errors["robust"] += error_of([*honest, *bad], robust=True)
+        errors["within"] += error_of([*honest, *same])
+    assert errors["plain"] > 2.0 * errors["clean"]
+    assert errors["robust"] <= 1.05 * max(errors["clean"], errors["within"])
+
+
+def differing(rng):
+    """Return rows of a site whose own coefficients differ from those of others."""
+    return regression(rng, shift=0.1 * rng.normal(size=3))
+
+
+def test_what_is_cut_keeps_its_coefficients_and_is_told():
+    rng = np.random.default_rng(8)
+    sites = {f"s{k}": described(regression(rng)) for k in range(6)}
+    sites["wide"] = described(with_scaled_inputs(rng, 30.0, 0.0))
+    fusion = cs.fuse(sites, robust=True)
+    assert set(fusion.details["robust"]["cut_information"]) == {"wide"}
+    assert 400.0 < fusion.details["robust"]["cut_information"]["wide"] < 2000.0
+    assert any("wide" in text for text in fusion.statistics.approximations)
+    assert "within what honest ones differ by" in fusion.verdict.text
+    (cut,), _ = cut_information([sites["wide"]])
+    assert cut is sites["wide"]  # alone it is the usual one
+    kept, largest = cut_information(list(sites.values()))
+    assert (largest[:-1] == 1.0).all()
+    assert all(one is site for one, site in zip(kept[:-1], sites.values(), strict=False))
+    for centre in (np.zeros(3), np.array([1.0, -1.0, 2.0])):
+        before, after = (coefficients_about(one.rows, centre) for one in (sites["wide"], kept[-1]))
+        assert_allclose(after, before, rtol=1e-9)
+    assert kept[-1].problems() == []
+    variances = kept[-1].rows.variances / kept[-1].rows.weight
+    assert (variances[:3] < 5.0).all()
+
+
+@pytest.mark.filterwarnings("ignore::consilience.errors.UnitsWarning")
+def test_units_and_places_of_columns_change_nothing_of_what_is_cut():
+    rng = np.random.default_rng(9)
+    data = [regression(rng) for _ in range(6)] + [with_scaled_inputs(rng, np.array([30.0, 1.0, 1.0]), 0.1)]
+    units, places = np.array([0.1, 1.0, 100.0]), np.array([5.0, -20.0, 1e3])
+    fusion = cs.fuse([described(one) for one in data], robust=True)
+    moved = cs.fuse([described((rows * units + places, target)) for rows, target in data], robust=True)
+    assert_allclose(moved.model.coef_ * units, fusion.model.coef_, rtol=1e-6)
+    ratios = [one.details["robust"]["cut_information"] for one in (fusion, moved)]
+    assert ratios[0].keys() == ratios[1].keys() == {"model 6"}
+    assert_allclose(ratios[1]["model 6"], ratios[0]["model 6"], rtol=1e-2)
+
+
+@pytest.mark.filterwarnings("ignore::consilience.errors.UnitsWarning")
+def test_holders_of_a_rare_column_are_compared_with_each_other():
+    rng = np.random.default_rng(10)
+
+    def site(held, size=1.0):
+        rows = rng.normal(size=(200, 3))
+        rows[:, 2] = size * (rng.random(200) < 0.2) if held else 0.0
+        return described((rows, rows @ SLOPES + rng.normal(size=200)))
+
+    sites = [site(held=True) for _ in range(3)] + [site(held=False) for _ in range(5)]
+    fusion = cs.fuse(sites, robust=True)
+    assert "cut_information" not in fusion.details["robust"]
+    assert fusion.details["robust"]["left_out"] == []
+    assert abs(fusion.model.coef_[2] - SLOPES[2]) < 0.5
+    far = cs.fuse([*sites, site(held=True, size=1e3)], robust=True)
+    assert set(far.details["robust"]["cut_information"]) == {"model 8"}
+
+
+@pytest.mark.filterwarnings("ignore::consilience.errors.UnitsWarning")
+def test_a_constant_added_to_targets_is_seen_in_the_intercept():
+    rng = np.random.default_rng(11)
+    honest = [regression(rng) for _ in range(6)]
+    rows, target = regression(rng)
+    fusion = cs.fuse([described(one) for one in [*honest, (rows, target + 100.0)]], robust=True)
+    assert "model 6" in {record["model"] for record in fusion.details["robust"]["left_out"]}
+    assert abs(fusion.model.intercept_) < 0.5
+
+
+@pytest.mark.parametrize("n_mimics", [1, 2, 3, 4])
+def test_sums_that_are_sent_again_count_once(n_mimics):
+    rng = np.random.default_rng([12, n_mimics])
+    honest = [regression(rng) for _ in range(10 - n_mimics)]
+    mimics = [(honest[0][0], honest[0][1] + 1e-3 * rng.normal(size=200)) for _ in range(n_mimics)]
+    fusion = cs.fuse([described(data) for data in [*honest, *mimics]], robust=True)
+    steps = [record["step"] for record in fusion.details["robust"]["left_out"]]
+    assert steps.count("copy of another") == n_mimics
+    rows, target = (np.concatenate(parts) for parts in zip(*honest, strict=True))
+    if steps.count("gate") == 0:
+        assert_allclose(fusion.model.coef_, LinearRegression().fit(rows, target).coef_, rtol=1e-2)
+
+
+def test_sums_whose_correlations_alone_are_others_are_left_out():
+    """Means and variances of columns say nothing of a rotation."""
+    rng = np.random.default_rng(13)
+
+    def site(correlation):
+        first, other = rng.normal(size=(2, 300))
+        rows = np.stack([first, correlation * first + np.sqrt(1.0 - correlation**2) * other], axis=1)
+        return cs.describe(PCA().fit(rows), data=rows)
+
+    fusion = cs.fuse([*(site(0.8) for _ in range(6)), site(-0.8), site(-0.8)], robust=True)
+    assert {"model 6", "model 7"} <= {record["model"] for record in fusion.details["robust"]["left_out"]}
+    assert fusion.model.components_[0].prod() > 0.4
+
+
+@pytest.mark.filterwarnings("ignore::consilience.errors.UnitsWarning")
+def test_four_far_sites_of_ten_do_not_make_copies_of_honest_ones():
+    """They make the usual distance of the others their largest; two honest copies fewer, and they would be half."""
+    for seed in range(20):
+        rng = np.random.default_rng([seed, 14])
+        honest, bad = [differing(rng) for _ in range(6)], [differing(rng) for _ in range(4)]
+        sites = [described(one) for one in [*honest, *((rows, target + 100.0) for rows, target in bad)]]
+        fusion = cs.fuse(sites, robust=True)
+        left = {record["model"] for record in fusion.details["robust"]["left_out"]}
+        assert {f"model {site}" for site in range(6, 10)} <= left
+        assert abs(fusion.model.intercept_) < 0.5

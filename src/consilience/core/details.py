@@ -44,10 +44,16 @@ class LeftOut(TypedDict, total=False):
 
 
 class RobustDetails(TypedDict):
-    """What ``robust=True`` did: the sites that were left out, and how many hostile ones are ``tolerated`` at most."""
+    """What ``robust=True`` did: the sites that were left out, and how many hostile ones are ``tolerated`` at most.
+
+    ``unseen_error_ratio`` is what these can do within what honest sites differ by, where nobody sees them: the error of
+    a parameter over that of the honest sites' mean is at least that in the worst case, whatever the rule
+    (``core.robust.minimax_ratio``).
+    """
 
     left_out: list[LeftOut]
     tolerated: int
+    unseen_error_ratio: float
 
 
 class WithheldComponent(TypedDict):

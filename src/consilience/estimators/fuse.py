@@ -95,6 +95,8 @@ def _changed_by(gated: GatedSites) -> Iterator[str]:
     """Yield how sums of sites that are not trusted were changed."""
     if cut := gated.details["cut"]:
         yield f"the sums of {', '.join(cut)} count as the median number of rows"
+    if beyond := gated.details.get("cut_information"):
+        yield f"what {', '.join(beyond)} tell beyond what the usual site does is cut to that, with their coefficients"
     if thin := gated.details.get("withheld_classes"):
         text = f"classes {', '.join(thin)} are at fewer than 3 sites, so that nobody can judge them"
         yield f"{text}, and `robust=True` leaves them out"

@@ -1,17 +1,19 @@
 """Gate and sum: which sites' sums are added when sites are not trusted (``robust=True``).
 
 A sum has breakdown 0: one site decides it. So sites are judged by what their own sums say, in coordinates that no count
-changes, and the sums of the others are added, each cut to the median number of rows. What comes out is the estimator of
-the rows of the sites that are kept: exactness survives.
+changes, and the sums of the others are added, each cut to the median number of rows, and those of regressions to what
+the usual site tells in every direction (`credible_information`). What comes out is the estimator of the rows of the
+sites that are kept: exactness survives.
 
     z_j = rms over coordinates of (v_j - med v) / (1.4826 mad);   left out: z_j > 3 med z, the worst first, fewer than
     half
 
-v_j are the coefficients b_j = S_xx^-1 S_xy of a regression (ridge 1e-8 of the mean variance), whose residual variance
-may differ by a factor of 4 from the median one besides; else the means and the logarithms of the variances, or of the
-shares of what is counted, of every class that more than half of the sites have; a site is judged by those that it has.
-Were it the classes that all have, one site of other classes would leave nothing to judge any site by. Copies whose v_j
-are equal count as one hostile group.
+v_j are the coefficients of a regression (S_xx^-1 S_xy, and its value where the columns have their median means), whose
+residual variance may differ by a factor of 4 from the median one besides; else the means and the logarithms of the
+variances, the correlations, or the shares of what is counted, of every class that more than half of the sites have; a
+site is judged by those that it has, and by the columns that vary at it. Were it the classes that all have, one site of
+other classes would leave nothing to judge any site by. Correlations are many, so they have a score of their own, and
+the larger one counts. Copies of each other count as one site (`core.robust`), and are told before anything else.
 
 A class that half of the sites or fewer have says nothing of a whole site, and is judged by itself: among its holders,
 where these are three or more, by the same score with a spread no smaller than that of the classes which most have, and
@@ -33,20 +35,23 @@ from numpy.typing import NDArray
 
 from consilience.checks import Array
 from consilience.core.robust import (
+    COPY,
+    MAX_DEVIATION,
     MIN_VOTES,
     NORMAL_MAD,
     ROUNDING,
     Judgement,
-    alike_sites,
     cap_factors,
+    copies_of_another,
     spread_of,
-    tolerated,
     too_few,
 )
 from consilience.errors import Problem
 from consilience.estimators.adapters.table import adapter_of_kind
+from consilience.estimators.credible_information import centre_of, coefficients_about, cut_information, has_columns
 from consilience.estimators.details import GateDetails, LeftOutOfClass
 from consilience.estimators.statistics import INFORMATION, ROWS, SHIFT, Statistics
+from consilience.families.centred_moments import CentredMoments
 
 MAX_SCORE = 3.0
 """Score, in the median score, beyond which a site is left out; 0.03 honest sites of ten are (40 draws of eight
@@ -55,8 +60,8 @@ coefficients at 200 rows a site)."""
 MAX_VARIANCE_RATIO = 4.0
 """Ratio of a residual variance to the median one, either way, that honest sites do not reach at 200 rows."""
 
-RIDGE = 1e-8
-"""Part of the mean variance that is added before coefficients are solved for: columns may be constant at a site."""
+MAX_CORRELATION = 1.0 - 1e-12
+"""Correlation beyond which columns are one: Fisher's z is 14 there."""
 
 UNSEEN = 0.5
 """Count of what was never seen, before its logarithm: Jeffreys' prior."""
@@ -84,7 +89,7 @@ def robust_problems(sites: Sequence[tuple[str, Statistics]]) -> list[Problem]:
         if max(map(len, places.values())) < MIN_VOTES:
             text = "needs a class that at least 3 sites have: of two, none tells which is right"
             return [Problem("`robust=True`", text, "leave it out")]
-    if first.target_shape is not None and ROWS in first.moments:
+    if is_regression(first):
         return [
             Problem(
                 name,
@@ -117,36 +122,93 @@ def gate(sites: Sequence[tuple[str, Statistics]]) -> GatedSites:
     factors = cap_factors(rows, float(np.median(rows))).tolist()
     chosen = np.flatnonzero(judgement.kept).tolist()
     details: GateDetails = {
-        "left_out": judgement.details(names),
+        **judgement.details(names),
         "cut": [names[site] for site in chosen if factors[site] < 1.0],
-        "tolerated": tolerated(len(sites)),
         **rare_details,
     }
-    return GatedSites(judgement.kept, tuple(scaled_sums(sums[site], factors[site]) for site in chosen), details)
+    kept = [scaled_sums(sums[site], factors[site]) for site in chosen]
+    if is_regression(kept[0]):
+        kept, largest = cut_information(kept)
+        told = zip(chosen, largest.tolist(), strict=True)
+        if beyond := {names[site]: float(f"{ratio:.3g}") for site, ratio in told if ratio > 1.0}:
+            details["cut_information"] = beyond
+    return GatedSites(judgement.kept, tuple(kept), details)
 
 
 def _judge_whole(statistics: Sequence[Statistics]) -> Judgement:
     """Return which sites are left out, by what the sums of all classes that most have say."""
-    values, is_known = _coordinates(statistics)  # (J, P), (J, P)
-    values = np.where(np.isfinite(values), values, np.finfo(np.float64).max ** 0.25)
-    centre = np.nanmedian(np.where(is_known, values, np.nan), axis=0)  # most sites know each
-    # The same rows in another order have sums that differ by rounding, which is no deviation.
-    deviations = np.where(np.abs(values - centre) > ROUNDING * np.abs(centre), values - centre, 0.0)
-    spread = NORMAL_MAD * np.nanmedian(np.where(is_known, np.abs(deviations), np.nan), axis=0)
-    deviations, moves = np.where(is_known, deviations, 0.0), spread > 0
-    scaled, is_known = deviations[:, moves] / spread[moves], is_known[:, moves]
-    n_known = np.count_nonzero(is_known, axis=1)  # (J,)
-    scores = np.sqrt(np.sum(scaled**2, axis=1) / np.maximum(n_known, 1))  # (J,)
-    # Where most sites agree to the last bit, any other value is infinitely far.
-    scores = np.where((deviations[:, ~moves] != 0.0).any(axis=1), np.inf, scores)
-    usual = float(np.median(scores[n_known > 0])) if n_known.any() else 0.0
+    said = _coordinates(statistics)
+    judgement = Judgement(np.full(len(statistics), np.nan), {})
+    everyone = np.ones(len(statistics), dtype=np.bool_)
+    judgement.leave_out(np.flatnonzero(_copies(said, everyone, judgement.n_left)), COPY)
+    kept = judgement.kept
+    scores = np.max([_scores(one, kept) for one in said], axis=0)  # (J,)
+    judgement.scores[kept] = scores[kept]
     variances = np.array([_residual_variances(site) for site in statistics])  # (J, q), q = 0 without targets
-    ratios = np.abs(np.log(variances / np.median(variances, axis=0))).max(axis=1, initial=0.0)
-    judgement = Judgement(scores, {})
-    judgement.leave_out(np.flatnonzero(_alike(np.clip(scaled, -1e6, 1e6), is_known)), "copy of another")
-    is_far = (scores > MAX_SCORE * usual) | ~(ratios <= np.log(MAX_VARIANCE_RATIO))
-    judgement.leave_out_worst(is_far, None if np.isfinite(ratios).all() else np.lexsort((-scores, -ratios)))
+    ratios = np.abs(np.log(variances / np.median(variances[kept], axis=0))).max(axis=1, initial=0.0)
+    ratios = np.where(np.isnan(ratios), np.inf, ratios)
+    excess = np.maximum(scores / MAX_SCORE, ratios / np.log(MAX_VARIANCE_RATIO))
+    judgement.leave_out_worst(excess, None if np.isfinite(ratios).all() else np.lexsort((-scores, -ratios)))
     return judgement
+
+
+@dataclass(frozen=True, eq=False)
+class _Said:
+    """What sites say (J, P), and which of it each knows; of each number more than half of them do."""
+
+    values: Array
+    is_known: NDArray[np.bool_]
+
+    @classmethod
+    def by_all(cls, values: Sequence[Array]) -> _Said:
+        """Return what all sites say."""
+        stacked = np.stack(values)
+        return cls(stacked, np.ones(stacked.shape, dtype=np.bool_))
+
+    def deviations(self, chosen: NDArray[np.bool_]) -> tuple[Array, Array]:
+        """Return deviations (J, P) from the median of the chosen sites, and their spread (P,) among these."""
+        values = np.where(np.isfinite(self.values), self.values, np.finfo(np.float64).max ** 0.25)
+        known = np.where(self.is_known & chosen[:, None], values, np.nan)
+        centre = np.nanmedian(known, axis=0)
+        # The same rows in another order have sums that differ by rounding, which is no deviation.
+        is_rounding = np.abs(values - centre) <= ROUNDING * np.abs(centre)
+        deviations = np.where(is_rounding | ~self.is_known, 0.0, values - centre)
+        spread = np.nanmedian(np.where(np.isnan(known), np.nan, np.abs(deviations)), axis=0)
+        return deviations, NORMAL_MAD * np.nan_to_num(spread)
+
+
+def _scores(said: _Said, chosen: NDArray[np.bool_]) -> Array:
+    """Return the distance (J,) of each site from the median of the chosen ones, in the usual distance of these."""
+    deviations, spread = said.deviations(chosen)
+    moves = spread > 0
+    n_known = np.count_nonzero(said.is_known[:, moves], axis=1)
+    distances = np.sqrt(np.sum((deviations[:, moves] / spread[moves]) ** 2, axis=1) / np.maximum(n_known, 1))
+    judged = chosen & (n_known > 0)
+    usual = float(np.median(distances[judged])) if judged.any() else 0.0
+    scores = np.where(distances > 0.0, distances / usual if usual > 0 else np.inf, 0.0)
+    # Where most sites agree to the last bit, any other value is infinitely far.
+    farthest: Array = np.where((deviations[:, ~moves] != 0.0).any(axis=1), np.inf, scores)
+    return farthest
+
+
+def _copies(said: Sequence[_Said], chosen: NDArray[np.bool_], limit: int) -> NDArray[np.bool_]:
+    """Return which sites (J,) are copies of another, by the numbers that both of a pair know; none by none.
+
+    Deviations are cut, so that one number of small spread does not make all sites alike that agree in it.
+    """
+    n_sites, n_moving = len(chosen), 0
+    squares, n_shared = np.zeros((n_sites, n_sites)), np.zeros((n_sites, n_sites))
+    for one in said:
+        deviations, spread = one.deviations(chosen)
+        moves = spread > 0
+        is_known, n_moving = one.is_known[:, moves], n_moving + int(np.count_nonzero(moves))
+        scaled = np.clip(deviations[:, moves] / spread[moves], -MAX_DEVIATION, MAX_DEVIATION)
+        for row, known in enumerate(is_known):
+            squares[row] += (np.where(is_known & known, scaled - scaled[row], 0.0) ** 2).sum(axis=1)
+        n_shared += is_known.astype(np.float64) @ is_known.T.astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        squares = np.where(n_shared > 0, squares * (n_moving / n_shared), np.inf)
+    return copies_of_another(np.sqrt(squares), n_shared, limit)
 
 
 def _judge_rare_classes(
@@ -167,11 +229,11 @@ def _judge_rare_classes(
             withheld.append(str(label))
             outside[label] = list(of_sites)
             continue
-        judgement = _judge_class(_values(statistics, holders), usual_spread)
+        judgement = _judge_class(np.hstack(_values(statistics, holders)), usual_spread)
         outside[label] = [list(holders)[i] for i in judgement.steps]
         records += [
             {"model": record["model"], "class": str(label), "score": record["score"]}
-            for record in judgement.details([names[site] for site in holders])
+            for record in judgement.left_out([names[site] for site in holders])
         ]
     details: GateDetails = {}
     if withheld:
@@ -191,7 +253,7 @@ def _without_classes(site: Statistics, labels: Collection[Any]) -> Statistics | 
 
 def _usual_spread(statistics: Sequence[Statistics], places: Collection[Mapping[int, int]]) -> Array:
     """Return how much honest sites differ in each coordinate (P,), from the classes where most are there to say it."""
-    spreads = [spread_of(_values(statistics, one)) for one in places if 2 * len(one) > len(statistics)]
+    spreads = [spread_of(np.hstack(_values(statistics, one))) for one in places if 2 * len(one) > len(statistics)]
     return np.median(spreads, axis=0) if spreads else np.zeros(1)
 
 
@@ -201,7 +263,7 @@ def _judge_class(values: Array, usual_spread: Array) -> Judgement:
     deviations = (values - np.median(values, axis=0)) / np.where(spread > 0, spread, 1.0)
     scores = np.sqrt((np.nan_to_num(deviations, nan=np.inf) ** 2).mean(axis=1))
     judgement = Judgement(scores, {})
-    judgement.leave_out_worst(scores > MAX_SCORE * max(float(np.median(scores)), 1.0))
+    judgement.leave_out_worst(scores / (MAX_SCORE * max(float(np.median(scores)), 1.0)))
     return judgement
 
 
@@ -214,9 +276,10 @@ def _places_of_classes(statistics: Sequence[Statistics]) -> dict[Any, dict[int, 
     return places
 
 
-def _values(statistics: Sequence[Statistics], places: Mapping[int, int]) -> Array:
-    """Return what some sites say of one class (n, P), given its place among the classes of each."""
-    return np.stack([np.concatenate(_parts(statistics[site], place)) for site, place in places.items()])
+def _values(statistics: Sequence[Statistics], places: Mapping[int, int]) -> tuple[Array, Array]:
+    """Return what some sites say of one class, (n, P) and correlations (n, Q), given its place at each."""
+    parts = [_parts(statistics[site], place) for site, place in places.items()]
+    return np.stack([one for one, _ in parts]), np.stack([other for _, other in parts])
 
 
 def scaled_sums(statistics: Statistics, factor: float) -> Statistics:
@@ -237,67 +300,77 @@ def scaled_sums(statistics: Statistics, factor: float) -> Statistics:
     return replace(statistics, moments=moments, counts=counts)
 
 
-def _alike(scaled: Array, is_known: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which sites (J,) are copies, by the coordinates (J, P) that both of a pair know; none by none."""
-    squares = np.zeros((len(scaled), len(scaled)))
-    for row, known in enumerate(is_known):
-        differences = np.where(is_known & known, scaled - scaled[row], 0.0)
-        squares[row] = (differences**2).sum(axis=1)
-    n_shared = is_known.astype(np.float64) @ is_known.T.astype(np.float64)  # (J, J)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        squares = np.where(n_shared > 0, squares * (scaled.shape[1] / n_shared), np.inf)
-    return alike_sites(np.sqrt(squares), scaled.shape[1])
-
-
-def _coordinates(statistics: Sequence[Statistics]) -> tuple[Array, NDArray[np.bool_]]:
-    """Return what each site is judged by (J, P), and which of that it knows."""
+def _coordinates(statistics: Sequence[Statistics]) -> list[_Said]:
+    """Return what the sites are judged by, a score for each."""
     first = statistics[0]
-    if first.target_shape is not None and ROWS in first.moments:
-        values = np.stack([_coefficients(site).ravel() for site in statistics])
-        return values, np.ones(values.shape, dtype=np.bool_)
+    if is_regression(first):
+        return [_coefficients(statistics)]
     if first.classes is None:
-        values = np.stack([np.concatenate(_parts(site, None)) for site in statistics])
-        return values, np.ones(values.shape, dtype=np.bool_)
+        said = [_parts(site, None) for site in statistics]
+        return [_Said.by_all(some) for some in zip(*said, strict=True) if some[0].size]
     n_sites = len(statistics)
-    blocks, masks = [np.zeros((n_sites, 1))], [np.ones((n_sites, 1), dtype=np.bool_)]
+    blocks: list[list[_Said]] = [[_Said.by_all([np.zeros(1)] * n_sites)], []]
     for places in _places_of_classes(statistics).values():
         if 2 * len(places) > n_sites:
-            said = _values(statistics, places)
-            blocks.append(np.zeros((n_sites, said.shape[1])))
-            masks.append(np.zeros((n_sites, said.shape[1]), dtype=np.bool_))
-            blocks[-1][list(places)], masks[-1][list(places)] = said, True
-    return np.concatenate(blocks, axis=1), np.concatenate(masks, axis=1)
+            for block, values in zip(blocks, _values(statistics, places), strict=True):
+                of_class = np.zeros((n_sites, values.shape[1]))
+                is_known = np.zeros(of_class.shape, dtype=np.bool_)
+                of_class[list(places)], is_known[list(places)] = values, True
+                block.append(_Said(of_class, is_known))
+    return [
+        _Said(np.hstack([one.values for one in block]), np.hstack([one.is_known for one in block]))
+        for block in blocks
+        if any(one.values.size for one in block)
+    ]
 
 
-def _parts(site: Statistics, position: int | None) -> list[Array]:
-    """Return means, log variances and log shares of one class, or of all rows."""
+def _parts(site: Statistics, position: int | None) -> tuple[Array, Array]:
+    """Return means, log variances and log shares of one class, or of all rows; and the correlations of columns."""
     parts: list[Array] = [np.zeros(1)]
+    correlations: list[Array] = [np.zeros(0)]
     for record in site.moments.values():
         chosen = record if position is None else record.at(np.array([position]))
         rows = np.maximum(chosen.weight, 1.0)[..., None]
         parts += [np.ravel(chosen.mean), np.ravel(np.log(chosen.variances / rows + np.finfo(np.float64).tiny))]
+        if not chosen.is_diagonal:
+            correlations.append(_correlations(chosen))
     for name, values in sorted(site.counts.items()):
         row = np.atleast_1d(values if position is None else values[position])
         if name != ROWS and row.size > 1:
             parts.append(np.ravel(np.log((row + UNSEEN) / (row.sum() + UNSEEN * row.size))))
-    return parts
+    return np.concatenate(parts), np.concatenate(correlations)
 
 
-def _coefficients(site: Statistics) -> Array:
-    """Return S_xx^-1 S_xy (d, q) of a site."""
-    scatter, d = site.rows.scatter, site.n_columns
-    ridge = RIDGE * float(np.trace(scatter[:d, :d])) / max(d, 1)
-    try:
-        return np.asarray(np.linalg.solve(scatter[:d, :d] + ridge * np.eye(d), scatter[:d, d:]), dtype=np.float64)
-    except np.linalg.LinAlgError:
-        return np.full((d, scatter.shape[1] - d), np.inf)
+def _correlations(record: CentredMoments) -> Array:
+    """Return the correlations of all pairs of columns, as Fisher's z, whose variance does not depend on them."""
+    deviations = np.sqrt(record.variances)
+    deviations = np.where(deviations > 0, deviations, 1.0)
+    correlations = record.scatter / (deviations[..., :, None] * deviations[..., None, :])
+    limits = np.clip(correlations[..., *np.triu_indices(record.n_columns, 1)], -MAX_CORRELATION, MAX_CORRELATION)
+    return np.ravel(np.arctanh(limits))
+
+
+def is_regression(statistics: Statistics) -> bool:
+    """Return whether the sums are those of a regression."""
+    return statistics.target_shape is not None and ROWS in statistics.moments
+
+
+def _coefficients(statistics: Sequence[Statistics]) -> _Said:
+    """Return the coefficients that each site's own regression has, of the columns that vary there."""
+    centre, n_targets = centre_of(statistics), statistics[0].n_targets
+    values = [coefficients_about(site.rows, centre).ravel() for site in statistics]
+    varies = has_columns(statistics)
+    is_known = np.hstack([np.ones((len(statistics), 1), dtype=np.bool_), varies])
+    is_known[:, 1:] &= 2 * np.count_nonzero(varies, axis=0) > len(statistics)  # of a rare column nothing is usual
+    is_known = np.repeat(is_known, n_targets, axis=1)
+    return _Said(np.stack(values)[:, is_known.any(axis=0)], is_known[:, is_known.any(axis=0)])
 
 
 def _residual_variances(site: Statistics) -> Array:
     """Return the variance of each target (q,) about its regression; none without targets."""
-    if site.target_shape is None or ROWS not in site.moments:
+    if not is_regression(site):
         return np.zeros(0)
     record, d = site.rows, site.n_columns
-    explained = np.einsum("dq,dq->q", record.scatter[:d, d:], _coefficients(site))
+    explained = np.einsum("dq,dq->q", record.scatter[:d, d:], coefficients_about(record, np.zeros(d))[1:])
     residual: Array = np.maximum(np.diagonal(record.scatter[d:, d:]) - explained, 0.0)
     return residual / max(float(record.weight) - d - 1.0, 1.0) + np.finfo(np.float64).tiny

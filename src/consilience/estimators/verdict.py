@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from consilience.core.robust import weak_spot
 from consilience.core.verdict import Verdict
-from consilience.drawing.words import all_of
+from consilience.drawing.words import all_of, first_names, shorten
 from consilience.estimators.adapters.laplace import LaplaceProductAdapter
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.details import EstimatorDetails, FourthMomentDetails
@@ -14,6 +17,9 @@ from consilience.estimators.statistics import FOURTH, NOISE, WITHOUT_UNWEIGHTED,
 
 SIGNIFICANCE, MUCH_HETEROGENEITY = 0.05, 0.5
 """A p-value of Q below the one, or I^2 above the other, says that sites differ, as in a meta-analysis."""
+
+MAX_NAMED_SITES = 8
+"""Sites that a verdict names; the others are in the details."""
 
 USUAL_ROUNDS = 5
 """Refinements that a verdict suggests: 5 to 7 reached steps of 1e-4 standard errors on breast cancer, 5 to 20 sites."""
@@ -24,6 +30,17 @@ NEAR = "It is near what one fit on all their rows would give"
 
 def judge(statistics: Statistics, n_sites: int, details: EstimatorDetails) -> Verdict:
     """Return the verdict on the estimator of the sums of all sites, given the details of their fusion."""
+    verdict, robust = _judge_sums(statistics, n_sites, details), details.get("robust")
+    if robust is None:
+        return verdict
+    left_out = [f"{shorten(record['model'])} ({record['step']})" for record in robust["left_out"]]
+    clauses = [f"Left out: {first_names(left_out, MAX_NAMED_SITES)}"] if left_out else []
+    clauses += [f"{text[0].upper()}{text[1:]}" for text in [*statistics.approximations[1:], weak_spot(robust)]]
+    return replace(verdict, text=" ".join([verdict.text, *(f"{clause}." for clause in clauses)]))
+
+
+def _judge_sums(statistics: Statistics, n_sites: int, details: EstimatorDetails) -> Verdict:
+    """Return the verdict on the sums of so many sites, whoever was left out."""
     adapter = adapter_of_kind(statistics.kind)
     name = adapter.class_name if statistics.last_step is None else f"Pipeline of a {adapter.class_name}"
     rows = f"the {statistics.n_observations:,.0f} rows of {all_of(n_sites, 'sites')}"

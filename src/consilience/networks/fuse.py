@@ -16,6 +16,7 @@ from consilience.core.agreement import Doubt
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import Prepared, Request
 from consilience.core.progress import Progress
+from consilience.core.robust import cap_factors
 from consilience.errors import InputError, OptionError, Problem, UncomparedWarning, UnsupportedError, reason_of
 from consilience.files.document import DESCRIPTION, FISHER
 from consilience.networks.choice.default import fuse_by_default, module_needed
@@ -303,6 +304,9 @@ def _sites_of(
     trusted = descriptions if not method.is_robust else (None,) * len(descriptions)
     said = [None if description is None else description.n_observations for description in trusted]
     weights, are_stated, observations = weigh_sites(names, request.weights, request.n_observations, said)
+    if method.is_robust and observations is not None:  # nobody's claim counts for more than the usual one
+        weights = observations * cap_factors(observations, float(np.median(observations[observations > 0])))
+        weights = weights / weights.sum()
     if not are_stated:
         weights = method.observed_shares(information, weights)
     return Sites(names, weights, descriptions, are_stated, observations)

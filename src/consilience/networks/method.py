@@ -30,7 +30,7 @@ from consilience.checks import AnyArray, Array, Labels, is_count, is_number
 from consilience.core.details import RobustDetails, Status
 from consilience.core.methods import Options, Requirement, is_robust_option
 from consilience.core.progress import Progress, silent
-from consilience.core.robust import geometric_median_weights, judge_twice, tolerated, too_few
+from consilience.core.robust import geometric_median_weights, judge_twice, too_few
 from consilience.core.robust_estimator import Robust, RobustEstimator
 from consilience.errors import InputError, OptionError, Problem
 from consilience.networks.carried_arrays import largest_counters, moved_mask_problems
@@ -398,7 +398,7 @@ def robust_average(
         for key, layout in layouts.items()
     }
     names = [ensemble.networks[voter].name for voter in voters.tolist()]
-    return fused, {"left_out": judgement.details(names), "tolerated": tolerated(len(voters))}
+    return fused, judgement.details(names)
 
 
 def _transported(

@@ -21,7 +21,7 @@ from consilience.core.caller import warn_caller
 from consilience.core.details import Status
 from consilience.core.methods import Options, Requirement, is_robust_option
 from consilience.core.progress import Progress, silent
-from consilience.core.robust import tolerated, too_few
+from consilience.core.robust import too_few
 from consilience.core.robust_estimator import Robust, RobustEstimator
 from consilience.errors import InputError, Problem, RobustWarning
 from consilience.families import Direction, FixedSide
@@ -413,7 +413,7 @@ def _judged(assignment: Assignment, ensemble: Ensemble, combine_as: Combine) -> 
     used = np.unique(labels[labels >= 0])
     details: PosteriorDetails = {
         **assignment.details,
-        "robust": {"left_out": judgement.details(ensemble.names), "tolerated": tolerated(ensemble.n_sites)},
+        "robust": judgement.details(ensemble.names),
     }
     judged = replace(
         assignment,

@@ -36,6 +36,7 @@ import numpy as np
 
 from consilience.checks import Array, Labels
 from consilience.core.details import LeftOut, Status
+from consilience.core.robust import weak_spot
 from consilience.core.verdict import FUSED, Verdict
 from consilience.drawing.words import all_of, first_names, shorten
 from consilience.families.evidence import EvidenceFamily
@@ -256,7 +257,8 @@ def judge_fusion(
     if is_sample:
         opening = f"of a sample of {judged.n_sites} of the {n_sites} sites: {opening}"
         harmless = None if harmless else harmless
-    text = "; ".join([opening, *filter(None, (clause for _, clause, _ in found))])
+    unseen = [weak_spot(robust)] if (robust := details.get("robust")) else []
+    text = "; ".join([opening, *filter(None, (clause for _, clause, _ in found)), *unseen])
     return Verdict(
         code=found[0][0] if found else "fine" if losses is not None else status.name.lower(),
         text=f"{text[0].upper()}{text[1:]}.",
