@@ -49,6 +49,7 @@ CATALOGUE: Mapping[str, str] = {
     "W-CONVERGED": "an iteration that stopped early",
     "W-DIFFER": "sites that used different hyper-parameters",
     "W-HARM": "a fused model that is worse than a site's own",
+    "W-RARE": "columns that set few rows apart",
     "W-ROBUST": "an option that undoes part of robust fusion",
     "W-SINGULAR": "columns that do not determine the coefficients",
     "W-SPELLING": "class labels that differ in spelling only",

@@ -211,6 +211,12 @@ class WithheldWarning(UserWarning):
     code = "W-WITHHELD"
 
 
+class RareColumnWarning(UserWarning):
+    """Columns set so few rows apart that what leaves a site holds them; ``min_count=0`` says that they may be known."""
+
+    code = "W-RARE"
+
+
 class TwiceWarning(UserWarning):
     """A model, its contents or its sums are given twice, so that the same observations may count twice."""
 

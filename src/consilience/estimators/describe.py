@@ -16,15 +16,25 @@ from consilience.checks import Array, Json, is_number
 from consilience.core.caller import warn_caller
 from consilience.core.features import Features, final_model, is_pipeline, sklearn_features
 from consilience.core.min_count import MIN_COUNT
-from consilience.errors import ConsilienceError, InputError, OptionError, Problem, UnsupportedError, WithheldWarning
+from consilience.errors import (
+    ConsilienceError,
+    InputError,
+    OptionError,
+    Problem,
+    RareColumnWarning,
+    UnsupportedError,
+    WithheldWarning,
+)
 from consilience.estimators.adapters.base import EstimatorAdapter, SiteSums
 from consilience.estimators.adapters.laplace import LaplaceAdapter
 from consilience.estimators.adapters.table import adapter_for, adapter_of_kind, refusal_of
 from consilience.estimators.class_labels import ClassLabels
 from consilience.estimators.fourth_moments import with_own_fourth_moments
+from consilience.estimators.inference import column_names
+from consilience.estimators.rare_columns import rare_columns, refuse_whole_numbers
 from consilience.estimators.rebuild import mixes_columns, rebuild, steps_of
 from consilience.estimators.site_rows import SiteRows, names_within, read_rows
-from consilience.estimators.statistics import NOISE, Statistics
+from consilience.estimators.statistics import INFORMATION, NOISE, Statistics
 from consilience.posteriors.scaling import scaling_of
 
 COMPARED_ROWS = 200
@@ -83,7 +93,9 @@ def describe(
             raise OptionError("data, sample_weight, n_observations", "are for fitted estimators; these are sums")
         statistics = model
     else:
-        statistics = describe_all(model, data, n_observations, sample_weight)
+        statistics, rows = _described(model, data, n_observations, sample_weight)
+        if rows is not None and min_count > 0 and holds_products(statistics):
+            _look_at_columns(statistics, rows, min_count)
     if features is not None:
         statistics = replace(statistics, features=_agreed(statistics, features, isinstance(model, Statistics)))
     left, withheld = withhold(statistics, min_count)
@@ -102,6 +114,25 @@ def describe_all(
     model: Any, data: Any = None, n_observations: float | None = None, sample_weight: Any = None
 ) -> Statistics:
     """Return the statistics of a fitted estimator with all of its classes; see ``describe``."""
+    return _described(model, data, n_observations, sample_weight)[0]
+
+
+def holds_products(statistics: Statistics) -> bool:
+    """Return whether sums have products of columns, plain or weighted."""
+    return INFORMATION in statistics.counts or any(not one.is_diagonal for one in statistics.moments.values())
+
+
+def _look_at_columns(statistics: Statistics, rows: SiteRows, min_count: float) -> None:
+    """Raise or warn where products of columns hold single rows of a site."""
+    refuse_whole_numbers(rows)
+    if found := rare_columns(rows, column_names(statistics), min_count):
+        warn_caller(found, RareColumnWarning)
+
+
+def _described(
+    model: Any, data: Any, n_observations: float | None, sample_weight: Any
+) -> tuple[Statistics, SiteRows | None]:
+    """Return the statistics of a fitted estimator, and the rows that they were taken from; None for none."""
     if is_pipeline(model):
         return _describe_pipeline(model, data, n_observations, sample_weight)
     known = adapter_for(model)
@@ -110,9 +141,10 @@ def describe_all(
         if data is not None or sample_weight is not None:
             raise OptionError("data, sample_weight", f"are for estimators without sums; a {kept.kind} has its own")
         _require_same_number(kept, n_observations)
-        return kept
+        return kept, None
     adapter, parameters = _known(model)
     names = adapter.features_of(model)
+    rows = None
     if data is None:
         if sample_weight is not None:
             raise OptionError("sample_weight", "weighs rows of data; give data too")
@@ -122,7 +154,7 @@ def describe_all(
         statistics, rows = _of_data(adapter, model, model, parameters, names, data, sample_weight)
         _require_same_fit(adapter, model, statistics, rows)
     _require_same_number(statistics, n_observations)
-    return statistics
+    return statistics, rows
 
 
 def _known(model: Any) -> tuple[EstimatorAdapter, dict[str, Any]]:
@@ -200,8 +232,11 @@ def _of_data(
     return replace(statistics, n_columns=n_columns, target_shape=target_shape), rows
 
 
-def _describe_pipeline(pipeline: Any, data: Any, n_observations: float | None, sample_weight: Any) -> Statistics:
-    """Return the statistics of a Pipeline in the units of the data, before any of its steps."""
+def _describe_pipeline(
+    pipeline: Any, data: Any, n_observations: float | None, sample_weight: Any
+) -> tuple[Statistics, SiteRows | None]:
+    """Return the statistics of a Pipeline in the units of the data, before any of its steps, and the rows."""
+    rows = None
     inner = final_model(pipeline)
     if is_pipeline(inner):
         raise UnsupportedError("a Pipeline within a Pipeline", "is not fused", "put all steps into one")
@@ -241,7 +276,7 @@ def _describe_pipeline(pipeline: Any, data: Any, n_observations: float | None, s
         statistics = replace(statistics, steps=steps, last_step=last)
         _require_same_fit(adapter, pipeline, statistics, rows)
     _require_same_number(statistics, n_observations)
-    return statistics
+    return statistics, rows
 
 
 def _require_same_fit(adapter: EstimatorAdapter, model: Any, statistics: Statistics, rows: SiteRows) -> None:
