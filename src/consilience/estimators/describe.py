@@ -88,16 +88,17 @@ def describe(
     """
     if not is_number(min_count):
         raise OptionError("min_count", f"expected a number that is not negative, found {min_count!r}")
+    rows = None
     if isinstance(model, Statistics):
         if data is not None or sample_weight is not None or n_observations is not None:
             raise OptionError("data, sample_weight, n_observations", "are for fitted estimators; these are sums")
         statistics = model
     else:
         statistics, rows = _described(model, data, n_observations, sample_weight)
-        if rows is not None and min_count > 0 and holds_products(statistics):
-            _look_at_columns(statistics, rows, min_count)
     if features is not None:
         statistics = replace(statistics, features=_agreed(statistics, features, isinstance(model, Statistics)))
+    if rows is not None and min_count > 0 and holds_products(statistics):
+        _look_at_columns(statistics, rows, min_count)
     left, withheld = withhold(statistics, min_count)
     is_known = isinstance(model, Statistics) or NOISE in left.counts  # who adds noise knows it
     for text in () if is_known else left.approximations:
