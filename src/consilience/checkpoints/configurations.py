@@ -14,6 +14,7 @@ from typing import Any
 from consilience.checkpoints.folder import Checkpoint, companion_files, read_object
 from consilience.errors import FileFormatError, Problem
 from consilience.files.configurations import compare_configurations
+from consilience.files.opening import read_file, read_text
 from consilience.files.quantisation import without_quantisation
 
 _MAX_LISTED = 3
@@ -75,14 +76,14 @@ def tokenizer_of(folder: Path) -> dict[str, Any] | None:
     if "tokenizer.json" in files:
         return _fast_tokenizer(read_object(files["tokenizer.json"]))
     if "vocab.json" in files:
-        merges = files["merges.txt"].read_text(encoding="utf-8", errors="replace") if "merges.txt" in files else ""
+        merges = read_text(files["merges.txt"], errors="replace") if "merges.txt" in files else ""
         rules = [line for line in merges.splitlines() if line and not line.startswith("#version")]
         return {"numbers": read_object(files["vocab.json"]), "parts": {"merges": json.dumps(rules)}}
     if "vocab.txt" in files:
-        words = files["vocab.txt"].read_text(encoding="utf-8", errors="replace").splitlines()
+        words = read_text(files["vocab.txt"], errors="replace").splitlines()
         return {"numbers": {word: number for number, word in enumerate(words)}, "parts": {}}
     if "tokenizer.model" in files:  # of sentencepiece: compared as bytes
-        return {"numbers": {}, "parts": {"tokenizer.model": files["tokenizer.model"].read_bytes().hex()}}
+        return {"numbers": {}, "parts": {"tokenizer.model": read_file(files["tokenizer.model"]).hex()}}
     return None
 
 

@@ -28,6 +28,7 @@ from consilience.federated.plan import NAME_RULE, RoundPlan, is_name
 from consilience.federated.report import RoundError, RoundReport
 from consilience.federated.round import run_round
 from consilience.files.limits import Limits
+from consilience.files.opening import read_file
 from consilience.files.safetensors_file import SafetensorsFile
 
 quiet_flower()
@@ -66,7 +67,7 @@ def model_record(model: Any, data: Any = None, **options: Any) -> ArrayRecord:
             cs.save(model, path, **({} if data is None else {"data": data}), **options)
         companions = [one for one in sorted(Path(folder).iterdir()) if one != path]
         files = dict(zip((FILE, COMPANION), (path, *companions), strict=False))
-        return ArrayRecord({name: _bytes_as_array(file.read_bytes()) for name, file in files.items()})
+        return ArrayRecord({name: _bytes_as_array(read_file(file)) for name, file in files.items()})
 
 
 def model_of_record(arrays: ArrayRecord) -> Any:

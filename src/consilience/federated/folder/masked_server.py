@@ -57,6 +57,7 @@ from consilience.federated.requests.exchange import Round, finish, request
 from consilience.federated.requests.table import Then, request_kind
 from consilience.files.atomic import write_bytes
 from consilience.files.limits import exceeded_limits
+from consilience.files.opening import read_file, read_text
 from consilience.files.safetensors_file import SafetensorsFile
 
 
@@ -160,7 +161,7 @@ class MaskedSums:
         """Return the plan of a sum: the one in the work folder, or a new one with a new random number."""
         path = self._folder(number) / "masked.json"
         if path.exists():
-            return MaskedPlan.from_json(json.loads(path.read_text()), str(path))
+            return MaskedPlan.from_json(json.loads(read_text(path)), str(path))
         keys = read_public_keys(self.masked.signing_keys)
         plan = MaskedPlan(
             {site: keys[site] for site in self._sites},
@@ -241,11 +242,11 @@ class MaskedSums:
 
     def _replayed(self, number: int, file: SafetensorsFile) -> Round:
         """Return what a request came to in a sum that had ended."""
-        plan = MaskedPlan.from_json(json.loads((self._folder(number) / "masked.json").read_text()), "masked.json")
+        plan = MaskedPlan.from_json(json.loads(read_text(self._folder(number) / "masked.json")), "masked.json")
         summand = self._summand(file, plan.threshold)
         if file.digest != plan.content.get("expected"):
             raise InputError(self.work, f"has another request in sum {number} than this version makes", code="E-ROUND")
-        words = fixed_point.as_words((self._folder(number) / "sum.bin").read_bytes())
+        words = fixed_point.as_words(read_file(self._folder(number) / "sum.bin"))
         result: Round = summand.result(words, (), plan_record(plan), plan.fractional_bits).model
         return result
 
@@ -289,7 +290,7 @@ class MaskedSums:
         if not decided.exists():
             digests = self._collect(number, step, count, server)
             write_bytes(decided, json.dumps(digests).encode())
-        digests = json.loads(decided.read_text())
+        digests = json.loads(read_text(decided))
         for site in server.expected(step):
             if site not in digests["sites"]:
                 reason = digests["left"].get(site, "nothing in time")

@@ -44,6 +44,7 @@ from consilience.federated.requests.base import (
 from consilience.federated.requests.exchange import Round, answer_problems, finish, reduce, request
 from consilience.federated.requests.table import Then
 from consilience.files.limits import Limits, exceeded_limits
+from consilience.files.opening import read_file, read_text
 from consilience.files.safetensors_file import SafetensorsFile
 
 
@@ -278,7 +279,7 @@ class RequestServer:
 
     def _write_request(self, file: Path, message: RoundRequest) -> None:
         """Write a request into the work folder, or raise where a killed server had published another one."""
-        if file.exists() and file.read_bytes() != message.data:
+        if file.exists() and read_file(file) != message.data:
             text = f"has another request {message.number} than this version makes, and sites may have answered it"
             raise InputError(self.work, text, "go on with the version that began, or begin a new round", "E-ROUND")
         write_message(file, message)
@@ -314,10 +315,10 @@ class RequestServer:
     def _replay(self, number: int, message: RoundRequest, done: list[Round]) -> RoundRequest | None:
         """Reduce the answers of a round that had ended once more; return the request that follows."""
         folder = self.work / str(number)
-        if (folder / REQUEST_FILE).read_bytes() != message.data:
+        if read_file(folder / REQUEST_FILE) != message.data:
             text = f"has another request in round {number} than this version makes"
             raise InputError(self.work, text, code="E-ROUND")
-        record = json.loads((folder / "answers.json").read_text())
+        record = json.loads(read_text(folder / "answers.json"))
         answers = {site: read_answer(folder / "files" / site / digest) for site, digest in record["answers"].items()}
         late = {
             site: StandingAnswer(

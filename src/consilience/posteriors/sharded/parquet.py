@@ -19,6 +19,7 @@ from consilience.checks import Labels
 from consilience.errors import FileFormatError, OptionError
 from consilience.files.atomic import write_atomically
 from consilience.files.document import METADATA_KEY, parse_document
+from consilience.files.parquet import open_parquet
 from consilience.posteriors.columns import ComponentColumns, RaggedColumn, ShardSchema, one_if_alike
 from consilience.posteriors.ensemble import offsets_of
 from consilience.posteriors.sharded.header import (
@@ -185,12 +186,8 @@ def import_pyarrow(path: Path | str) -> tuple[Any, Any]:
 
 def _parquet_file(path: Path, display_name: str) -> Any:
     """Return the opened file."""
-    pyarrow, parquet = import_pyarrow(display_name)
-    try:
-        return parquet.ParquetFile(path)
-    except (OSError, pyarrow.ArrowException) as error:
-        reason = str(error).partition("\n")[0]
-        raise FileFormatError(display_name, f"cannot be read as Parquet ({reason})", REMEDY) from error
+    import_pyarrow(display_name)
+    return open_parquet(path, display_name, REMEDY, is_plain=True)
 
 
 def _parquet_kind(file: Any, display_name: str) -> tuple[ShardSchema, str]:
