@@ -17,7 +17,7 @@ from consilience.core.arguments import KIND_KEYWORDS, NETWORK_KEYWORDS, SHARD_KE
 from consilience.core.inputs import name_inputs
 from consilience.core.kind import Kind, Prepared, Request
 from consilience.core.progress import seeded, shown
-from consilience.errors import InputError, OptionError, Problem, UnsupportedError
+from consilience.errors import ConsilienceError, InputError, OptionError, Problem, UnsupportedError, fault_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -215,6 +215,10 @@ def check(
             prepared = _prepare(request, _kind(request))
         except UnsupportedError as error:
             return list(error.problems)
+        except ConsilienceError:
+            raise
+        except Exception as error:  # what fails in checking would fail in fusing
+            return [fault_of(error).about("the models")]
     for doubt in prepared.doubts:
         doubt.warn()
     problems = [Problem.of(one).coded(InputError.code) for one in prepared.problems]

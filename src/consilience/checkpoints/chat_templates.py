@@ -105,6 +105,6 @@ def template_in(folder: Path) -> str | None:
         return read_text(files[TEMPLATE_FILE])
     stated = read_object(files[TOKENIZER_CONFIG]).get("chat_template") if TOKENIZER_CONFIG in files else None
     if isinstance(stated, list):  # of {name, template}
-        named = {one.get("name"): one.get("template") for one in stated if isinstance(one, Mapping)}
-        stated = named.get("default")
+        named = [one for one in stated if isinstance(one, Mapping) and one.get("name") == "default"]
+        stated = named[-1].get("template") if named else None
     return stated if isinstance(stated, str) else None

@@ -20,7 +20,7 @@ from consilience.core.min_count import MIN_COUNT, checked_min_count
 from consilience.core.progress import Progress
 from consilience.core.provenance import make_provenance, result_record, site_digests
 from consilience.core.verdict import Verdict
-from consilience.errors import InputError, OptionError, Problem, UnsupportedError
+from consilience.errors import ConsilienceError, InputError, OptionError, Problem, UnsupportedError
 from consilience.matching.result import Matching
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.table import adapter_of, adapter_of_source, has_labels
@@ -141,7 +141,9 @@ def _fuse_or_name(described: Sequence[Described[Posterior]], *rest: Any) -> Post
     """
     try:
         return fuse_described(described, *rest)
-    except (ArithmeticError, np.linalg.LinAlgError):
+    except ConsilienceError:
+        raise
+    except Exception:  # numbers at the extremes fail in many ways
         if problems := _inadmissible_in(described):
             raise InputError(problems) from None
         raise

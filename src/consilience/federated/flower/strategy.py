@@ -21,7 +21,7 @@ import consilience as cs
 from consilience.api.kinds import load_file
 from consilience.core.fusion import Fusion
 from consilience.core.provenance import file_digest
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, fault_of
 from consilience.federated.contribution import Announcement, Contribution
 from consilience.federated.flower.messages import quiet_flower
 from consilience.federated.plan import NAME_RULE, RoundPlan, is_name
@@ -199,8 +199,9 @@ class FusionStrategy(FedAvg):
         (folder / site).mkdir()
         try:
             paths = self._files(content, folder / site)
-        except InputError as error:
-            problem = "; ".join(str(one.without_subject()) for one in error.problems)
+        except Exception as error:  # whatever one site's reply makes fail must not end the round of all
+            found = error.problems if isinstance(error, InputError) else (fault_of(error),)
+            problem = "; ".join(str(one.without_subject()) for one in found)
             return Contribution(Announcement(site, number, 1, "0" * 64), problem=problem)
         announcement = Announcement(site, number, 1, *[file_digest(path) for path in paths])
         return Contribution(announcement, paths[0], paths[1] if len(paths) > 1 else None)

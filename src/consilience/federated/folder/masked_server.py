@@ -26,7 +26,7 @@ from consilience.api.kinds import load_file
 from consilience.checks import Json
 from consilience.core.fusion import Fusion
 from consilience.core.provenance import file_digest
-from consilience.errors import ConsilienceError, InputError, Problem
+from consilience.errors import ConsilienceError, InputError, Problem, fault_of
 from consilience.federated.contribution import Contribution, select_announcements
 from consilience.federated.folder.inbox import Inbox, remembering
 from consilience.federated.folder.storage import Storage, retry
@@ -208,13 +208,14 @@ class MaskedSums:
             result = summand.result(words, report.sites, plan_record(plan), plan.fractional_bits)
             report = self._report(number, plan, steps, summand, result)
             write_bytes(folder / "sum.bin", fixed_point.to_bytes(words))
-        except ConsilienceError as error:
-            if error.may_pass:  # a server that is started again goes on with this sum
+        except Exception as error:  # whatever sums of strangers make fail
+            if isinstance(error, ConsilienceError) and error.may_pass:  # a server that starts again goes on with it
                 raise
             # Another try has another plan: no site is to begin with this one.
             retry(lambda: self.storage.remove(f"server/{number}/masked.json"))
             forget_failed(self.work, number)
-            raise RoundError(_failed(report, error)) from error
+            fault = error if isinstance(error, ConsilienceError) else InputError([fault_of(error)])
+            raise RoundError(_failed(report, fault)) from error
         fused = folder / "fused.safetensors"
         is_last = True
         if self.then is None or done is None:
@@ -346,6 +347,8 @@ class MaskedSums:
             return "; ".join(str(problem.without_subject()) for problem in error.problems)
         except MemoryError:
             return "takes more memory than there is"
+        except Exception as error:  # whatever one site's message makes fail must not end the round of all
+            return fault_of(error).text
 
     def _open_report(
         self,

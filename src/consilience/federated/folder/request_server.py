@@ -26,7 +26,7 @@ from typing import Any
 
 from consilience.core.fusion import Fusion
 from consilience.core.provenance import file_digest
-from consilience.errors import ConsilienceError, InputError, Problem
+from consilience.errors import ConsilienceError, InputError, Problem, fault_of
 from consilience.federated.contribution import Announcement, Arrivals, Contribution, repeated, select_announcements
 from consilience.federated.convergence import change_between
 from consilience.federated.folder.inbox import Inbox, remembering
@@ -74,6 +74,8 @@ def check_answer(contribution: Contribution, message: RoundRequest, limits: Limi
         problems = list(error.problems)
     except MemoryError:  # of a file within the limits, but not within this machine
         problems = [Problem("", "takes more memory than there is")]
+    except Exception as error:  # whatever one site's answer makes fail must not end the round of all
+        problems = [fault_of(error)]
     return CheckedAnswer(tuple(problem.without_subject() for problem in problems), None if problems else answer)
 
 
@@ -150,6 +152,8 @@ def _reduced(
         return reduce(message, answers, standing, late), []
     except ConsilienceError as error:
         return None, list(error.problems)
+    except Exception as error:  # whatever sums of strangers make fail: the model stays as it was
+        return None, [fault_of(error).about("the sum of the answers")]
 
 
 def _carried(reduction: Reduction) -> tuple[Record, ...]:
