@@ -1,4 +1,4 @@
-"""What files of strangers do to the readers, 2,000 mutants of each format: crashes, hangs, memory. Resumable, in pieces.
+"""What files of strangers do to readers, 2,000 mutants of each format: crashes, hangs, memory. Resumable, in pieces.
 
     nice python benchmarks/fuzzing.py [--mutants 2000] [--formats csv npz] [--piece 200] [--part mutants|heavy|all]
 
@@ -111,7 +111,8 @@ def main() -> None:
     if given.resident:
         sys.stdout.write(resident(given.resident))
         return
-    corpus = hashlib.sha256(repr([sorted(formats.honest(name).items()) for name in formats.FORMATS]).encode()).hexdigest()
+    honest = [sorted(formats.honest(name).items()) for name in formats.FORMATS]
+    corpus = hashlib.sha256(repr(honest).encode()).hexdigest()
     found: dict[str, Any] = json.loads(given.result.read_text()) if given.result.exists() else {}
     if found.get("corpus_sha256") != corpus:
         found = {"corpus_sha256": corpus, "pieces": {}}
@@ -143,7 +144,8 @@ def summed(found: dict[str, Any]) -> dict[str, Any]:
             "mutants": sum(one["last"] - one["first"] for one in its), **kinds, "over": over,
             "slowest": max(one["slowest"] for one in its), "largest": max(one["largest"] for one in its),
         }  # fmt: skip
-    totals = {key: sum(row[key] for row in rows.values()) for key in ("mutants", "read", "refused", "crashed", "hung", "over")}
+    counted = ("mutants", "read", "refused", "crashed", "hung", "over")
+    totals = {key: sum(row[key] for row in rows.values()) for key in counted}
     return {
         **totals, "formats": len(rows), "by_format": rows,
         "slowest": max((row["slowest"] for row in rows.values()), default=None),

@@ -190,8 +190,8 @@ def _table(path):
 
 def _columns(path):
     table = read_named_table(path)
-    if table is not None:
-        table.columns(range(len(table.header)))
+    for number in range(0 if table is None else len(table.header)):
+        table.take(number)
 
 
 def _parquet(path):
@@ -262,8 +262,8 @@ def write_honest(name, folder):
 
 ODD_TEXTS = (
     ",", ",,,", "\t", '"', "'", "\n", "\r", "\x00", "nan", "1e999", "-", "- ", ": ", "{", "[", "]", "}", "&a ", "*a",
-    "<<: ",     "0x" + "f" * 30, "1:60:60", "!!binary ", "!!python/object:os.system ", "../", "/etc/", "**/", "#", "\ufeff",
-    "é" * 40, "9" * 400, "|\n", ">", "%YAML 9.9\n", "? ", "2001-01-01", "1_000", "~", "lp__,",
+    "<<: ", "!!binary ", "!!python/object:os.system ", "../", "/etc/", "**/", "#", "\ufeff", "|\n", ">", "%YAML 9.9\n",
+    "? ", "~", "0x" + "f" * 30, "1:60:60", "2001-01-01", "1_000", "é" * 40, "9" * 400, "lp__,",
 )  # fmt: skip
 """What is put into texts: marks of CSV and YAML, absurd numbers, places elsewhere."""
 
@@ -309,6 +309,8 @@ def outcomes(name, number, folder):
     allowance = reading.RECIPE_BYTES if "recipe" in name else 0
     for reader in (*form.readers, *form.users):
         said, crash, seconds, peak = reading.outcome(folder, reader)
+        if reading.too_much(len(content), seconds, peak, allowance):  # what was imported for it is not counted
+            said, crash, seconds, peak = reading.outcome(folder, reader)
         counted = peak if reader in form.readers else 0
         is_bad = said in ("crashed", "hung") or reading.too_much(len(content), seconds, counted, allowance)
         yield said, crash, seconds, counted, len(content), is_bad

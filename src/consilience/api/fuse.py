@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from consilience.api.at_sites import choose_at_sites, refuse_unknown
 from consilience.api.kinds import NETWORKS, SHARDS, are_recognised, are_shards, kind_of, list_models
 from consilience.core.arguments import KIND_KEYWORDS, NETWORK_KEYWORDS, SHARD_KEYWORDS, FuseKeywords, MethodOptions
+from consilience.core.extremes import extreme_number
 from consilience.core.inputs import name_inputs
 from consilience.core.kind import Kind, Prepared, Request
 from consilience.core.progress import seeded, shown
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from consilience.core.methods import Options
     from consilience.core.progress import Progress
     from consilience.engines import Engine
+    from consilience.files.safetensors_file import SafetensorsFile
     from consilience.networks.symmetry.symmetry import Symmetry
     from consilience.posteriors.sharded.shards import Shards
 
@@ -178,10 +180,12 @@ def fuse(
             raise InputError(prepared.problems)
         if prepared.error is not None:
             raise prepared.error
+        files = [one.file for one in request.inputs if one.file is not None]
         del request  # there may be very many inputs, of which the kind keeps what it needs
         for doubt in prepared.doubts:
             doubt.warn()
-        fusion = prepared.fuse().with_doubts(prepared.doubts)
+        with _naming_extremes(files):
+            fusion = prepared.fuse().with_doubts(prepared.doubts)
     if held_out is None:
         return fusion
     return choose_at_sites(kind, fusion, held_out, module, robust=bool(options.get("robust")))
@@ -247,6 +251,23 @@ def _opened(
             engine=engine, only_check=only_check, is_sharded=is_sharded,
             source=list(models.values()) if isinstance(models, Mapping) else models,
         )  # fmt: skip
+
+
+@contextmanager
+def _naming_extremes(files: Sequence[SafetensorsFile]) -> Iterator[None]:
+    """Name the files whose numbers are too extreme to calculate with, where calculating fails.
+
+    A file may keep to every rule of its format and still have numbers whose squares or inverses overflow. They are
+    looked for only then: reading the arrays of all networks once more costs as much as fusing them.
+    """
+    try:
+        yield
+    except ConsilienceError:
+        raise
+    except Exception:
+        if problems := [problem for file in files if (problem := extreme_number(file)) is not None]:
+            raise InputError(problems) from None
+        raise
 
 
 def _kind(request: Request) -> Kind:

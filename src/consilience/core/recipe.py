@@ -158,8 +158,8 @@ def read_recipe(path: Path) -> Recipe:
     recipe = parsed(path, Recipe)
     models: list[str] = []
     for pattern in recipe.models:
-        found = _matches(path, pattern) if glob.has_magic(pattern) else []
-        models += found or [str(path.parent / pattern)]
+        is_pattern = glob.has_magic(pattern) and not (path.parent / pattern).exists()
+        models += _matches(path, pattern) if is_pattern else [str(path.parent / pattern)]
     files = ("output", "report", "symmetry", "inputs")
     update: dict[str, Any] = {name: beside(path, getattr(recipe, name)) for name in files}
     examples = [recipe.example] if isinstance(recipe.example, str) else recipe.example
@@ -173,21 +173,28 @@ _MAX_MATCHES = 100_000
 
 
 def _matches(recipe: Path, pattern: str) -> list[str]:
-    """Return the files in a recipe's folder that a pattern finds, in order; none for the name of a file that exists."""
-    folder = recipe.parent
-    if (folder / pattern).exists():
-        return []
-    parts = PurePath(pattern).parts
+    """Return the files in a recipe's folder that a pattern finds, in order, hidden ones left out.
+
+    Raises FileFormatError for a pattern that may leave the folder, and for one that finds nothing or too many.
+    """
+    folder, parts = recipe.parent, PurePath(pattern).parts
+    called = f"has the pattern {pattern:.{_MAX_SHOWN}}, which"
     if os.path.isabs(pattern) or ".." in parts or parts.count("**") > 1:
-        text = f"has the pattern {pattern:.{_MAX_SHOWN}}, which may leave its folder or has ** twice"
         remedy = "give patterns of files in the recipe's folder, or the models on the command line"
-        raise FileFormatError(recipe, text, remedy, "E-RECIPE")
+        raise FileFormatError(recipe, f"{called} may leave its folder or has ** twice", remedy, "E-RECIPE")
     home = folder.resolve()
-    found = [place for place in islice(folder.glob(pattern), _MAX_MATCHES + 1) if place.resolve().is_relative_to(home)]
+    found = [
+        str(place)
+        for place in islice(folder.glob(pattern), _MAX_MATCHES + 1)
+        if place.resolve().is_relative_to(home)
+        and not any(part.startswith(".") for part in place.relative_to(folder).parts)
+    ]
     if len(found) > _MAX_MATCHES:
-        text = f"has the pattern {pattern:.{_MAX_SHOWN}}, which finds more than {_MAX_MATCHES:,} files"
+        text = f"{called} finds more than {_MAX_MATCHES:,} files"
         raise FileFormatError(recipe, text, "give a narrower one, or the folder itself", "E-RECIPE")
-    return sorted(map(str, found))
+    if not found:
+        raise FileFormatError(recipe, f"{called} finds no file in its folder", "correct it", "E-RECIPE")
+    return sorted(found)
 
 
 def parsed(path: Path, model: type[Model]) -> Model:

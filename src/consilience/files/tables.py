@@ -119,10 +119,10 @@ def read_named_table(path: Path) -> NamedTable | None:
         try:
             return np.fromiter((float(row[number]) for row in cells.rows), np.float64, len(cells.rows))
         except ValueError:
-            longest = max(len(row[number]) for row in cells.rows)
+            texts, longest = len(cells.rows), max(len(row[number]) for row in cells.rows)
             # An array of texts gives each the room of the longest, at four bytes a character.
-            check_size(path, 4 * longest * len(cells.rows), path.stat().st_size, "write it in shorter cells")
-            return np.array([row[number].strip() for row in cells.rows])
+            check_size(path, 4 * longest * texts, path.stat().st_size, "write it in shorter cells")
+            return np.fromiter((row[number].strip() for row in cells.rows), f"U{max(longest, 1)}", texts)
 
     return NamedTable(cells.header, take, lines=cells.lines)
 

@@ -56,7 +56,7 @@ def write_parquet(path: Path, packed: PackedSites) -> None:
         name: _binary(pyarrow, np.ascontiguousarray(values), offsets_of(_site_bytes(components, name)))
         for name, values in arrays.items()
     }
-    names = pyarrow.array([name.encode(errors="replace").decode() for name in packed.names], pyarrow.string())
+    names = pyarrow.array(list(packed.names), pyarrow.string())
     first = {"natural": columns.pop("natural"), "name": names, "sha256": columns.pop("sha256")}
     text = header_text(path, components.kind, {"natural": components.natural})
     metadata = {METADATA_KEY: text, "dtype": np.dtype(components.natural.dtype).name}
