@@ -175,12 +175,13 @@ def fuse(
         if held_out is not None:
             refuse_unknown(held_out, [one.name for one in request.inputs])
         kind = _kind(request)
-        prepared = _prepare(request, kind)
+        files = _files_of(request)
+        with _naming_extremes(files):
+            prepared = _prepare(request, kind)
         if prepared.problems:
             raise InputError(prepared.problems)
         if prepared.error is not None:
             raise prepared.error
-        files = [one.file for one in request.inputs if one.file is not None]
         del request  # there may be very many inputs, of which the kind keeps what it needs
         for doubt in prepared.doubts:
             doubt.warn()
@@ -222,7 +223,7 @@ def check(
         except ConsilienceError:
             raise
         except Exception as error:  # what fails in checking would fail in fusing
-            return [fault_of(error).about("the models")]
+            return _extremes_in(_files_of(request)) or [fault_of(error).about("the models")]
     for doubt in prepared.doubts:
         doubt.warn()
     problems = [Problem.of(one).coded(InputError.code) for one in prepared.problems]
@@ -265,9 +266,19 @@ def _naming_extremes(files: Sequence[SafetensorsFile]) -> Iterator[None]:
     except ConsilienceError:
         raise
     except Exception:
-        if problems := [problem for file in files if (problem := extreme_number(file)) is not None]:
+        if problems := _extremes_in(files):
             raise InputError(problems) from None
         raise
+
+
+def _extremes_in(files: Sequence[SafetensorsFile]) -> list[Problem]:
+    """Return which files have numbers that are too extreme, a line each."""
+    return [problem for file in files if (problem := extreme_number(file)) is not None]
+
+
+def _files_of(request: Request) -> list[SafetensorsFile]:
+    """Return the files among the inputs of a call."""
+    return [one.file for one in request.inputs if one.file is not None]
 
 
 def _kind(request: Request) -> Kind:

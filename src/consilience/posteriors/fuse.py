@@ -90,8 +90,9 @@ def _add_problems(
 ) -> None:
     """Add to `problems` why models of one family cannot be fused with these options."""
     problems += [text for site in described for text in nothing_left_in(site.label, site.value, min_count)]
-    if request.only_check:  # as a round would refuse them; whoever is trusted may be fused all the same
-        problems += _inadmissible_in(described)
+    # Files as a round would refuse them. A model in memory is its caller's, and robust fusion leaves out what is odd.
+    is_strict = not request.options.get("robust")
+    problems += _inadmissible_in([s for s in described if request.only_check or (is_strict and s.model is None)])
     ensemble = ensemble_of_inputs(described, weights if len(described) == len(request.inputs) else None)
     adapter = None
     if not problems:
