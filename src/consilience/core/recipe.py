@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from consilience.catalogue import suggestion, unreadable
-from consilience.errors import FileFormatError
+from consilience.errors import FileFormatError, InputError
 from consilience.files.opening import read_file
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -87,8 +87,10 @@ class _Loader(yaml.SafeLoader):
         event: Any = super().get_event()  # type: ignore[no-untyped-call]
         self.n_events += 1
         self.depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if self.n_events > _MAX_EVENTS or self.depth > _MAX_NESTING:
-            raise ValueError(f"it has more than {_MAX_EVENTS:,} values, or {_MAX_NESTING} levels")
+        if self.depth > _MAX_NESTING:
+            raise ValueError(f"nested too deeply, and {_MAX_NESTING} levels are the most")
+        if self.n_events > _MAX_EVENTS:
+            raise ValueError(f"it has more than {_MAX_EVENTS:,} values")
         if refusal := _refusal(event):
             raise ValueError(f"line {event.start_mark.line + 1} has {refusal}")
         return event
@@ -182,10 +184,12 @@ def _matches(recipe: Path, pattern: str) -> list[str]:
     if os.path.isabs(pattern) or ".." in parts or parts.count("**") > 1:
         remedy = "give patterns of files in the recipe's folder, or the models on the command line"
         raise FileFormatError(recipe, f"{called} may leave its folder or has ** twice", remedy, "E-RECIPE")
+    # Within a name, two stars are one, as for `glob`; `Path.glob` does not take them.
+    inside = "/".join(part if part == "**" else re.sub(r"\*+", "*", part) for part in parts)
     home = folder.resolve()
     found = [
         str(place)
-        for place in islice(folder.glob(pattern), _MAX_MATCHES + 1)
+        for place in islice(folder.glob(inside), _MAX_MATCHES + 1)
         if place.resolve().is_relative_to(home)
         and not any(part.startswith(".") for part in place.relative_to(folder).parts)
     ]
@@ -193,7 +197,7 @@ def _matches(recipe: Path, pattern: str) -> list[str]:
         text = f"{called} finds more than {_MAX_MATCHES:,} files"
         raise FileFormatError(recipe, text, "give a narrower one, or the folder itself", "E-RECIPE")
     if not found:
-        raise FileFormatError(recipe, f"{called} finds no file in its folder", "correct it", "E-RECIPE")
+        raise InputError(folder / pattern, "no file named *.safetensors or *.parquet is here")
     return sorted(found)
 
 
