@@ -3,8 +3,8 @@
     python -m pip install --dry-run --ignore-installed --report report.json -c constraints.txt ".[all]"
     python docs/bill_of_materials.py report.json dist
 
-writes ``dist/bom.json`` (CycloneDX 1.6) and ``dist/requirements.txt`` for ``pip install --require-hashes``. The archives
-are those that pip chooses for the machine and the Python that it runs on.
+writes ``dist/bom.json`` (CycloneDX 1.6) and ``dist/requirements.txt``, for ``pip install --require-hashes``. They are
+the archives that pip chooses for the machine and the Python that it runs on.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def test_expressions_that_may_not_end_are_refused_by_name(tmp_path, key):
         write_adapter(tmp_path / "a", factors(0)),
         write_adapter(tmp_path / "b", factors(1), rank_pattern={key: 4}),
     ]
-    with pytest.raises(InputError, match="its rank_pattern has the key .*, expected a name of modules"):
+    with pytest.raises(InputError, match=r"its rank_pattern has the key .*, expected a name of modules"):
         cs.merge(models, tmp_path / "out")
 
 

@@ -25,6 +25,7 @@ OWN = {
     "files/opening.py": "the place",
     "drawing/downloads.py": "reads what the package brings, below the room of files",
     "cli/demo.py": "reads what it wrote",
+    "cli/explain.py": "reads what the package brings",
 }
 NO_FILES = ("self.files.open", "server.open", "os.open", "archive.open", "_Plan.open")
 """Functions of the name that open a remote file, a sum, a part of an archive, or a plan."""
