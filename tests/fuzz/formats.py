@@ -29,12 +29,8 @@ from consilience.posteriors.sharded.shards import load_shard
 from tests.checkpoints.some_adapters import factors, write_adapter
 from tests.fuzz import mutants, reading
 
-MERGEKIT = """merge_method: slerp
-slices:
-  - sources: [{model: ../a, layer_range: [0, 2]}, {model: ../b, layer_range: [0, 2]}]
-base_model: ../a
-parameters:
-  t: [{filter: self_attn, value: [0, 0.5, 1]}, {value: 0.5}]
+MERGEKIT = """models: [{model: a, parameters: {weight: 0.5}}, {model: b, parameters: {weight: [0, 0.5, 1]}}]
+merge_method: linear
 dtype: bfloat16
 """
 RECIPE = """models: [lund.safetensors, "*.safetensors"]
@@ -182,6 +178,18 @@ def _file(name, content, form, *readers):
     return Format(write, name, form, tuple(lambda folder, read=read: read(folder / name) for read in readers))
 
 
+def _recipe(name, text, reader):
+    """Return a format of recipes, with the models that they name."""
+
+    def write(folder):
+        (folder / name).write_text(text)
+        for place in ("a/config.json", "b/config.json", "lund.safetensors"):
+            (folder / place).parent.mkdir(exist_ok=True)
+            (folder / place).write_text("{}")
+
+    return Format(write, name, "text", (lambda folder: reader(folder / name),))
+
+
 def _table(path):
     table = read_csv(path)
     table.column("c")
@@ -231,9 +239,9 @@ FORMATS = {
     "shard": _shards("safetensors"),
     "parquet shard": _shards("parquet"),
     "cmdstan": _file("chain.csv", CHAIN, "text", lambda path: read_cmdstan([path])),
-    "recipe": _file("recipe.yml", RECIPE, "text", read_recipe),
-    "merge recipe": _file("merge.yml", MERGE, "text", read_merge_recipe),
-    "mergekit recipe": _file("mergekit.yml", MERGEKIT, "text", read_merge_recipe),
+    "recipe": _recipe("recipe.yml", RECIPE, read_recipe),
+    "merge recipe": _recipe("merge.yml", MERGE, read_merge_recipe),
+    "mergekit recipe": _recipe("mergekit.yml", MERGEKIT, read_merge_recipe),
     "tokenizer": Format(_checkpoints, "b/tokenizer.json", "json", (), (_merged(), _merged(vocabulary="union"))),
     "config": Format(_checkpoints, "b/config.json", "json", (), (_merged(), _merged(vocabulary="union"))),
     "index": Format(_checkpoints, "b/model.safetensors.index.json", "json", (), (_merged(),)),
@@ -270,7 +278,7 @@ ODD_TEXTS = (
 
 def _in_text(text, rng):
     """Return a text with marks put in, a part cut out, repeated or moved."""
-    for _ in range(int(rng.integers(1, 5))):
+    for _ in range(int(rng.integers(1, 3))):
         at, end = sorted(int(place) for place in rng.integers(0, len(text) + 1, 2))
         end = min(end, at + 60)
         match rng.integers(4):
@@ -295,6 +303,11 @@ def changed(name, number):
         return mutants.json_mutant(content, rng)
     if form == "text" and rng.integers(4):
         return _in_text(content.decode(), rng)
+    if rng.integers(2):  # nearly honest: a bit or two
+        flipped = bytearray(content)
+        for place in rng.integers(0, len(content), int(rng.integers(1, 3))):
+            flipped[place] ^= 1 << int(rng.integers(8))
+        return bytes(flipped)
     return mutants.bytes_mutant(content, rng)
 
 
