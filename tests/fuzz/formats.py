@@ -29,7 +29,7 @@ from consilience.posteriors.sharded.shards import load_shard
 from tests.checkpoints.some_adapters import factors, write_adapter
 from tests.fuzz import mutants, reading
 
-MERGEKIT = """models: [{model: a, parameters: {weight: 0.5}}, {model: b, parameters: {weight: [0, 0.5, 1]}}]
+MERGEKIT = """models: [{model: a, parameters: {weight: 0.5}}, {model: b, parameters: {weight: 0.5}}]
 merge_method: linear
 dtype: bfloat16
 """
@@ -183,9 +183,9 @@ def _recipe(name, text, reader):
 
     def write(folder):
         (folder / name).write_text(text)
-        for place in ("a/config.json", "b/config.json", "lund.safetensors"):
+        for place in ("a/model.safetensors", "b/model.safetensors", "lund.safetensors"):
             (folder / place).parent.mkdir(exist_ok=True)
-            (folder / place).write_text("{}")
+            (folder / place).write_bytes(mutants.seeds()["checkpoint"])
 
     return Format(write, name, "text", (lambda folder: reader(folder / name),))
 
