@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test quick slow portable alone lowest lint types walls docs check clean
+.PHONY: help demo test quick slow portable alone lowest lint types walls docs bom check clean
 
 help:
 	@echo "make demo    sites train, their files are fused, a picture shows the result (installs the library alone)"
@@ -28,6 +28,7 @@ help:
 	@echo "make types   mypy, strict"
 	@echo "make walls   import-linter: an import may only go down"
 	@echo "make docs    the documentation, into docs/_build/html; its links, tables and search are checked"
+	@echo "make bom     the bill of materials of a release and its requirements with hashes, into dist"
 	@echo "make check   test, lint, types, walls, docs"
 	@echo "make clean   remove everything that these commands made, .venv included"
 
@@ -91,6 +92,12 @@ docs: $(DEV)
 	$(BIN)/sphinx-build -q -W --keep-going -b html -j $(WORKERS) docs docs/_build/html
 	$(BIN)/python docs/check_site.py docs/_build/html
 	@echo "The documentation: $(CURDIR)/docs/_build/html/index.html"
+
+# What pip would install on this machine, each archive with its SHA-256; nothing is installed.
+bom: $(CORE)
+	@mkdir -p dist
+	$(BIN)/python -m pip install -q --dry-run --ignore-installed --report dist/report.json -c constraints.txt ".[all]"
+	$(BIN)/python docs/bill_of_materials.py dist/report.json dist
 
 check: test
 	$(MAKE) lint types walls docs

@@ -1,11 +1,12 @@
-"""What a hundred thousand files of strangers do to the readers: crashes, hangs, memory. Resumable, in pieces.
+"""What files of strangers do to readers, 2,000 mutants of each format: crashes, hangs, memory. Resumable, in pieces.
 
-    nice python benchmarks/fuzzing.py [--mutants 100000] [--first 0] [--piece 1000] [--part mutants|heavy|all]
+    nice python benchmarks/fuzzing.py [--mutants 2000] [--formats csv npz] [--piece 200] [--part mutants|heavy|all]
 
-Every mutant (``tests/fuzz/mutants.py``) is read by everything that reads such files, under tracemalloc: an exception
-other than the library's own is a crash, more than 5 s a hang, more than ten times the file's size and a mebibyte too
-much. The second part (``tests/fuzz/heavy.py``) are files made so that few bytes become much memory and that readers
-just take, each read in a process of its own, whose resident memory counts: it includes what tracemalloc cannot see.
+Every mutant (``tests/fuzz/formats.py``) is read by everything that reads such files, under tracemalloc; models are
+checked and fused beside an honest site's too. An exception other than the library's own is a crash, more than 5 s a
+hang, more than ten times the file's size and a mebibyte too much. The second part (``tests/fuzz/heavy.py``) are files
+made so that few bytes become much memory and that readers just take, each read in a process of its own, whose resident
+memory counts: it includes what tracemalloc cannot see.
 """
 
 from __future__ import annotations
@@ -25,40 +26,43 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import consilience as cs  # noqa: E402
+from consilience.api.kinds import inspect_file  # noqa: E402
 from consilience.core.provenance import library_versions  # noqa: E402
 from consilience.files.budget import ALLOWANCE_BYTES, allowed_memory  # noqa: E402
-from tests.fuzz import heavy, mutants, reading  # noqa: E402
+from consilience.files.limits import Limits, exceeded_limits  # noqa: E402
+from tests.fuzz import formats, heavy, reading  # noqa: E402
 
 RESULT = Path(__file__).with_suffix(".json")
-COUNT = 100_000
+COUNT = 2000
+FIRST = 10_000
+"""The first number of a mutant: those below are the tests'."""
 
 
-def piece(first: int, last: int, folder: Path) -> dict[str, Any]:
-    """Return what happened to mutants `first` to `last`."""
-    said: Counter[str] = Counter()
-    troubles, slowest, largest = [], [0.0, -1], [0.0, -1]
+def piece(name: str, first: int, last: int) -> dict[str, Any]:
+    """Return what happened to mutants `first` to `last` of a format."""
+    ends: Counter[str] = Counter()
+    troubles, slowest, largest = [], 0.0, 0.0
     started = time.perf_counter()
     for number in range(first, last):
-        seed, content = mutants.mutant(number)
-        path = folder / ("mutant.json" if seed.endswith(".json") else "mutant")
-        path.write_bytes(content)
-        for reader in reading.readers(seed):
-            how, crash, seconds, peak = reading.outcome(path, reader)
-            said[f"{seed}: {how}"] += 1
-            if crash or reading.too_much(len(content), seconds, peak):
-                troubles.append({"mutant": number, "seed": seed, "crash": crash, "seconds": seconds, "bytes": peak})
-            slowest = max(slowest, [seconds, number])
-            largest = max(largest, [max(0, peak - ALLOWANCE_BYTES) / max(1, len(content)), number])
+        with tempfile.TemporaryDirectory() as folder:
+            for said, crash, seconds, peak, size, is_bad in formats.outcomes(name, FIRST + number, Path(folder)):
+                ends[said] += 1
+                if is_bad:
+                    troubles.append({"format": name, "mutant": FIRST + number, "end": said, "crash": crash,
+                                     "seconds": seconds, "bytes": peak, "of": size})  # fmt: skip
+                slowest = max(slowest, seconds)
+                largest = max(largest, max(0, peak - ALLOWANCE_BYTES) / max(1, size))
     return {
-        "first": first, "last": last, "readings": dict(sorted(said.items())), "troubles": troubles,
+        "format": name, "first": first, "last": last, "readings": dict(sorted(ends.items())), "troubles": troubles,
         "slowest": slowest, "largest": largest, "seconds": round(time.perf_counter() - started, 1),
     }  # fmt: skip
 
 
-def resident(path: str, seed: str) -> str:
+def resident(path: str) -> str:
     """Return, as JSON, the largest growth of the process's resident memory over all readers of a file."""
     worst = (0, "", 0.0)
-    for reader in reading.readers(seed):
+    for reader in (cs.load, inspect_file, lambda path: exceeded_limits(path, Limits())):
         Path("/proc/self/clear_refs").write_text("5")
         before, start = status("VmRSS"), time.perf_counter()
         how = reading.outcome(Path(path), reader)[0]
@@ -97,48 +101,56 @@ def heavy_ones(folder: Path, counts: tuple[int, ...] = (100_000,)) -> dict[str, 
 def main() -> None:
     """Run what has not been run, and write the result after every piece."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mutants", type=int, default=COUNT)
-    parser.add_argument("--first", type=int, default=0, help="Where to start, to share the work between processes.")
-    parser.add_argument("--piece", type=int, default=1000)
+    parser.add_argument("--mutants", type=int, default=COUNT, help="Of each format.")
+    parser.add_argument("--formats", nargs="*", default=list(formats.FORMATS), help="To share the work of processes.")
+    parser.add_argument("--piece", type=int, default=200)
     parser.add_argument("--part", choices=("mutants", "heavy", "all"), default="all")
     parser.add_argument("--resident", help=argparse.SUPPRESS)
     parser.add_argument("--result", type=Path, default=RESULT)
     given = parser.parse_args()
     if given.resident:
-        sys.stdout.write(resident(given.resident, "wishart"))
+        sys.stdout.write(resident(given.resident))
         return
-    corpus = hashlib.sha256(b"".join(name.encode() + one for name, one in mutants.seeds().items())).hexdigest()
+    honest = [sorted(formats.honest(name).items()) for name in formats.FORMATS]
+    corpus = hashlib.sha256(repr(honest).encode()).hexdigest()
     found: dict[str, Any] = json.loads(given.result.read_text()) if given.result.exists() else {}
     if found.get("corpus_sha256") != corpus:
         found = {"corpus_sha256": corpus, "pieces": {}}
-    with tempfile.TemporaryDirectory() as name:
-        if given.part in ("heavy", "all"):
-            found["heavy"] = heavy_ones(Path(name))
-        tracemalloc.start()
-        for first in range(given.first, given.mutants if given.part in ("mutants", "all") else 0, given.piece):
-            if str(first) not in found["pieces"]:
-                found["pieces"][str(first)] = piece(first, min(first + given.piece, given.mutants), Path(name))
-            given.result.write_text(json.dumps(summed(found), indent=1) + "\n")
+    if given.part in ("heavy", "all"):
+        with tempfile.TemporaryDirectory() as folder:
+            found["heavy"] = heavy_ones(Path(folder))
+    tracemalloc.start()
+    for first in range(0, given.mutants if given.part in ("mutants", "all") else 0, given.piece):
+        for name in given.formats:
+            key = f"{name} {first}"
+            if key not in found["pieces"]:
+                found["pieces"][key] = piece(name, first, min(first + given.piece, given.mutants))
+                given.result.write_text(json.dumps(summed(found), indent=1) + "\n")
     given.result.write_text(json.dumps(summed(found), indent=1) + "\n")
 
 
 def summed(found: dict[str, Any]) -> dict[str, Any]:
-    """Return the result with the sums of its pieces."""
+    """Return the result with the sums of its pieces, in all and by format."""
     pieces = list(found["pieces"].values())
-    readings: Counter[str] = Counter()
-    for one in pieces:
-        readings.update(one["readings"])
+    rows = {}
+    for name in dict.fromkeys(one["format"] for one in pieces):
+        its = [one for one in pieces if one["format"] == name]
+        ends: Counter[str] = Counter()
+        for one in its:
+            ends.update(one["readings"])
+        kinds = {end: ends[end] for end in ("read", "refused", "crashed", "hung")}
+        over = sum(trouble["end"] in ("read", "refused") for one in its for trouble in one["troubles"])
+        rows[name] = {
+            "mutants": sum(one["last"] - one["first"] for one in its), **kinds, "over": over,
+            "slowest": max(one["slowest"] for one in its), "largest": max(one["largest"] for one in its),
+        }  # fmt: skip
+    counted = ("mutants", "read", "refused", "crashed", "hung", "over")
+    totals = {key: sum(row[key] for row in rows.values()) for key in counted}
     return {
-        "mutants": sum(one["last"] - one["first"] for one in pieces),
-        "readings": sum(readings.values()),
-        "by_outcome": {
-            how: sum(count for key, count in readings.items() if key.endswith(how))
-            for how in ("read", "refused", "crashed")
-        },
-        "by_seed": dict(sorted(readings.items())),
+        **totals, "formats": len(rows), "by_format": rows,
+        "slowest": max((row["slowest"] for row in rows.values()), default=None),
+        "largest": max((row["largest"] for row in rows.values()), default=None),
         "troubles": [trouble for one in pieces for trouble in one["troubles"]],
-        "slowest_seconds_and_mutant": max((one["slowest"] for one in pieces), default=None),
-        "largest_multiple_beyond_a_mebibyte_and_mutant": max((one["largest"] for one in pieces), default=None),
         "heaviest_of_allowed": max((one.get("of_allowed", 0) for one in found.get("heavy", {}).values()), default=None),
         "versions": library_versions(),
         **{key: value for key, value in found.items() if key in ("corpus_sha256", "heavy", "pieces")},

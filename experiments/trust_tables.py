@@ -185,18 +185,17 @@ def load_table() -> str:
 
 
 def fuzzing_table() -> str:
-    """Return what came of mutated files."""
+    """Return what came of changed files, by format."""
     found = _found("fuzzing")
-    seconds, _ = found["slowest_seconds_and_mutant"]
-    multiple, _ = found["largest_multiple_beyond_a_mebibyte_and_mutant"]
     heaviest = found["heaviest_of_allowed"]
-    heaviest = heaviest[0] if isinstance(heaviest, list) else heaviest
     lines = [
-        "| mutants | readings | read | refused | crashed | slowest | most allocated beyond a mebibyte, over the file |",
-        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-        f"| {found['mutants']:,} | {found['readings']:,} | {found['by_outcome']['read']:,} "
-        f"| {found['by_outcome']['refused']:,} | {found['by_outcome']['crashed']:,} "
-        f"| {seconds:.1f} s | {multiple:.1f} |",
+        "| format | mutants | read | refused | crashed | hung | over budget | slowest |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        *(
+            f"| {name} | {row['mutants']:,} | {row['read']:,} | {row['refused']:,} | {row['crashed']} | {row['hung']} "
+            f"| {row['over']} | {row['slowest']:.1f} s |"
+            for name, row in (*found["by_format"].items(), (f"all {found['formats']}", found))
+        ),
         "",
         f"Of files made to be heavy, resident memory grew by at most {heaviest} of what is allowed.",
     ]

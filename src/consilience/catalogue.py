@@ -20,6 +20,7 @@ CATALOGUE: Mapping[str, str] = {
     "E-DATA": "data given as a model",
     "E-DESCRIBE": "an estimator that does not keep what is summed",
     "E-EXTRA": "a library that is not installed",
+    "E-FAULT": "a fault of this library",
     "E-FEW": "too few observations to leave a site, or to be calculated with",
     "E-FILE": "a file that is not what its reader can read",
     "E-INPUT": "models or data that cannot be used as they are, for another reason",

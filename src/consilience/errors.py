@@ -54,6 +54,19 @@ def reason_of(error: BaseException) -> str:
     return " ".join(split_codes(str(error))[0].split())
 
 
+def fault_of(error: BaseException, remedy: str = "") -> Problem:
+    """Return an exception that nobody expected as a problem in one line: a fault of this library, not of its caller.
+
+    Examples
+    --------
+    >>> fault_of(KeyError("weights"))
+    "fails in a way that consilience does not expect (KeyError: 'weights') [E-FAULT]"
+    """
+    said = " ".join(str(error).split())
+    text = f"fails in a way that consilience does not expect ({type(error).__name__}{f': {said:.200}' if said else ''})"
+    return Problem("", text, remedy, "E-FAULT")
+
+
 class Problem(str):
     """What is wrong, as a sentence that knows its parts: ``subject: text; remedy [code]``.
 
@@ -199,8 +212,8 @@ class UnsupportedError(ConsilienceError, TypeError):
 
 FAMILIES = (
     *(error.code for error in (InputError, FileFormatError, OptionError, UnsupportedError)),
-    "E-FEW", "E-MISMATCH", "E-NEEDED", "E-NUMBER", "E-OUTPUT", "E-ROUND", "E-SHAPE", "E-SYSTEM", "E-TWICE", "E-TYPE",
-    "E-USAGE",
+    "E-FAULT", "E-FEW", "E-MISMATCH", "E-NEEDED", "E-NUMBER", "E-OUTPUT", "E-ROUND", "E-SHAPE", "E-SYSTEM", "E-TWICE",
+    "E-TYPE", "E-USAGE",
 )  # fmt: skip
 """Codes of families: of problems that have no narrower one."""
 

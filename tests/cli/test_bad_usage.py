@@ -15,7 +15,7 @@ OPTIONS = {
     "--set regularization": "--set regularization: expected OPTION=VALUE",
     "--set =1": "--set =1: expected OPTION=VALUE",
     "--set n_components=[[": r"--set n_components=\[\[: the value is not valid YAML",
-    "--set n_components=2020-13-45": "the value is not valid YAML",
+    "--set n_components=2020-13-45": "option n_components must be a positive integer or None, found '2020-13-45'",
     f"--set n_components={'[' * 700}": "the value is not valid YAML",
     "--set n_components=few": "kl: option n_components must be a positive integer or None, found 'few'",
     "--set n_components=0": "must be a positive integer or None, found 0",
@@ -119,7 +119,7 @@ RECIPES = {
     "option a number": ("options: {1: 2}", "is not a valid recipe at options.1"),
     "not YAML": ("models: [a\nmethod: kl", "is not valid YAML"),
     "not text": (b"\xff\xfe\x00", "is not valid YAML"),
-    "no such day": ("seed: 2020-13-45", "is not valid YAML"),
+    "no such day": ("seed: 2020-13-45", "is not a valid recipe at seed: Input should be a valid integer"),
     "deep": ("models: " + "[" * 700, "is not valid YAML: nested too deeply"),
     "malice": ("method: !!python/object/apply:os.system [echo]", "is not valid YAML"),
 }

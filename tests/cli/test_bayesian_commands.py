@@ -159,7 +159,7 @@ def test_files_without_symmetry_need_a_module_or_a_file_of_it(plain, nets, folde
 @pytest.mark.parametrize("action", [("fuse", "-o", FUSED), ("check",)])
 def test_kinds_are_not_mixed(bnns, nets, folder, command, unchanged, order, action):
     symmetry = cs.symmetry(nets.make_mlp(), torch.zeros(1, 6))
-    cs.save(nets.make_mlp(), folder / SITES[0], symmetry=symmetry)
+    cs.save(nets.make_mlp(), folder / SITES[0], symmetry=symmetry, overwrite=True)
     files = [(BAYESIAN[0], BAYESIAN[1], SITES[0])[i] for i in order]
     unchanged()
     text = refused(command(action[0], *files, *action[1:]))

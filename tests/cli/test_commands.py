@@ -50,9 +50,61 @@ def test_fuse_writes_the_fused_model_and_says_what_it_did(folder, process):
 
 
 def test_an_output_of_before_is_replaced(folder, command):
-    (folder / FUSED).write_bytes(b"the result of yesterday")
+    (folder / FUSED).write_bytes((folder / TWO[0]).read_bytes())
     assert command("fuse", *TWO, "-o", FUSED).code == 0
-    assert cs.load(FUSED).family == cs.families.NormalWishart(2)
+    assert cs.load(FUSED).n_components != 0
+    assert (folder / FUSED).read_bytes() != (folder / TWO[0]).read_bytes()
+
+
+@pytest.mark.parametrize("is_allowed", [False, True])
+def test_a_file_of_another_program_is_replaced_where_that_is_allowed(folder, command, is_allowed):
+    (folder / "mine.txt").write_text("what only I have")
+    done = command("fuse", *TWO, "-o", "mine.txt", *["--overwrite"] * is_allowed)
+    if is_allowed:
+        assert (done.code, cs.load("mine.txt").family) == (0, cs.families.NormalWishart(2))
+    else:
+        text = "mine.txt: is there already, and consilience did not write it"
+        remedy = "give another output, or allow it to be overwritten (`--overwrite`)"
+        assert done.complaints() == [f"{text}; {remedy}"]
+        assert (folder / "mine.txt").read_text() == "what only I have"
+
+
+@pytest.mark.parametrize("text", ["output: ../b-fused.safetensors", "output: f.safetensors\nreport: ../page.html"])
+def test_a_file_outside_of_the_working_folder_is_replaced_where_that_is_allowed(folder, command, monkeypatch, text):
+    path = recipe(folder, f"models: [../a.safetensors, ../b.safetensors]\n{text}")
+    monkeypatch.chdir(folder / "job")
+    assert command("fuse", "--recipe", path).code == 0  # new paths need no flag
+    written = [folder / name for name in ("b-fused.safetensors", "page.html") if (folder / name).exists()]
+    (done,) = command("fuse", "--recipe", path).complaints()
+    assert done.startswith(f"{path.parent}/../{written[0].name}: is there already, outside of the working folder; ")
+    assert command("fuse", "--recipe", path, "--overwrite").code == 0
+
+
+@pytest.mark.parametrize("field", ["output", "report"])
+@pytest.mark.parametrize("name", ["recipe.yaml", "../a.safetensors", "held.npz"])
+def test_a_recipe_and_what_it_names_are_never_replaced(folder, command, field, name):
+    output = "" if field == "output" else "\noutput: f.safetensors"
+    path = recipe(folder, f"models: [../a.safetensors, ../b.safetensors]\n{field}: {name}{output}")
+    np.savez(folder / "job" / "held.npz", x=np.zeros((4, 2)))
+    before = (folder / "job" / name).read_bytes()
+    done = command("fuse", "--recipe", path, "--held-out", f"a={folder / 'job' / 'held.npz'}", "--overwrite")
+    assert done.code == 1
+    assert " is " in done.complaints()[0]
+    assert (folder / "job" / name).read_bytes() == before
+
+
+@pytest.mark.parametrize("pattern", ["/**/*", "../*", "**/a/**/*"])
+def test_patterns_of_recipes_stay_in_their_folder(folder, command, pattern):
+    path = recipe(folder, f"models: ['{pattern}']")
+    (done,) = command("check", "--recipe", path).complaints()
+    assert f"has the pattern {pattern}, which may leave its folder or has ** twice" in done
+
+
+def test_patterns_follow_no_links_out_of_their_folder(folder, command):
+    path = recipe(folder, "models: ['*/*.safetensors']")
+    (folder / "job" / "out").symlink_to(folder)
+    (done,) = command("check", "--recipe", path).complaints()
+    assert done.endswith("/*/*.safetensors: no file named *.safetensors or *.parquet is here")
 
 
 def test_two_sites_may_have_found_the_same(folder, command):
@@ -127,9 +179,12 @@ def recipe(folder, text):
 def test_a_recipe_is_the_same_as_its_words(folder, command, four):
     path = recipe(
         folder,
-        "models: ['../[ab].safetensors', ../c.safetensors, '../d*']\n"
+        "models: ['s/[ab].safetensors', ../c.safetensors, 's/d*']\n"
         "method: kl\noptions: {regularization: 1e-1}\nweights: [1, 2, 1, 3]\nseed: 5\noutput: made.safetensors\n",
     )
+    (folder / "job" / "s").mkdir()
+    for name in four:
+        (folder / "job" / "s" / name).write_bytes((folder / name).read_bytes())
     assert command("fuse", "--recipe", path).out.endswith(f"wrote {folder / 'job' / 'made.safetensors'}\n")
     words = ["--method", "kl", "--set", "regularization=0.1", "--weights", "1,2,1,3", "--seed", 5]
     files = [folder / "job" / ".." / name for name in four]
@@ -140,7 +195,8 @@ def test_a_recipe_is_the_same_as_its_words(folder, command, four):
 def test_words_override_a_recipe(folder, command, four):
     path = recipe(
         folder,
-        "models: ['../[a-d].safetensors']\nmethod: kl\noptions: {restarts: 2, regularization: 0.1}\n"
+        "models: [../a.safetensors, ../b.safetensors, ../c.safetensors, ../d.safetensors]\n"
+        "method: kl\noptions: {restarts: 2, regularization: 0.1}\n"
         "weights: [1, 2, 1, 3]\nseed: 5\noutput: made.safetensors\n",
     )
     words = ["--set", "regularization=0.3", "--weights", "2,1", "--seed", "0", "-o", FUSED]
@@ -161,11 +217,13 @@ def test_words_override_a_recipe(folder, command, four):
 
 
 def test_patterns_do_not_match_what_a_stopped_run_left(folder, command):
-    (folder / ".c.safetensors.x7k2.partial").write_bytes(b"half")
-    (folder / ".c.safetensors").write_bytes(b"half")
-    path = recipe(folder, "models: ['../**/*.safetensors', '../*.partial*']")
+    path = recipe(folder, "models: ['**/*.safetensors', '*.partial*']")
+    (folder / "job" / ".c.safetensors.x7k2.partial").write_bytes(b"half")
+    (folder / "job" / ".c.safetensors").write_bytes(b"half")
+    for name in TWO:
+        (folder / "job" / name).write_bytes((folder / name).read_bytes())
     assert command("check", "--recipe", path).complaints() == [
-        f"{folder / 'job'}/../*.partial*: no file named *.safetensors or *.parquet is here"
+        f"{folder / 'job'}/*.partial*: no file named *.safetensors or *.parquet is here"
     ]
 
 

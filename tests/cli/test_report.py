@@ -74,7 +74,8 @@ def test_sites_may_be_missing_and_may_have_moved(folder, command, fused):
 
 def test_a_recipe_may_ask_for_a_report(folder, command):
     (folder / "job").mkdir()
-    (folder / "job" / "recipe.yaml").write_text("models: ['../*.safetensors']\noutput: f.safetensors\nreport: r.html\n")
+    models = ", ".join(f"../{path.name}" for path in sorted(folder.glob("*.safetensors")))
+    (folder / "job" / "recipe.yaml").write_text(f"models: [{models}]\noutput: f.safetensors\nreport: r.html\n")
     assert command("fuse", "--recipe", "job/recipe.yaml").code == 0
     assert (folder / "job" / "r.html").read_text().startswith("<!doctype html>")
     assert command("fuse", "--recipe", "job/recipe.yaml", "--report", "other.html").code == 0
@@ -226,7 +227,7 @@ def test_a_report_is_not_written_over_the_output(folder, command, unchanged):
 
 
 def test_a_full_disk_leaves_the_report_of_before(folder, command, fused, unchanged, monkeypatch):
-    (folder / PAGE).write_text("the report of yesterday")
+    (folder / PAGE).write_text('<meta name="generator" content="consilience">of yesterday')
     unchanged()
 
     def full(_descriptor):

@@ -121,7 +121,7 @@ def test_a_parquet_file_that_is_none_is_refused_in_one_line(tmp_path):
     with pytest.raises(FileFormatError, match="is no Parquet file") as caught:
         cs.describe(BayesianGaussianMixture(n_components=2, random_state=0).fit(X), data=tmp_path / "rows.parquet")
     assert len(str(caught.value).splitlines()) == 1
-    with pytest.raises(FileFormatError, match="does not exist"):
+    with pytest.raises(FileFormatError, match="cannot be read: No such file"):
         cs.describe(BayesianGaussianMixture(n_components=2, random_state=0).fit(X), data=tmp_path / "none.parquet")
 
 

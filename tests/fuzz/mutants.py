@@ -298,7 +298,8 @@ def _in_text(text, rng):
             return text[:end] + text[at:end] * int(rng.integers(1, 40)) + text[end:]
 
 
-def _in_bytes(content, rng):
+def bytes_mutant(content, rng):
+    """Return bytes of which some were changed, cut out, put in or repeated."""
     changed = bytearray(content)
     for _ in range(int(rng.integers(1, 6))):
         at = int(rng.integers(0, len(changed)))
@@ -355,40 +356,44 @@ def _in_tensors(header, document, data, rng, most):
     return put_together(header, document, data)
 
 
-def mutant(number, most=300):
-    """Return the name of a seed and a changed copy of it.
+MOST, RARELY = 300, 100
+"""Small things that are put in one place at most; a share of mutants has so many times as many."""
 
-    `most` bounds how many small things are put in one place; a share of mutants has a hundred times as many.
-    """
-    rng = np.random.default_rng([number, 20])
-    names = list(seeds())
-    name = names[rng.integers(len(names))]
-    content = seeds()[name]
-    many = most * 100 if rng.random() < 0.02 else most
-    if name.endswith(".json"):
-        document = json.loads(content)
-        if rng.integers(3) == 0:
-            return name, _in_text(content.decode(), rng).encode("utf-8", "replace")
-        _in_values(document, rng, many)
-        return name, json.dumps(document).encode("utf-8", "replace")
+
+def _most(rng):
+    return MOST * RARELY if rng.random() < 0.02 else MOST
+
+
+def json_mutant(content, rng):
+    """Return a changed copy of a JSON file."""
+    if rng.integers(3) == 0:
+        return _in_text(content.decode(), rng).encode("utf-8", "replace")
+    document = json.loads(content)
+    _in_values(document, rng, _most(rng))
+    return json.dumps(document).encode("utf-8", "replace")
+
+
+def safetensors_mutant(content, rng):
+    """Return a changed copy of a safetensors file, with a document or without."""
     header, document, data = taken_apart(content)
+    many = _most(rng)
     match rng.integers(8):
         case 0:
-            return name, _in_bytes(content, rng)
+            return bytes_mutant(content, rng)
         case 1:
             _in_values(header, rng, many)
-            return name, assembled(header, data)
+            return assembled(header, data)
         case 2:
-            return name, _in_tensors(header, document, data, rng, many)
+            return _in_tensors(header, document, data, rng, many)
         case 3:
-            return name, _in_numbers(header, document, data, rng)
+            return _in_numbers(header, document, data, rng)
         case 4 if document is not None:
-            return name, put_together(header, _in_text(json.dumps(document), rng), data)
+            return put_together(header, _in_text(json.dumps(document), rng), data)
         case _ if document is not None:
             _in_values(document, rng, many)
-            return name, put_together(header, document, data)
+            return put_together(header, document, data)
         case _:
-            return name, assembled(_in_text(json.dumps(header), rng).encode("utf-8", "replace"), data)
+            return assembled(_in_text(json.dumps(header), rng).encode("utf-8", "replace"), data)
 
 
 def message_mutant(content, rng, most=300):
@@ -396,7 +401,7 @@ def message_mutant(content, rng, most=300):
     header, document, data = taken_apart(content)
     match rng.integers(5):
         case 0:
-            return _in_bytes(content, rng)
+            return bytes_mutant(content, rng)
         case 1 if len(header) > 1:  # has tensors
             return _in_tensors(header, document, data, rng, most)
         case 2:

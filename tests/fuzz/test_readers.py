@@ -1,9 +1,10 @@
 """Files of strangers: whatever they hold, a reader reads or refuses, in seconds, in memory in proportion to the file.
 
-`benchmarks/fuzzing.py` is the same with a hundred thousand mutants, and with resident memory.
+`benchmarks/fuzzing.py` is the same with 2,000 mutants of each format, and with resident memory.
 """
 
 import json
+import shutil
 import tracemalloc
 
 import pytest
@@ -11,8 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import consilience as cs
+from consilience.api.kinds import inspect_file
+from consilience.files.limits import Limits, exceeded_limits
+from consilience.networks.files import read_symmetry
 from consilience.posteriors.files import read_posterior, write_posterior
-from tests.fuzz import heavy, mutants, reading
+from tests.fuzz import formats, heavy, mutants, reading
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
@@ -32,34 +36,42 @@ def traced():
     tracemalloc.stop()
 
 
-def troubles(path, seed, content):
-    """What readers did that they should not."""
-    path = path.with_suffix(".json") if seed.endswith(".json") else path
-    path.write_bytes(content)
+def troubles(folder, name, numbers):
+    """Return what readers of a format did with changed copies that they should not."""
     found = []
-    for reader in reading.readers(seed):
-        said, crash, seconds, peak = reading.outcome(path, reader)
-        if said == "crashed" or reading.too_much(len(content), seconds, peak):
-            found.append((seed, crash, seconds, peak, len(content)))
+    for number in numbers:
+        place = folder / f"{number}"
+        place.mkdir()
+        found += [(name, number, *one) for one in formats.outcomes(name, number, place) if one[-1]]
+        shutil.rmtree(place)
     return found
 
 
-@pytest.mark.parametrize("seed", mutants.seeds())
-def test_honest_files_are_read(tmp_path, seed, traced):
-    path = tmp_path / seed
-    path.write_bytes(mutants.seeds()[seed])
-    for reader in reading.readers(seed)[seed == "checkpoint" :]:  # a checkpoint without symmetry is not loaded
-        assert reading.outcome(path, reader)[0] == "read"
+@pytest.mark.parametrize("name", formats.FORMATS)
+def test_honest_files_are_read(tmp_path, name, traced):
+    formats.write_honest(name, tmp_path)
+    for reader in formats.FORMATS[name].readers[name == "checkpoint" :]:  # one without symmetry is not loaded
+        assert reading.outcome(tmp_path, reader)[0] == "read"
 
 
-@pytest.mark.parametrize("start", range(0, 120, 40))
-def test_mutants_are_read_or_refused(tmp_path, start, traced):
-    assert [t for n in range(start, start + 40) for t in troubles(tmp_path / "m", *mutants.mutant(n))] == []
+@pytest.mark.parametrize("name", formats.FORMATS)
+def test_mutants_are_read_or_refused(tmp_path, name, traced):
+    assert troubles(tmp_path, name, range(8)) == []
 
 
 @pytest.mark.slow
-def test_many_mutants_are_read_or_refused(tmp_path, traced):
-    assert [t for n in range(100_000, 102_000) for t in troubles(tmp_path / "m", *mutants.mutant(n))] == []
+@pytest.mark.parametrize("name", formats.FORMATS)
+def test_many_mutants_are_read_or_refused(tmp_path, name, traced):
+    assert troubles(tmp_path, name, range(100_000, 100_100)) == []
+
+
+def loaded(path, content):
+    """Return what loading and inspecting a file does that it should not."""
+    path.write_bytes(content)
+    inspect = [inspect_file, lambda path: exceeded_limits(path, Limits())]
+    readers = [read_symmetry, inspect_file] if path.suffix == ".json" else [cs.load, *inspect]
+    found = [reading.outcome(path, reader) for reader in readers]
+    return [one for one in found if one[0] in ("crashed", "hung") or reading.too_much(len(content), *one[2:])]
 
 
 @given(seed=st.sampled_from([name for name in mutants.seeds() if name != "checkpoint"]), field=FIELDS, value=VALUES)
@@ -73,7 +85,8 @@ def test_any_value_in_any_field_is_read_or_refused(tmp_path_factory, seed, field
         changed = mutants.put_together(header, document | {field: value}, data)
     tracemalloc.start()
     try:
-        assert troubles(tmp_path_factory.mktemp("any") / "m", seed, changed) == []
+        folder = tmp_path_factory.mktemp("any")
+        assert loaded(folder / ("m.json" if seed.endswith(".json") else "m"), changed) == []
     finally:
         tracemalloc.stop()
 
@@ -82,7 +95,7 @@ def test_any_value_in_any_field_is_read_or_refused(tmp_path_factory, seed, field
 @pytest.mark.parametrize("taken", [True, False], ids=["padded", "bare"])
 def test_small_things_in_great_number_cost_no_more_than_they_may(tmp_path, name, taken, traced):
     content = heavy.heavy(name, 600, taken=taken)
-    assert troubles(tmp_path / "m", "wishart", content) == []
+    assert loaded(tmp_path / "m", content) == []
 
 
 def test_a_fused_file_of_very_many_sites_is_padded_so_that_it_can_be_read(tmp_path):

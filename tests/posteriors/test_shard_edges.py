@@ -120,7 +120,7 @@ class TestParquetOfOthers:
     """Tables that somebody else wrote, or wrote over."""
 
     def _refused(self, table: pa.Table, path: Path, said: str) -> None:
-        pq.write_table(table, path)
+        pq.write_table(table, path, compression="none", use_dictionary=False)
         with pytest.raises(cs.errors.InputError, match=said):
             cs.fuse(path, **TWO)
         assert cs.check(path)

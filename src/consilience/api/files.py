@@ -11,6 +11,7 @@ from consilience.api.kinds import KINDS, POSTERIORS, load_file, provenance_of
 from consilience.core.features import features_of
 from consilience.core.kind import Saving
 from consilience.errors import OptionError
+from consilience.files.atomic import refuse_to_replace
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,6 +43,7 @@ def save(
     layers: bool | None = None,
     held_out: Any = None,
     share_network: bool | None = None,
+    overwrite: bool = False,
 ) -> None:
     """Write a model to a file that can be fused: a posterior, a network, its Fisher information. Parameters, no data.
 
@@ -91,6 +93,8 @@ def save(
         Of a network that is described: the rows that ``consilience.hold_out`` kept apart, as ``describe`` takes them.
     share_network : bool, optional
         Of a network that is described: whether the other sites may get it, as ``describe`` says. Default: False.
+    overwrite : bool, optional
+        Whether a file that is there may be replaced which this library did not write. Default: False.
 
     Raises
     ------
@@ -101,6 +105,7 @@ def save(
     UnsupportedError
         When no adapter knows the model's class.
     """
+    refuse_to_replace(path, overwrite)
     keywords = {
         "data": data, "n_observations": n_observations, "sample_weight": sample_weight, "classes": classes,
         "example": example, "min_count": min_count, "layers": layers, "held_out": held_out,

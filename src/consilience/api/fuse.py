@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from consilience.api.at_sites import choose_at_sites, refuse_unknown
 from consilience.api.kinds import NETWORKS, SHARDS, are_recognised, are_shards, kind_of, list_models
 from consilience.core.arguments import KIND_KEYWORDS, NETWORK_KEYWORDS, SHARD_KEYWORDS, FuseKeywords, MethodOptions
+from consilience.core.extremes import extreme_number
 from consilience.core.inputs import name_inputs
 from consilience.core.kind import Kind, Prepared, Request
 from consilience.core.progress import seeded, shown
-from consilience.errors import InputError, OptionError, Problem, UnsupportedError
+from consilience.errors import ConsilienceError, InputError, OptionError, Problem, UnsupportedError, fault_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from consilience.core.methods import Options
     from consilience.core.progress import Progress
     from consilience.engines import Engine
+    from consilience.files.safetensors_file import SafetensorsFile
     from consilience.networks.symmetry.symmetry import Symmetry
     from consilience.posteriors.sharded.shards import Shards
 
@@ -173,7 +175,9 @@ def fuse(
         if held_out is not None:
             refuse_unknown(held_out, [one.name for one in request.inputs])
         kind = _kind(request)
-        prepared = _prepare(request, kind)
+        files = _files_of(request)
+        with _naming_extremes(files):
+            prepared = _prepare(request, kind)
         if prepared.problems:
             raise InputError(prepared.problems)
         if prepared.error is not None:
@@ -181,7 +185,8 @@ def fuse(
         del request  # there may be very many inputs, of which the kind keeps what it needs
         for doubt in prepared.doubts:
             doubt.warn()
-        fusion = prepared.fuse().with_doubts(prepared.doubts)
+        with _naming_extremes(files):
+            fusion = prepared.fuse().with_doubts(prepared.doubts)
     if held_out is None:
         return fusion
     return choose_at_sites(kind, fusion, held_out, module, robust=bool(options.get("robust")))
@@ -215,6 +220,10 @@ def check(
             prepared = _prepare(request, _kind(request))
         except UnsupportedError as error:
             return list(error.problems)
+        except ConsilienceError:
+            raise
+        except Exception as error:  # what fails in checking would fail in fusing
+            return _extremes_in(_files_of(request)) or [fault_of(error).about("the models")]
     for doubt in prepared.doubts:
         doubt.warn()
     problems = [Problem.of(one).coded(InputError.code) for one in prepared.problems]
@@ -243,6 +252,33 @@ def _opened(
             engine=engine, only_check=only_check, is_sharded=is_sharded,
             source=list(models.values()) if isinstance(models, Mapping) else models,
         )  # fmt: skip
+
+
+@contextmanager
+def _naming_extremes(files: Sequence[SafetensorsFile]) -> Iterator[None]:
+    """Name the files whose numbers are too extreme to calculate with, where calculating fails.
+
+    A file may keep to every rule of its format and still have numbers whose squares or inverses overflow. They are
+    looked for only then: reading the arrays of all networks once more costs as much as fusing them.
+    """
+    try:
+        yield
+    except ConsilienceError:
+        raise
+    except Exception:
+        if problems := _extremes_in(files):
+            raise InputError(problems) from None
+        raise
+
+
+def _extremes_in(files: Sequence[SafetensorsFile]) -> list[Problem]:
+    """Return which files have numbers that are too extreme, a line each."""
+    return [problem for file in files if (problem := extreme_number(file)) is not None]
+
+
+def _files_of(request: Request) -> list[SafetensorsFile]:
+    """Return the files among the inputs of a call."""
+    return [one.file for one in request.inputs if one.file is not None]
 
 
 def _kind(request: Request) -> Kind:

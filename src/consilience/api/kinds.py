@@ -20,6 +20,7 @@ from consilience.draws.kind import PosteriorDraws
 from consilience.errors import FileFormatError, InputError, OptionError
 from consilience.estimators.kind import Estimators
 from consilience.files.document import DESCRIPTION, PARQUET, SHARD
+from consilience.files.opening import open_file
 from consilience.files.remote import is_remote, list_files
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.tables import is_frame
@@ -254,7 +255,7 @@ def inspect_file(path: Path) -> Inspection:
 
 def _starts_like_json(path: Path) -> bool:
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             return stream.read(1) == b"{"
     except (OSError, ValueError):  # said by whoever reads it
         return False

@@ -13,6 +13,7 @@ from pathlib import Path
 from consilience.catalogue import suggestion
 from consilience.checkpoints.folder import companion_files, read_object
 from consilience.errors import OptionError
+from consilience.files.opening import read_text
 
 TEMPLATE_FILE = "chat_template.jinja"
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -101,9 +102,9 @@ def template_in(folder: Path) -> str | None:
     """Return the chat template of the tokenizer in a folder, of several the default one; None where there is none."""
     files = {path.name: path for path in companion_files(folder)[0]}
     if TEMPLATE_FILE in files:
-        return files[TEMPLATE_FILE].read_text(encoding="utf-8")
+        return read_text(files[TEMPLATE_FILE])
     stated = read_object(files[TOKENIZER_CONFIG]).get("chat_template") if TOKENIZER_CONFIG in files else None
     if isinstance(stated, list):  # of {name, template}
-        named = {one.get("name"): one.get("template") for one in stated if isinstance(one, Mapping)}
-        stated = named.get("default")
+        named = [one for one in stated if isinstance(one, Mapping) and one.get("name") == "default"]
+        stated = named[-1].get("template") if named else None
     return stated if isinstance(stated, str) else None

@@ -9,11 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, RootModel, field_validator
 
 from consilience.checkpoints.folder import Checkpoint, companion_files, read_object
+from consilience.checks import Json
 from consilience.errors import FileFormatError, Problem
 from consilience.files.configurations import compare_configurations
+from consilience.files.document import validate_document
+from consilience.files.opening import read_file, read_text
 from consilience.files.quantisation import without_quantisation
 
 _MAX_LISTED = 3
@@ -73,28 +78,79 @@ def tokenizer_of(folder: Path) -> dict[str, Any] | None:
     copied, _ = companion_files(folder)  # of bounded size, and no links that lead elsewhere
     files = {path.name: path for path in copied}
     if "tokenizer.json" in files:
-        return _fast_tokenizer(read_object(files["tokenizer.json"]))
+        return _fast_tokenizer(read_fast_tokenizer(files["tokenizer.json"]))
     if "vocab.json" in files:
-        merges = files["merges.txt"].read_text(encoding="utf-8", errors="replace") if "merges.txt" in files else ""
+        merges = read_text(files["merges.txt"], errors="replace") if "merges.txt" in files else ""
         rules = [line for line in merges.splitlines() if line and not line.startswith("#version")]
-        return {"numbers": read_object(files["vocab.json"]), "parts": {"merges": json.dumps(rules)}}
+        vocabulary = validate_document(files["vocab.json"], _Vocabulary, read_object(files["vocab.json"]), "content")
+        return {"numbers": vocabulary.root, "parts": {"merges": json.dumps(rules)}}
     if "vocab.txt" in files:
-        words = files["vocab.txt"].read_text(encoding="utf-8", errors="replace").splitlines()
+        words = read_text(files["vocab.txt"], errors="replace").splitlines()
         return {"numbers": {word: number for number, word in enumerate(words)}, "parts": {}}
     if "tokenizer.model" in files:  # of sentencepiece: compared as bytes
-        return {"numbers": {}, "parts": {"tokenizer.model": files["tokenizer.model"].read_bytes().hex()}}
+        return {"numbers": {}, "parts": {"tokenizer.model": read_file(files["tokenizer.model"]).hex()}}
     return None
+
+
+_Number = Annotated[int, Field(ge=0, lt=2**31)]
+"""A token's number. Larger ones are no rows of a table that there is."""
+
+_Numbers = dict[str, _Number]
+
+
+class _Vocabulary(RootModel[_Numbers]):
+    """``vocab.json``: the number of every token."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class _OpenModel(BaseModel):
+    """A part of ``tokenizer.json``, of which only what is read here is checked."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class _AddedToken(_OpenModel):
+    """A token that was added to those of the model."""
+
+    id: _Number
+    content: str
+
+
+class _TokenModel(_OpenModel):
+    """The model of a tokenizer: numbers by token, or tokens with their scores in the order of their numbers."""
+
+    vocab: _Numbers | list[tuple[str, float]] | None = None
+    merges: list[str | Annotated[list[str], Field(min_length=2, max_length=2)]] | None = None
+
+    @field_validator("vocab", mode="before")
+    @classmethod
+    def _as_pairs(cls, value: Any) -> Any:
+        """Return scored tokens as pairs: JSON has lists alone, and the strict schema asks for tuples."""
+        return [tuple(one) if isinstance(one, list) else one for one in value] if isinstance(value, list) else value
+
+
+class _FastTokenizer(_OpenModel):
+    """``tokenizer.json`` of the library tokenizers."""
+
+    model: _TokenModel | None = None
+    added_tokens: list[_AddedToken] | None = None
+
+
+def read_fast_tokenizer(path: Path) -> dict[str, Json]:
+    """Return the document in a ``tokenizer.json``, its tokens and their numbers checked."""
+    document = read_object(path)
+    validate_document(path, _FastTokenizer, document, "content", "save the tokenizer again with transformers")
+    return document
 
 
 def _fast_tokenizer(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a tokenizer.json says; see `tokenizer_of`."""
-    stated = document.get("model")
-    model: Mapping[str, Any] = stated if isinstance(stated, Mapping) else {}
-    vocabulary = model.get("vocab", {})
+    model: Mapping[str, Any] = document.get("model") or {}
+    vocabulary = model.get("vocab") or {}
     if isinstance(vocabulary, list):  # of unigrams: [token, score], numbered by their place
-        vocabulary = {str(entry[0]): number for number, entry in enumerate(vocabulary) if entry}
-    added = [entry for entry in document.get("added_tokens") or [] if isinstance(entry, Mapping)]
-    numbers = dict(vocabulary) | {entry.get("content"): entry.get("id") for entry in added}
+        vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}
+    numbers = dict(vocabulary) | {entry["content"]: entry["id"] for entry in document.get("added_tokens") or []}
     parts = {name: document.get(name) for name in ("normalizer", "pre_tokenizer", "added_tokens")}
     parts |= {"type of model": model.get("type"), "merges": _as_pairs(model.get("merges"))}
     return {"numbers": numbers, "parts": {name: json.dumps(part, sort_keys=True) for name, part in parts.items()}}

@@ -23,6 +23,7 @@ from consilience.drawing.words import first_names
 from consilience.errors import FileFormatError, Problem
 from consilience.files.document import METADATA_KEY, NETWORK, misplaced, parse_document, validate_document
 from consilience.files.foreign_formats import named_foreign, part_of_checkpoint
+from consilience.files.opening import read_file
 from consilience.files.quantisation import quantisation_beside
 
 WEIGHTS = "model.safetensors"
@@ -186,7 +187,7 @@ def _from_index(path: Path, name: str) -> Checkpoint:
     if path.stat().st_size > _MAX_INDEX_BYTES:
         raise FileFormatError(path, "is too long for an index")
     index = validate_document(
-        path, _Index, parse_document(path, path.read_bytes(), "content", _REMEDY), "content", _REMEDY
+        path, _Index, parse_document(path, read_file(path), "content", _REMEDY), "content", _REMEDY
     )
     names = list(dict.fromkeys(index.weight_map.values()))
     if odd := [shard for shard in names if not _is_plain_name(shard)]:
@@ -281,7 +282,7 @@ def read_config(folder: Path, name: str = "config.json") -> dict[str, Json]:
 
 def read_object(path: Path) -> dict[str, Json]:
     """Return the JSON object in a file; raise for anything else."""
-    document = parse_document(path, path.read_bytes(), "content")
+    document = parse_document(path, read_file(path), "content")
     if not isinstance(document, dict):
         raise FileFormatError(path, "is not a JSON object")
     return document

@@ -31,6 +31,7 @@ from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count
 from consilience.engines import Engine, running
 from consilience.errors import InputError, OptionError
+from consilience.files.atomic import refuse_to_replace
 from consilience.networks.api import symmetry as traced_symmetry
 from consilience.networks.files import read_symmetry
 from consilience.networks.symmetry.symmetry import Symmetry
@@ -84,12 +85,15 @@ class Merge(Displayed):
             "finished before": format_count(self.resumed, "file") if self.resumed else None,
         }
 
-    def report(self, path: str | Path) -> None:
+    def report(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write a page about the merge, whole or not at all: one HTML file without scripts that fetches nothing.
+
+        With `overwrite` a file that is there is replaced also where this library did not write it.
 
         It shows by layer how far the merge goes over the furthest model, and how often signs of changes disagree.
         Raises OptionError for a plan alone, of which there is nothing to show.
         """
+        refuse_to_replace(path, overwrite)
         from consilience.checkpoints.report import write_page  # here, since most merges need none
 
         if not self.provenance:

@@ -42,6 +42,7 @@ from consilience.checkpoints.lora.into_base import open_model
 from consilience.checkpoints.methods import OTHER_NAMES
 from consilience.checks import Json
 from consilience.errors import FileFormatError
+from consilience.files.opening import read_text
 
 BaseRole = Literal["none", "needed", "optional", "end", "model"]
 """What ``base_model`` is to a method: nothing, the common start, one where it is given, the first of two models, or one
@@ -506,7 +507,7 @@ def where_model_lies(model: str) -> str:
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"models--{name.replace('/', '--')}"
     reference = cache / "refs" / (revision or "main")
-    commit = reference.read_text().strip() if reference.is_file() else revision
+    commit = read_text(reference).strip() if reference.is_file() else revision
     if commit and (snapshot := cache / "snapshots" / commit).is_dir() and snapshot.parent == cache / "snapshots":
         return str(snapshot)
     return model

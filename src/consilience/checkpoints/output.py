@@ -32,6 +32,7 @@ from consilience.core.provenance import file_digest
 from consilience.errors import FileFormatError, InputError, OptionError
 from consilience.files.atomic import sole_use, write_bytes
 from consilience.files.document import parse_document
+from consilience.files.opening import read_file
 from consilience.files.quantisation import QUANTISATION_FILES, without_quantisation
 
 JOURNAL = "journal.json"
@@ -130,7 +131,7 @@ def _resumable_files(folder: Path, identity: str) -> dict[str, FinishedFile]:
     try:
         if path.is_symlink() or path.stat().st_size > _MAX_JOURNAL_BYTES:
             return {}
-        journal = _Journal.model_validate(parse_document(path, path.read_bytes(), "content"))
+        journal = _Journal.model_validate(parse_document(path, read_file(path), "content"))
     except (OSError, ValidationError, FileFormatError):  # none, or one that was not written to its end
         return {}
     if journal.identity != identity:
@@ -244,7 +245,7 @@ def copy_companions_of(
     copied, refused = companion_files(first.folder)
     for path in copied:
         if path.name not in (PROVENANCE, *written) and (only is None or path.name in only):
-            write_bytes(target / path.name, path.read_bytes())
+            write_bytes(target / path.name, read_file(path))
     folders = sorted(path.name for path in first.folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     refused += [f"{name}/" for name in folders]
     if not refused or only is not None:

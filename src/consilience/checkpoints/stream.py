@@ -54,6 +54,7 @@ from consilience.checkpoints.plan import OutputShard, TensorTask
 from consilience.checkpoints.tensor_reader import ByteArray, RunningDigest
 from consilience.checks import Array
 from consilience.errors import InputError, Problem
+from consilience.files.opening import open_unbuffered
 
 _FLUSH_BYTES = 256 * 2**20
 """After so many bytes the system is asked to bring them to the disk, so that the end need not wait for all. Chosen by
@@ -170,7 +171,7 @@ class Stream:
             for task in {task.name: task for task in self._constants}.values():
                 refuse_other_constant(task.name, readers_of(task).models, task.size)
             self._flushing.submit(os.fsync, out.fileno()).result()
-        with path.open("rb", buffering=0) as written:
+        with open_unbuffered(path) as written:
             return digest.finish(written)
 
     def _wait_for_pending(self, max_pending: int = 0) -> None:

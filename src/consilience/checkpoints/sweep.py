@@ -27,6 +27,7 @@ from consilience.checks import Json
 from consilience.drawing.words import printable
 from consilience.errors import InputError, OptionError
 from consilience.files.atomic import write_bytes
+from consilience.files.opening import read_file
 
 Evaluate = Callable[[Path], float]
 """Returns the score of a merged checkpoint."""
@@ -179,7 +180,7 @@ def _read(path: Path, empty: _Table) -> _Table:
     if not path.is_file():
         return empty
     try:
-        table = _Table.model_validate_json(path.read_bytes())
+        table = _Table.model_validate_json(read_file(path))
     except (ValidationError, ValueError) as error:
         raise InputError(path, "is no table of a sweep", "remove it, or give another output", "E-OUTPUT") from error
     if (table.models, table.fixed, table.larger_is_better) != (empty.models, empty.fixed, empty.larger_is_better):

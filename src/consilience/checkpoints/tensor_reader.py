@@ -19,6 +19,7 @@ from consilience.checkpoints.folder import Checkpoint, WeightFile
 from consilience.checkpoints.header import StoredTensor
 from consilience.checkpoints.numbers import FLOAT_TYPES
 from consilience.errors import FileFormatError, InputError, Problem
+from consilience.files.opening import open_unbuffered
 
 ByteArray = NDArray[np.uint8]
 
@@ -100,7 +101,7 @@ class InputFiles:
         if stream is None:
             if len(self._open) >= _MAX_OPEN_FILES:
                 self._open.pop(next(iter(self._open))).close()
-            stream = path.open("rb", buffering=0)
+            stream = open_unbuffered(path)
             digest = self._digests[path]
             if self._takes_digests and not digest.position:  # the header is no tensor, and goes into the digest too
                 length = 8 + int.from_bytes(stream.read(8), "little")

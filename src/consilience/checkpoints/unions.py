@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from consilience.checkpoints.configurations import read_fast_tokenizer
 from consilience.checkpoints.folder import Checkpoint, read_object
 from consilience.errors import InputError
 
@@ -61,8 +62,8 @@ def union(
 def _fast_document(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return a checkpoint's tokenizer.json."""
     path = Path() if checkpoint.folder is None else checkpoint.folder / "tokenizer.json"
-    document: dict[str, Any] = read_object(path) if path.is_file() else {}
-    if not isinstance(document.get("model"), Mapping) or "vocab" not in document["model"]:
+    document: dict[str, Any] = read_fast_tokenizer(path) if path.is_file() else {}
+    if not (document.get("model") or {}).get("vocab"):
         text = "has no tokenizer.json, which a union needs"
         raise InputError(checkpoint.name, text, "save its tokenizer with transformers", "E-NEEDED")
     return document
@@ -72,14 +73,13 @@ def _plain_tokens(document: Mapping[str, Any]) -> dict[str, int]:
     """Return the numbers of the tokens that were not added, in the order of their numbers."""
     vocabulary = document["model"]["vocab"]
     if isinstance(vocabulary, list):
-        return {str(entry[0]): number for number, entry in enumerate(vocabulary)}
-    return dict(sorted(vocabulary.items(), key=lambda one: int(one[1])))
+        return {token: number for number, (token, _) in enumerate(vocabulary)}
+    return dict(sorted(vocabulary.items(), key=lambda one: one[1]))
 
 
 def _added_tokens(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the tokens that were added, in the order of their numbers."""
-    entries = [one for one in document.get("added_tokens") or [] if isinstance(one, Mapping) and "content" in one]
-    return sorted(entries, key=lambda one: int(one.get("id", 0)))
+    return sorted(document.get("added_tokens") or [], key=lambda one: one["id"])
 
 
 def _union_files(

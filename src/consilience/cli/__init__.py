@@ -1,13 +1,15 @@
 """The command line: ``main``, its messages and its exit codes.
 
 Nothing else in the library prints. Exit codes: 0 done, 1 the input is at fault (one line per problem on stderr),
-2 wrong usage or options, 130 interrupted. With ``--json`` problems are printed to stdout too, as a JSON object.
+2 wrong usage or options, 70 a fault of this library, 130 interrupted. With ``--json`` problems are printed to stdout
+too, as a JSON object.
 """
 
 from __future__ import annotations
 
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
@@ -15,7 +17,7 @@ from typing import NoReturn
 import click
 
 from consilience.cli.commands import cli
-from consilience.errors import ConsilienceError, OptionError, Problem
+from consilience.errors import ConsilienceError, OptionError, Problem, fault_of
 
 
 def main() -> NoReturn:
@@ -24,7 +26,7 @@ def main() -> NoReturn:
         _interrupts.clear()
         for number in (signal.SIGINT, signal.SIGTERM):  # which the entry point ended at once while it started
             signal.signal(number, _interrupt)
-        cli.main(prog_name="consilience", standalone_mode=False)
+        cli.main(_arguments(), prog_name="consilience", standalone_mode=False)
     except click.ClickException as error:
         problem = _usage_problem(error)
         _print_json([problem])
@@ -38,11 +40,35 @@ def main() -> NoReturn:
         _exit_with([Problem("", str(error))], 1)
     except MemoryError:
         _exit_with([Problem("", "not enough memory for these models")], 1)
-    except Exception:
+    except (SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # extension modules in Rust raise what is no Exception
         if _interrupts:  # an extension module that is interrupted while it is imported fails in ways of its own
             _exit_interrupted()
-        raise
+        _exit_with_fault(error)
     sys.exit(0)
+
+
+DEBUG = "--debug"
+"""The option of every command that prints where it failed, of a fault of this library."""
+
+
+def _arguments() -> list[str]:
+    """Return the words of the command line without `DEBUG`, which may stand anywhere in it."""
+    return [word for word in sys.argv[1:] if word != DEBUG]
+
+
+def _exit_with_fault(error: BaseException) -> NoReturn:
+    """Print an exception that nobody expected as one line, or whole where that was asked for, and exit."""
+    if DEBUG in sys.argv:
+        traceback.print_exception(error)
+    remedy = "report what was printed" if DEBUG in sys.argv else f"give it `{DEBUG}` too, and report what it prints"
+    fault = fault_of(error, remedy)
+    _exit_with([fault.with_parts(text=f"the command {fault.text}")], FAULT)
+
+
+FAULT = 70
+"""Exit code of a fault of this library (EX_SOFTWARE of sysexits.h)."""
 
 
 _interrupts: list[int] = []

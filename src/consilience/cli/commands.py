@@ -70,11 +70,12 @@ In Python, `consilience.save(model, "lund.safetensors", data=(X, y))` writes a s
 
 \b
 Exit codes: 0 done, 1 the input is at fault (a line for each problem on stderr),
-2 wrong usage or options, 130 interrupted."""
+2 wrong usage or options, 70 a fault of consilience, 130 interrupted."""
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EPILOG)
 @click.version_option(package_name="consilience")
+@click.option("--debug", is_flag=True, expose_value=False, help="Of a fault of consilience, print where it failed.")
 def cli() -> None:
     """Fuse models that were trained apart into one. No data travels, only parameters."""
     from consilience.cli.shell_wording import short_warnings  # here, so that --help starts without it

@@ -12,7 +12,14 @@ import consilience as cs
 from consilience.catalogue import did_you_mean
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import echo_prose
-from consilience.cli.options import answer_option, example_option, module_option, parse_classes, parse_settings
+from consilience.cli.options import (
+    answer_option,
+    example_option,
+    module_option,
+    overwrite_option,
+    parse_classes,
+    parse_settings,
+)
 from consilience.core.features import Features
 from consilience.core.inspection import table
 from consilience.core.min_count import MIN_COUNT
@@ -68,6 +75,7 @@ from consilience.networks.descriptions.files import description_path
     help="Let the other sites have it, to compare it with fused ones on their held-out rows, where all sites do.",
 )
 @click.option("--set", "settings", multiple=True, metavar="OPTION=VALUE", help="A hyper-parameter of an estimator.")
+@overwrite_option
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @json_option
 def describe(
@@ -79,6 +87,7 @@ def describe(
     example: Sequence[str],
     answer: str | int | None,
     settings: Sequence[str],
+    overwrite: bool,
     quiet: bool,
     as_json: bool,
     **options: Any,
@@ -100,7 +109,7 @@ def describe(
         _refuse_network_options(
             {**options, "module": module, "classes": classes, "answer": answer, "example": example or None}
         )
-        _describe_estimator(adapter, data, output, settings, options["min_count"], quiet, as_json)
+        _describe_estimator(adapter, data, output, settings, options["min_count"], overwrite, quiet, as_json)
         return
     if settings:
         raise click.UsageError("--set is for estimators.")
@@ -109,7 +118,7 @@ def describe(
     target = description_path(network if output is None else output)
     wrote = [target] if output is None else [output, target]
     for path in reversed(wrote):
-        refuse_unwritable(path, network, data)
+        refuse_unwritable(path, network, data, overwrite=overwrite, anywhere=output is None)
     template = import_module(module, "--module")
     stated: dict[str, Any] = {"example": make_example(example, template)} if example else {}
     if classes is not None:
@@ -118,7 +127,7 @@ def describe(
     keywords = stated | {name: value for name, value in options.items() if value is not None}
     kind = kind_of_file(network)
     described = kind.describe_file(network, template, data, is_rewritten=output is not None, **keywords)
-    cs.save(described.description if output is None else described, wrote[0])
+    cs.save(described.description if output is None else described, wrote[0], overwrite=True)
     notes = () if described.symmetry is None else described.symmetry.notes
     _print_written(target, notes, wrote, quiet, as_json)
 
@@ -150,13 +159,13 @@ def _estimator_called(name: Path) -> EstimatorAdapter | None:
 
 
 def _describe_estimator(
-    adapter: EstimatorAdapter, data: Path, output: Path | None, settings: Sequence[str], min_count: float, quiet: bool,
-    as_json: bool,
+    adapter: EstimatorAdapter, data: Path, output: Path | None, settings: Sequence[str], min_count: float,
+    overwrite: bool, quiet: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Fit an estimator to the rows of a file, and write its sums."""
     if output is None:
         raise click.UsageError("Missing option '--output', the file for the sums of the estimator.")
-    refuse_unwritable(output, data)
+    refuse_unwritable(output, data, overwrite=overwrite, anywhere=False)
     X, y, names = read_labelled(data, adapter.needs)
     model = new_estimator(adapter.module, adapter.class_name, parse_settings(settings))
     try:
@@ -168,7 +177,7 @@ def _describe_estimator(
         reason = f"a {adapter.class_name} cannot be fitted to it: {str(error).splitlines()[0][:200]}"
         raise InputError(data, reason) from error
     features = None if names is None else Features(names=names)
-    cs.save(fitted, output, data=X if y is None else (X, y), features=features, min_count=min_count)
+    cs.save(fitted, output, data=X if y is None else (X, y), features=features, min_count=min_count, overwrite=True)
     _print_written(output, (), [output], quiet, as_json)
 
 

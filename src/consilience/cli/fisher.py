@@ -9,7 +9,7 @@ import click
 
 import consilience as cs
 from consilience.cli.json_output import echo_json, json_option
-from consilience.cli.options import module_option
+from consilience.cli.options import module_option, overwrite_option
 from consilience.drawing.words import format_count, printable
 from consilience.files.atomic import refuse_unwritable
 from consilience.networks.fisher.information import KINDS, LIKELIHOODS
@@ -48,10 +48,19 @@ from consilience.networks.fisher.information import KINDS, LIKELIHOODS
     "--min-count", "minimum", default=100, show_default=True, type=click.IntRange(1), help="Fewer inputs are refused."
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of what is drawn.")
+@overwrite_option
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @json_option
 def fisher(
-    network: Path, module: str, data: Path, output: Path, quiet: bool, as_json: bool, seed: int, **options: Any
+    network: Path,
+    module: str,
+    data: Path,
+    output: Path,
+    overwrite: bool,
+    quiet: bool,
+    as_json: bool,
+    seed: int,
+    **options: Any,
 ) -> None:
     """Compute the Fisher information of NETWORK on a site's data, for methods 'fisher', 'ssf' and 'kfac'.
 
@@ -62,11 +71,11 @@ def fisher(
     from consilience.networks.evaluate import module_of_file
     from consilience.networks.module_inputs import read_inputs
 
-    refuse_unwritable(output, network, data)
+    refuse_unwritable(output, network, data, overwrite=overwrite, anywhere=False)
     loaded_module = module_of_file(network, import_module(module, "--module"))
     inputs = read_inputs(data, loaded_module)
     information = cs.fisher(loaded_module, inputs, rng=seed, progress=not (quiet or as_json), **options)
-    cs.save(information, output)
+    cs.save(information, output, overwrite=True)
     if as_json:
         echo_json({
             "observations": information.seen, "rank": information.rank, "layers": len(information.layers),

@@ -11,12 +11,12 @@ import click
 import consilience as cs
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.marks import echo_prose
-from consilience.cli.options import FusionPlan, fusion_options, make_fusion_plan
+from consilience.cli.options import FusionPlan, fusion_options, make_fusion_plan, overwrite_option
 from consilience.cli.report import refuse_report
 from consilience.cli.shell_wording import in_words_of_the_command
 from consilience.core.arguments import SHARD_KEYWORDS
 from consilience.errors import InputError, OptionError
-from consilience.files.atomic import refuse_unwritable
+from consilience.files.atomic import is_same_file, refuse_to_replace, refuse_unwritable
 
 FUSE_OPTIONS = (*SHARD_KEYWORDS, "min_count")
 """Options of ``fuse`` that are no method's."""
@@ -33,6 +33,7 @@ FUSE_OPTIONS = (*SHARD_KEYWORDS, "min_count")
     help="Rows that the site of a model held out, by its name: candidates are chosen on them. Once per site.",
 )
 @click.option("--seed", type=click.IntRange(0), help="Seed; the same seed gives the same bytes.  [default: 0]")
+@overwrite_option
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @json_option
 def fuse(
@@ -40,6 +41,7 @@ def fuse(
     page: Path | None,
     held_out: tuple[str, ...],
     seed: int | None,
+    overwrite: bool,
     quiet: bool,
     as_json: bool,
     **plan_options: Any,
@@ -55,14 +57,15 @@ def fuse(
     if target is None:
         raise click.UsageError("Missing option '-o' / '--output'.")
     page = page or (None if recipe.report is None else Path(recipe.report))
-    _refuse_outputs(plan, target, page)
+    rows = _held_out(held_out)
+    _refuse_outputs(plan, target, page, overwrite, tuple(map(Path, rows.values())))
     seed = seed if seed is not None else (recipe.seed or 0)
-    options = {**recipe.options, **plan.arguments(), **_held_out(held_out)}
+    options = {**recipe.options, **plan.arguments(), **({"held_out": rows} if rows else {})}
     fusion = cs.fuse(plan.models, recipe.method, rng=seed, progress=not (quiet or as_json), **options)
-    fusion.save(target)
+    fusion.save(target, overwrite=True)  # as was looked at before
     wrote = [target]
     if page is not None:
-        fusion.report(page)
+        fusion.report(page, overwrite=True)
         wrote.append(page)
     if as_json:
         echo_json({
@@ -76,8 +79,8 @@ def fuse(
         echo_prose(f"wrote {' and '.join(map(str, wrote))}")
 
 
-def _held_out(rows: tuple[str, ...]) -> dict[str, Any]:
-    """Return the keyword of ``fuse`` for files of held-out rows, each NAME=FILE."""
+def _held_out(rows: tuple[str, ...]) -> dict[str, str]:
+    """Return files of held-out rows by the names of models, each NAME=FILE."""
     files: dict[str, str] = {}
     for text in rows:
         name, equals, file = text.partition("=")
@@ -86,26 +89,31 @@ def _held_out(rows: tuple[str, ...]) -> dict[str, Any]:
         if name in files:
             raise OptionError("held_out", f"has rows of {name} twice", "give one file for each site", "E-TWICE")
         files[name] = file
-    return {"held_out": files} if files else {}
+    return files
 
 
-def _refuse_outputs(plan: FusionPlan, target: Path, page: Path | None) -> None:
+def _refuse_outputs(
+    plan: FusionPlan, target: Path, page: Path | None, overwrite: bool, held_out: tuple[Path, ...]
+) -> None:
     """Raise where the fused model or its page cannot be written, or would replace what is read, before that is read."""
     recipe = plan.recipe
     if recipe.method is not None:
         options = {name: value for name, value in recipe.options.items() if name not in FUSE_OPTIONS}
         if plan.kind.make_method(recipe.method, options).keeps_models:
             raise InputError(target, *plan.kind.no_file)
-    refuse_unwritable(target)
-    models: list[str | Path] = [*recipe.models, *(file.path for file in plan.files)]  # folders, and what is in them
-    beside = [path for path in (recipe.symmetry, recipe.inputs) if path is not None]
+    models = [*map(Path, recipe.models), *(file.path for file in plan.files)]  # folders, and what is in them
+    beside = (*plan.read, *held_out)
+    outputs = (target,) if page is None else (target, page)
+    for output in outputs:
+        refuse_unwritable(output, *beside, overwrite=True)
     if page is not None:
-        refuse_report(page, (target, *map(Path, [*models, *beside])))
-    if any(os.path.isdir(model) and _is_same_file(target.parent, model) for model in recipe.models):
+        refuse_report(page, (target, *models), overwrite=True)
+    if any(os.path.isdir(model) and is_same_file(target.parent, Path(model)) for model in recipe.models):
         raise InputError(target, "is in a folder of models to fuse", "give another output", "E-OUTPUT")
-    for paths, text in ((models, "is one of the models to fuse"), (beside, "is read here")):
-        if any(_is_same_file(target, path) for path in paths):
-            raise InputError(target, text, "give another output", "E-OUTPUT")
+    if any(is_same_file(target, path) for path in models):
+        raise InputError(target, "is one of the models to fuse", "give another output", "E-OUTPUT")
+    for output in outputs:
+        refuse_to_replace(output, overwrite, anywhere=False)
 
 
 @click.command()
@@ -123,10 +131,3 @@ def check(quiet: bool, as_json: bool, **plan_options: Any) -> None:
         echo_json({"ok": True, "models": plan.n_models()})
     elif not quiet:
         click.echo(f"ok: {plan.n_models()} models can be fused")
-
-
-def _is_same_file(path: Path, other: str | Path) -> bool:
-    try:
-        return os.path.samefile(path, other)
-    except (OSError, ValueError):  # one of the two does not exist, or its name cannot exist
-        return False

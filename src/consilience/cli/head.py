@@ -10,6 +10,7 @@ import click
 
 from consilience.checks import AnyArray
 from consilience.cli.json_output import echo_json, json_option
+from consilience.cli.options import overwrite_option, parse_classes
 from consilience.core.min_count import MIN_COUNT
 from consilience.errors import OptionError
 from consilience.files.atomic import refuse_unwritable
@@ -47,6 +48,7 @@ KINDS = ("ridge", "lda", "qda", "gaussian_nb", "bayesian", "ridge_regression", "
 @click.option("--epsilon", type=float, help="Add noise for (epsilon, delta) differential privacy of each row.")
 @click.option("--delta", type=float, help="With --epsilon.  [default: 1e-5]")
 @click.option("--norm-bound", type=float, help="With --epsilon: public bound of the norm of features.  [default: 1]")
+@overwrite_option
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @json_option
 def head(
@@ -58,6 +60,7 @@ def head(
     convolutions: int | None,
     fourier: int | None,
     min_count: float,
+    overwrite: bool,
     quiet: bool,
     as_json: bool,
     **given: Any,
@@ -70,10 +73,9 @@ def head(
     import consilience as cs  # here and below, so that other commands start without them
     from consilience import learners
     from consilience.api.kinds import inspect_file
-    from consilience.cli.options import parse_classes
     from consilience.estimators.site_rows import read_labelled
 
-    refuse_unwritable(output)
+    refuse_unwritable(output, data, overwrite=overwrite, anywhere=False)
     inputs, targets, _ = read_labelled(data, "targets" if kind.endswith("_regression") else "classes")
     options = {name: value for name, value in given.items() if value is not None}
     noise = _noise({name: options.pop(name) for name in ("epsilon", "delta", "norm_bound") if name in options})
@@ -81,7 +83,7 @@ def head(
     labels = None if classes is None else parse_classes(classes)
     learner = learners.Head(kind, features=computed)
     fitted = learner.fit(inputs, targets, classes=labels, min_count=min_count, noise=noise)
-    cs.save(fitted, output, min_count=min_count)
+    cs.save(fitted, output, min_count=min_count, overwrite=True)
     if as_json:
         echo_json({"description": inspect_file(output).document, "wrote": [output]})
     elif not quiet:

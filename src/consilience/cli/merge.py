@@ -26,7 +26,8 @@ from consilience.cli.options import (
 )
 from consilience.cli.report import refuse_report
 from consilience.drawing.words import printable
-from consilience.errors import OptionError
+from consilience.errors import InputError, OptionError
+from consilience.files.atomic import is_same_file
 
 _NOT_NEEDED = (
     "--cuda", "--low-cpu-memory", "--lazy-unpickle", "--copy-tokenizer", "--trust-remote-code", "--write-model-card",
@@ -140,8 +141,12 @@ def merge(
             raise click.UsageError(text)
         _sweep(plan, arguments, evaluate, sweeps, lower_is_better, quiet, as_json)
         return
+    for target in (Path(plan.output), *(() if report is None else (report,))):
+        if recipe is not None and is_same_file(target, recipe):
+            raise InputError(target, "is the recipe itself", "give another output", "E-OUTPUT")
     if report is not None:
-        refuse_report(report, (Path(plan.output), *(Path(where_model_lies(model)) for model in plan.models)))
+        inputs = (Path(plan.output), *(Path(where_model_lies(model)) for model in plan.models))
+        refuse_report(report, inputs, overwrite=overwrite)
     merged = cs.merge(
         [where_model_lies(model) for model in plan.models], plan.output, plan.method, resume=not restart,
         dry_run=dry_run, progress=not (quiet or as_json), **arguments,
@@ -149,7 +154,7 @@ def merge(
     notes = (*flags, *plan.notes, *merged.notes)
     pages = [] if report is None or dry_run else [report]
     for page in pages:
-        merged.report(page)
+        merged.report(page, overwrite=True)
     if as_json:
         files = [
             {"name": shard.name, "bytes": shard.nbytes, "sha256": merged.digests.get(shard.name)}

@@ -10,7 +10,7 @@ import click
 
 import consilience as cs
 from consilience.cli.json_output import echo_json, json_option
-from consilience.cli.options import answer_option, example_option, module_option
+from consilience.cli.options import answer_option, example_option, module_option, overwrite_option
 from consilience.drawing.words import format_count, printable
 from consilience.errors import InputError
 from consilience.files.atomic import refuse_unwritable
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 @answer_option
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="File for the symmetry, JSON.")
 @click.option("--seed", default=0, type=click.IntRange(0), help="Seed of the changes that prove it.  [default: 0]")
+@overwrite_option
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @json_option
 def symmetry(
@@ -37,6 +38,7 @@ def symmetry(
     answer: str | int | None,
     output: Path,
     seed: int,
+    overwrite: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -46,7 +48,7 @@ def symmetry(
     """
     from consilience.cli.modules import import_module, make_example  # here, since networks only need it
 
-    refuse_unwritable(output)
+    refuse_unwritable(output, overwrite=overwrite, anywhere=False)
     architecture = import_module(module, "--module")
     proved_symmetry = cs.symmetry(architecture, make_example(example, architecture), seed, output=answer)
     write_symmetry(output, proved_symmetry)
@@ -101,6 +103,7 @@ def _symmetry_lines(symmetry: Symmetry) -> list[str]:
 )
 @json_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File for the curves.")
+@overwrite_option
 def barrier(
     first: Path,
     second: Path,
@@ -110,6 +113,7 @@ def barrier(
     points: int,
     as_json: bool,
     output: Path | None,
+    overwrite: bool,
 ) -> None:
     """Say how much worse the networks between A and B are than A and B, on labeled data.
 
@@ -122,7 +126,7 @@ def barrier(
     from consilience.networks.landscape.evaluation import Classification
 
     if output is not None:
-        refuse_unwritable(output, first, second, data)
+        refuse_unwritable(output, first, second, data, overwrite=overwrite, anywhere=False)
     template = import_module(module, "--module")
     ends = [module_of_file(path, template) for path in (first, second)]
     rows = labeled_inputs(data, labels, ends[0])
@@ -131,7 +135,7 @@ def barrier(
     except InputError as error:
         raise InputError(p.renamed("net_a", first).renamed("net_b", second) for p in error.problems) from error
     if output is not None:
-        curves.save(output)
+        curves.save(output, overwrite=True)
     if as_json:
         echo_json(_barrier_json(curves))
     else:

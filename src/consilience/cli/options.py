@@ -7,7 +7,7 @@ the models' files once and decides of which kind they are; `FusionPlan.arguments
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,11 @@ def example_option(required: bool = False) -> Callable[[Command], Command]:
         metavar="SPEC",
         help="An input that the module takes: a shape such as 1,784 or int64:1,20, or a .npy file. Once per argument.",
     )
+
+
+overwrite_option = click.option(
+    "--overwrite", is_flag=True, help="Replace a file of another program, or one outside of the working folder."
+)
 
 
 def _name_or_place(_context: click.Context, _option: click.Parameter, value: str | None) -> str | int | None:
@@ -158,6 +163,8 @@ class FusionPlan:
     engine: str | None = None  # address of the Dask scheduler for shards; None for this process
     # The draws in CSV files of CmdStan, by site, beside paths of other files. Default: None, where there are none.
     chains: Mapping[str, Any] | None = None
+    # The recipe's own file, and the files beside models that it and the command line name. Default: none.
+    read: tuple[Path, ...] = ()
 
     @property
     def models(self) -> Sequence[Any] | Mapping[str, Any]:
@@ -229,7 +236,9 @@ def make_fusion_plan(
     merged = stored.model_copy(update={"options": options, **update})
     if not merged.models:
         raise click.UsageError("Missing argument 'MODELS...': no files to fuse.")
-    return _plan(merged, scheduler_address(engine, scheduler))
+    beside = (merged.symmetry, merged.inputs, *(one for one in merged.example or () if one.endswith(".npy")))
+    read = (*(() if recipe is None else (recipe,)), *(Path(one) for one in beside if one is not None))
+    return replace(_plan(merged, scheduler_address(engine, scheduler)), read=read)
 
 
 def _numbers(option: str, text: str) -> list[float]:

@@ -8,8 +8,9 @@ import click
 
 from consilience.api.kinds import kind_of_file
 from consilience.cli.json_output import echo_json, json_option
+from consilience.cli.options import overwrite_option
 from consilience.errors import InputError
-from consilience.files.atomic import refuse_unwritable
+from consilience.files.atomic import is_same_file, refuse_to_replace, refuse_unwritable
 from consilience.files.safetensors_file import SafetensorsFile
 
 
@@ -40,6 +41,7 @@ from consilience.files.safetensors_file import SafetensorsFile
     type=click.Path(path_type=Path),
     help="A plane to draw, saved in Python; called by the file's name. May be given several times.",
 )
+@overwrite_option
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @json_option
 def report(
@@ -50,6 +52,7 @@ def report(
     truth: str | None,
     barriers: tuple[Path, ...],
     planes: tuple[Path, ...],
+    overwrite: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -58,9 +61,8 @@ def report(
     With --data it also shows what the fused model says of these; such a page stays where the data may be seen. A page
     about a network has the curves of --barrier and the maps of --plane.
     """
-    refuse_report(output, (fused, *sites))
-    refuse_report(output, data, "data")
-    refuse_report(output, (*barriers, *planes), "curves")
+    for others, what in (((fused, *sites), "models"), (data, "data"), ((*barriers, *planes), "curves")):
+        refuse_report(output, others, what, overwrite)
     file = SafetensorsFile(fused)
     given = {"data": data, "barriers": barriers, "planes": planes}
     shown = {name: _named_files(files) for name, files in given.items()}
@@ -84,16 +86,12 @@ def _named_files(files: tuple[Path, ...]) -> dict[str, Path] | None:
     return dict(zip(paths, files, strict=True))
 
 
-def refuse_report(output: Path, others: tuple[Path, ...], what: str = "models") -> None:
+def refuse_report(output: Path, others: tuple[Path, ...], what: str = "models", overwrite: bool = False) -> None:
     """Raise InputError when a report cannot be written, or would replace another file of the same command.
 
     `others` are files that the command reads or writes beside it, and `what` is what these are.
     """
-    refuse_unwritable(output)
-    for other in others:
-        try:
-            is_same = output.resolve() == other.resolve() or output.samefile(other)
-        except (OSError, ValueError):  # one of the two does not exist, or its name cannot exist
-            is_same = False
-        if is_same:
-            raise InputError(output, f"is also a file of {what}", "give another name to the report", "E-OUTPUT")
+    refuse_unwritable(output, overwrite=True)
+    if any(is_same_file(output, other) for other in others):
+        raise InputError(output, f"is also a file of {what}", "give another name to the report", "E-OUTPUT")
+    refuse_to_replace(output, overwrite, anywhere=False)

@@ -20,6 +20,7 @@ from consilience.drawing.display import Displayed, Tabular, names_in_line
 from consilience.drawing.plots import Chart, Plotted, draw_history, draw_scores
 from consilience.drawing.words import format_count, printable
 from consilience.errors import InputError, Problem
+from consilience.files.atomic import refuse_to_replace
 
 if TYPE_CHECKING:
     from consilience.core.agreement import Doubt
@@ -269,10 +270,17 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
         """Return what is still wrong with the fused model, each with its remedy."""
         return {}
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the fused model with its provenance and verdict, whole or not at all.
 
         Where the verdict knows of harm, a HarmWarning says so.
+
+        Parameters
+        ----------
+        path : str or Path
+            File to write; usually ``*.safetensors``.
+        overwrite : bool, optional
+            Whether a file that is there may be replaced which this library did not write. Default: False.
 
         Raises
         ------
@@ -281,6 +289,7 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
         """
         if self.keeps_models:
             raise InputError(path, *self.no_file)
+        refuse_to_replace(path, overwrite)
         self.verdict.warn()
         self._write(Path(path))
 
@@ -290,4 +299,7 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
 
     @abstractmethod
     def report(self, path: str | Path, *args: Any, **kwargs: Any) -> None:
-        """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing."""
+        """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing.
+
+        With `overwrite` a file that is there is replaced also where this library did not write it.
+        """

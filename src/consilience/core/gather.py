@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Self, TypeVar
 
+from numpy.linalg import LinAlgError
+
 from consilience.catalogue import said_once
 from consilience.checks import Json
 from consilience.core.agreement import Doubt, Meaning, doubts_of, twice
@@ -207,6 +209,11 @@ def _describe(
             unsettled.pop()
         except (InputError, UnsupportedError) as error:
             problems += [problem if names_itself else problem.about(one.label) for problem in error.problems]
+        except (ArithmeticError, LinAlgError) as error:
+            if one.file is None:
+                raise
+            text = f"has numbers with which nothing can be calculated ({error!s:.120})"
+            problems.append(Problem(one.label, text, "fit it again, and save it again", "E-NUMBER"))
     return described, unsettled, problems
 
 

@@ -18,6 +18,7 @@ from consilience.checks import Array, Json
 from consilience.core.details import Details, Status
 from consilience.core.frozen import FrozenDict
 from consilience.errors import ConsilienceError, FileFormatError, InputError, Problem
+from consilience.files.opening import open_file
 from consilience.files.safetensors_file import SafetensorsFile
 
 Content = TypeVar("Content")
@@ -25,7 +26,7 @@ Content = TypeVar("Content")
 
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal."""
-    with path.open("rb") as stream:
+    with open_file(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

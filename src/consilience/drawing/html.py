@@ -15,6 +15,7 @@ from consilience.drawing.downloads import read_sheets
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
+<meta name="generator" content="consilience">
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">

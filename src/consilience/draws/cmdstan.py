@@ -10,8 +10,10 @@ Files among the models whose names differ only in a number at their end are the 
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,11 +22,14 @@ import numpy as np
 from consilience.checks import Array
 from consilience.draws.containers import MAPPING, Contents, arrays_of_columns
 from consilience.errors import FileFormatError, InputError, Problem
+from consilience.files.budget import check_cells
+from consilience.files.opening import open_file
 
 MAX_BYTES = 2**31
 """Largest file that is read: text of a million draws of a hundred parameters. Chosen by hand."""
 
 _SETTING = re.compile(r"#\s*(\w+)\s*=\s*([^\s(]+)")
+_COUNT = re.compile(r"[0-9]{1,12}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,49 +64,63 @@ _REMEDY = "give the output_*.csv that CmdStan's `sample` wrote"
 
 def _read_chain(path: Path) -> Chain:
     """Return the draws of a chain after warm-up."""
-    settings, columns, lines = _read_lines(path)
+    settings: dict[str, str] = {}
+    columns: tuple[str, ...] = ()
+    values = array("d")  # of all rows: as texts they would take many times the size of the file
+    for number, text in _lines(path):
+        if text.startswith("#"):
+            if not columns and (setting := _SETTING.match(text)):
+                settings.setdefault(setting[1], setting[2])
+        elif not columns:
+            columns = tuple(name.strip() for name in text.split(","))
+            _refuse_columns(path, settings, columns)
+        else:
+            values.extend(_row(path, number, text, len(columns)))
     _refuse_columns(path, settings, columns)
-    rows = np.empty((len(lines), len(columns)))
-    for place, (number, text) in enumerate(lines):
-        cells = text.split(",")
-        if len(cells) != len(columns):
-            cut = f"line {number} has {len(cells)} cells, expected {len(columns)}: the chain was cut off"
-            raise FileFormatError(path, cut, _REMEDY)
-        try:
-            rows[place] = [float(cell) for cell in cells]
-        except ValueError as error:
-            raise FileFormatError(path, f"line {number} has a cell that is no number", _REMEDY) from error
+    rows = np.array(values).reshape(-1, len(columns))
     if settings.get("save_warmup") in ("1", "true"):
-        warmup, thin = int(settings.get("num_warmup", 1000)), max(int(settings.get("thin", 1)), 1)
-        rows = rows[-(-warmup // thin) :]
+        rows = rows[_n_warmup(path, settings) :]
     if not len(rows):
         raise FileFormatError(path, "has no draws after warm-up", _REMEDY)
     return Chain(columns, rows)
 
 
-def _read_lines(path: Path) -> tuple[dict[str, str], tuple[str, ...], list[tuple[int, str]]]:
-    """Return the settings that comments state, the names of the columns, and the lines of draws with their numbers."""
-    settings: dict[str, str] = {}
-    columns: tuple[str, ...] = ()
-    lines: list[tuple[int, str]] = []
+def _row(path: Path, number: int, text: str, n_columns: int) -> list[float]:
+    """Return the numbers in a line."""
+    cells = text.split(",")
+    if len(cells) != n_columns:
+        cut = f"line {number} has {len(cells)} cells, expected {n_columns}: the chain was cut off"
+        raise FileFormatError(path, cut, _REMEDY)
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise FileFormatError(path, f"is larger than {MAX_BYTES:,} bytes", "thin the chain")
-        with path.open(encoding="utf-8") as stream:
+        return [float(cell) for cell in cells]
+    except ValueError as error:
+        raise FileFormatError(path, f"line {number} has a cell that is no number", _REMEDY) from error
+
+
+def _n_warmup(path: Path, settings: Mapping[str, str]) -> int:
+    """Return how many rows of warm-up come first."""
+    stated = settings.get("num_warmup", "1000"), settings.get("thin", "1")
+    if not all(_COUNT.fullmatch(text) for text in stated):
+        raise FileFormatError(path, f"states num_warmup = {stated[0]:.20}, thin = {stated[1]:.20}: no counts", _REMEDY)
+    return -(-int(stated[0]) // max(int(stated[1]), 1))
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file that are not empty, with their numbers."""
+    try:
+        with open_file(path) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if size > MAX_BYTES:
+                raise FileFormatError(path, f"is larger than {MAX_BYTES:,} bytes", "thin the chain")
             for number, line in enumerate(stream, 1):
-                text = line.strip()
-                if text.startswith("#"):
-                    if not columns and (setting := _SETTING.match(text)):
-                        settings.setdefault(setting[1], setting[2])
-                elif not columns and text:
-                    columns = tuple(name.strip() for name in text.split(","))
-                elif text:
-                    lines.append((number, text))
+                if not line.startswith(b"#"):
+                    check_cells(path, line, size)
+                if text := line.decode().strip():
+                    yield number, text
     except OSError as error:
         raise FileFormatError(path, f"cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise FileFormatError(path, "is not text in UTF-8") from error
-    return settings, columns, lines
 
 
 def _refuse_columns(path: Path, settings: Mapping[str, str], columns: tuple[str, ...]) -> None:

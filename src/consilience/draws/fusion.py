@@ -19,6 +19,7 @@ from consilience.draws.containers import to_container
 from consilience.draws.details import DrawsDetails
 from consilience.draws.draws import LEVEL, Draws, as_draws
 from consilience.draws.files import write_draws
+from consilience.files.atomic import refuse_to_replace
 from consilience.matching.result import Matching
 
 MAX_PARAMETERS = 20
@@ -111,14 +112,17 @@ class DrawsFusion(Fusion):
     def _write(self, path: Path) -> None:
         write_draws(path, self.draws, self.record)
 
-    def report(self, path: str | Path, *args: Any, **kwargs: Any) -> None:
+    def report(self, path: str | Path, *args: Any, overwrite: bool = False, **kwargs: Any) -> None:
         """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing.
+
+        With `overwrite` a file that is there is replaced also where this library did not write it.
 
         Raises
         ------
         InputError
             When the path cannot be written.
         """
+        refuse_to_replace(path, overwrite)
         from consilience.draws.report import content_of, write_page  # here, so that fusing needs no pages
 
         sites = [(site.name, site.value) for site in self.inputs]

@@ -23,6 +23,7 @@ from consilience.estimators.details import EstimatorDetails
 from consilience.estimators.files import write_statistics
 from consilience.estimators.inference import coefficients_of, column_names, inference_of
 from consilience.estimators.statistics import Statistics
+from consilience.files.atomic import refuse_to_replace
 from consilience.matching.result import Matching
 
 ALL_SITES = "all sites"
@@ -157,7 +158,7 @@ class EstimatorFusion(Fusion):
     def _write(self, path: Path) -> None:
         write_statistics(path, self.statistics, self.record)
 
-    def report(self, path: str | Path, *, level: float = LEVEL) -> None:
+    def report(self, path: str | Path, *, level: float = LEVEL, overwrite: bool = False) -> None:
         """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing.
 
         It shows names, rows and coefficients of the sites, so keep it where these may be seen.
@@ -168,6 +169,8 @@ class EstimatorFusion(Fusion):
             File for the page.
         level : float, optional
             Probability of all intervals on the page, between 0 and 1. Default: 0.95.
+        overwrite : bool, optional
+            Whether a file that is there may be replaced which this library did not write. Default: False.
 
         Raises
         ------
@@ -176,6 +179,7 @@ class EstimatorFusion(Fusion):
         OptionError
             For a level that is no probability.
         """
+        refuse_to_replace(path, overwrite)
         from consilience.estimators.report import content_of, write_page  # here, so that fusing needs no pages
 
         sites = [(site.name, site.value) for site in self.inputs]

@@ -16,7 +16,7 @@ import numpy as np
 
 from consilience.api.kinds import format_of, kind_of_file
 from consilience.core.kind import WIDTHS, Extent, Facets, SiteFacts
-from consilience.errors import ConsilienceError, Problem
+from consilience.errors import ConsilienceError, Problem, fault_of
 from consilience.federated.contribution import Contribution
 from consilience.federated.isolation import MIN_SITES
 from consilience.files.limits import Limits, exceeded_limits
@@ -98,6 +98,8 @@ def check_files(file: SafetensorsFile, fisher: SafetensorsFile | None = None) ->
         return CheckedContribution.rejected("takes more memory than there is")
     except (ArithmeticError, ValueError) as error:  # of values at the extremes of what a format can hold
         return CheckedContribution.rejected(f"has values with which nothing can be calculated ({error})")
+    except Exception as error:  # whatever one site's file makes fail must not end the round of all
+        return CheckedContribution.rejected(fault_of(error).text)
     return CheckedContribution((), facts.facets, facts.components, size, facts, file, fisher)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from consilience.errors import FileFormatError, Problem
 from consilience.files.atomic import write_bytes
+from consilience.files.opening import read_file, read_text
 
 MIN_DIFFERENCE = 3
 """Sites between two published groups, at least: of two, each can compute the other's contribution from the
@@ -35,7 +36,7 @@ def read_ledger(path: Path) -> list[frozenset[str]]:
     if path.stat().st_size > MAX_LEDGER_BYTES:
         raise FileFormatError(path, f"is longer than {MAX_LEDGER_BYTES} bytes, expected a ledger of rounds")
     groups = []
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+    for number, line in enumerate(read_file(path).splitlines(), start=1):
         try:
             sites: Any = json.loads(line)["sites"]
         except (ValueError, TypeError, KeyError, RecursionError):
@@ -87,6 +88,6 @@ def record(path: Path, sites: Iterable[str], digest: str) -> None:
         SHA-256 of its file.
     """
     line = json.dumps({"sites": sorted(sites), "sha256": digest})
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = read_text(path).splitlines() if path.exists() else []
     if line not in lines:
         write_bytes(path, "".join(f"{one}\n" for one in [*lines, line]).encode())

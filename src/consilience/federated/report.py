@@ -17,7 +17,7 @@ from consilience.drawing.words import printable
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.federated.contribution import Announcement, AnnouncementSelection
 from consilience.federated.plan import RoundPlan
-from consilience.files.atomic import write_bytes
+from consilience.files.atomic import refuse_to_replace, write_bytes
 from consilience.files.document import check_version, parse_document
 
 _FILE_KEYS = {"format", "format_version", "library_version", "status"}
@@ -158,8 +158,9 @@ class RoundReport:
             document[key] = [_without_empty(record) for record in value] if has_records else value
         return document
 
-    def save(self, path: str | Path) -> None:
-        """Write the report as JSON, whole or not at all."""
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write the report as JSON, whole or not at all; `overwrite` allows to replace a file of another program."""
+        refuse_to_replace(path, overwrite)
         write_bytes(Path(path), self.to_bytes())
 
     def to_bytes(self) -> bytes:

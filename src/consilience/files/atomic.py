@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from consilience.errors import InputError
+from consilience.files.opening import open_file, read_file
 
 PARTIAL = ".partial"
 """Suffix of what is not whole yet."""
@@ -64,16 +65,61 @@ def _is_running(process: int) -> bool:
     return True
 
 
-def refuse_unwritable(path: Path, *read: Path) -> None:
+def refuse_unwritable(path: Path, *read: Path, overwrite: bool = False, anywhere: bool = True) -> None:
     """Raise when `path` cannot be written, or is `read` itself, before hours of work are spent on what should go there.
 
-    The InputError says why: no such folder, a folder or device in its place, no permission.
+    The InputError says why: no such folder, a folder or device in its place, no permission, or a file that is not
+    replaced (`refuse_to_replace`). What is read is never replaced.
     """
     handle, probe = _create_beside(path)
     os.close(handle)
     os.unlink(probe)
-    if any(path.resolve() == other.resolve() for other in read):
+    if any(is_same_file(path, other) for other in read):
         raise InputError(path, "is read here", "give another output", "E-OUTPUT")
+    refuse_to_replace(path, overwrite, anywhere)
+
+
+def is_same_file(path: Path, other: Path) -> bool:
+    """Return whether two paths name one file, through links too."""
+    try:
+        return path.resolve() == other.resolve() or path.samefile(other)
+    except (OSError, ValueError):  # one of the two does not exist, or its name cannot exist
+        return False
+
+
+def refuse_to_replace(path: str | Path, overwrite: bool = False, anywhere: bool = True) -> None:
+    """Raise for a file that exists and may not be replaced, which `overwrite` allows.
+
+    Replaced without a word are files of this library and empty ones; where not `anywhere`, as of the command, whose
+    outputs a stranger's recipe may name, only those in the working folder and below.
+    """
+    path = Path(path)
+    if overwrite or not path.is_file():
+        return
+    remedy = "give another output, or allow it to be overwritten (`overwrite=True`)"
+    if not _is_ours(path):
+        raise InputError(path, "is there already, and consilience did not write it", remedy, "E-OUTPUT")
+    if not anywhere and not path.parent.resolve().is_relative_to(Path.cwd()):
+        raise InputError(path, "is there already, outside of the working folder", remedy, "E-OUTPUT")
+
+
+PAGE_MARK = '<meta name="generator" content="consilience">'
+"""What every page of this library has in its head (`drawing.html`)."""
+
+_MARKS = (b'{"__metadata__":{"consilience":', b'"format": "consilience-', b'"format":"consilience-', PAGE_MARK.encode())
+"""What the files of this library begin with, or nearly so: safetensors with a document, JSON documents, pages."""
+
+_START_BYTES = 4096
+"""Bytes of a file in which one of the marks is looked for: longer than the head of a page before it."""
+
+
+def _is_ours(path: Path) -> bool:
+    """Return whether this library wrote a file, or nothing is in it."""
+    try:
+        start = read_file(path, _START_BYTES)
+    except OSError:
+        return False
+    return not start or any(mark in start for mark in _MARKS)
 
 
 def _create_beside(path: Path) -> tuple[int, str]:
@@ -103,7 +149,7 @@ def write_atomically(path: Path) -> Iterator[Path]:
     partial = Path(name)
     try:
         yield partial
-        with partial.open("rb") as stream:
+        with open_file(partial) as stream:
             os.fsync(stream.fileno())  # on the disk before the name changes, or a crash could leave an empty file
         partial.chmod(0o666 & ~_umask())
         partial.replace(path)

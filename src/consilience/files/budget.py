@@ -67,6 +67,29 @@ def check_text(path: Path, text: str | bytes, what: str, remedy: str) -> None:
         raise FileFormatError(path, f"its {what} has far more parts than its size accounts for", remedy)
 
 
+_CELL_COST = 59
+"""Bytes of memory for a cell of a table at most beside its characters: a short text of Python, and its place in a row.
+Rows are parsed one by one, so this bounds the columns of a file: cells of two characters, 35,000 where it has one row.
+"""
+
+
+def check_cells(path: Path, line: bytes, size: int, delimiter: str = ",") -> None:
+    """Raise FileFormatError for a line of a table whose cells cost more than their file of `size` bytes is worth."""
+    if _CELL_COST * (line.count(delimiter.encode()) + 1) + 4 * len(line) > allowed_memory(size):
+        text = "has a line of far more cells than the size of the file accounts for"
+        raise FileFormatError(path, text, "write it as .npy, or in longer cells")
+
+
+def check_size(path: Path, n_bytes: int, size: int, remedy: str) -> None:
+    """Raise FileFormatError for arrays of `n_bytes` that come out of a file of `size` bytes, and are too large for it.
+
+    Both are known before anything is read.
+    """
+    if n_bytes > allowed_memory(size):
+        text = f"says it holds {n_bytes:,} bytes of numbers, over {MEMORY_PER_FILE_BYTE} times its size"
+        raise FileFormatError(path, text, remedy)
+
+
 def pad_text(text: str, other_bytes: int) -> str:
     """Return a JSON text, followed by blanks where its file would otherwise be too small for its estimated memory.
 

@@ -1,9 +1,15 @@
-"""CSV and TSV files of numbers, with or without a header of column names."""
+"""CSV and TSV files of numbers, with or without a header of column names.
+
+A cell of two characters is 59 bytes as a text of Python. So a table keeps the bytes of its file and where its rows end,
+and rows are parsed when they are asked for: in all, reading takes no more than `budget.allowed_memory` says.
+"""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+import re
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +18,50 @@ import numpy as np
 from consilience.catalogue import unreadable
 from consilience.checks import Array
 from consilience.errors import FileFormatError, InputError
+from consilience.files.budget import check_cells
+from consilience.files.opening import read_file
 
 TAB_SEPARATED = (".tsv", ".tab")
 """Ends of the names of files whose cells are separated by tabs."""
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+_LINE = re.compile(rb"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
+
+
+class CsvRows(Sequence[list[str]]):
+    """Rows of cells, parsed from the bytes of a file each time that they are asked for.
+
+    `ends` (n,) has the place in `data` behind each row; the `first` ones are left out.
+    """
+
+    def __init__(self, data: bytes, ends: Sequence[int], delimiter: str, first: int = 0) -> None:
+        self._data, self._ends, self._delimiter, self._first = data, ends, delimiter, first
+
+    def without_first(self) -> CsvRows:
+        """Return all rows but the first."""
+        return CsvRows(self._data, self._ends, self._delimiter, self._first + 1)
+
+    def __len__(self) -> int:
+        return len(self._ends) - self._first
+
+    def __getitem__(self, place: int) -> list[str]:  # type: ignore[override]
+        return next(self._from(range(self._first, len(self._ends))[place]))
+
+    def __iter__(self) -> Iterator[list[str]]:
+        return self._from(self._first)
+
+    def _from(self, row: int) -> Iterator[list[str]]:
+        """Yield the rows from this one on, empty lines left out."""
+        lines = _lines(self._data, self._ends[row - 1] if row else 0)
+        texts = (line.decode() for line, _ in lines)
+        return (cells for cells in csv.reader(texts, delimiter=self._delimiter) if cells)
+
+
+def _lines(data: bytes, start: int = 0) -> Iterator[tuple[bytes, int]]:
+    """Yield the lines of a file with their ends, and the place behind each; a return alone ends a line, too."""
+    return ((match.group(), match.end()) for match in _LINE.finditer(data, start))
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,8 +70,8 @@ class CsvTable:
 
     path: Path  # the file, for messages
     header: tuple[str, ...] | None  # names of the columns, where the file has them
-    rows: list[list[str]]  # cells of every row of data, all rows of the same length
-    lines: list[int]  # line of the file that every row ends on, counted from 1
+    rows: CsvRows  # cells of every row of data, all rows of the same length
+    lines: Sequence[int]  # line of the file that every row ends on, counted from 1
 
     def column(self, name: str) -> list[str] | None:
         """Return the cells of the column of this name, None when there is none."""
@@ -38,40 +85,57 @@ class CsvTable:
 
         Raises InputError for a cell that is not a finite number, naming its line and column and how many there are.
         """
-        cells = [[row[number] for number in columns] for row in self.rows]
-        try:
-            values = np.array(cells, dtype=np.float64)
-            if np.isfinite(values).all():
-                return values
-        except ValueError:
-            pass
-        bad = [
-            (line, number, cell)
-            for line, row in zip(self.lines, cells, strict=True)
-            for number, cell in zip(columns, row, strict=True)
-            if not _is_finite(cell)
-        ]
-        line, number, cell = bad[0]
+        values = np.empty((len(self.rows), len(columns)))
+        bad: tuple[int, int, str] | None = None
+        n_bad = 0
+        for place, row in enumerate(self.rows):
+            try:
+                values[place] = [float(row[number]) for number in columns]
+                if np.isfinite(values[place]).all():
+                    continue
+            except ValueError:
+                pass
+            wrong = [number for number in columns if not _is_finite(row[number])]
+            bad = bad or (self.lines[place], wrong[0], row[wrong[0]])
+            n_bad += len(wrong)
+        if bad is None:
+            return values
+        line, number, cell = bad
         column = f"column {number + 1}" + ("" if self.header is None else f" ({self.header[number]})")
         content = f"{cell!r:.60}" if cell.strip() else "an empty cell"
-        more = f"; {len(bad) - 1} more cells like it" if len(bad) > 1 else ""
+        more = f"; {n_bad - 1} more cells like it" if n_bad > 1 else ""
         text = f"line {line}, {column}: expected a finite number, found {content}{more}"
         raise InputError(self.path, text, code="E-NUMBER")
 
 
-def _read_rows(path: Path) -> tuple[list[list[str]], list[int]]:
-    """Return the cells of a file by row, and the line in which each ends; empty lines do not count."""
+def _read_rows(path: Path) -> tuple[CsvRows, Sequence[int]]:
+    """Return the rows of a file, and the line in which each ends; empty lines do not count."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.reader(stream, delimiter="\t" if path.suffix.lower() in TAB_SEPARATED else ",")
-            numbered = [(row, reader.line_num) for row in reader if row]
+        data = read_file(path).removeprefix(_BYTE_ORDER_MARK)
+    except (OSError, ValueError) as error:
+        raise FileFormatError(unreadable(path, error)) from error
+    delimiter = "\t" if path.suffix.lower() in TAB_SEPARATED else ","
+    code = "I" if len(data) < 2**32 else "Q"  # of most files places have four bytes
+    ends, numbers, place = array(code), array(code), 0
+
+    def texts() -> Iterator[str]:
+        nonlocal place
+        for line, end in _lines(data):
+            check_cells(path, line, len(data), delimiter)
+            place = end
+            yield line.decode()
+
+    try:
+        reader = csv.reader(texts(), delimiter=delimiter)
+        for row in reader:
+            if row:
+                ends.append(place)
+                numbers.append(reader.line_num)
     except UnicodeDecodeError as error:
         raise FileFormatError(path, "is not text in UTF-8", "save it as CSV in UTF-8") from error
     except csv.Error as error:
         raise FileFormatError(path, f"is not a CSV file ({error})") from error
-    except (OSError, ValueError) as error:
-        raise FileFormatError(unreadable(path, error)) from error
-    return [row for row, _ in numbered], [line for _, line in numbered]
+    return CsvRows(data, ends, delimiter), numbers
 
 
 def read_csv(path: Path, names: Sequence[str] | None = None) -> CsvTable:
@@ -84,16 +148,17 @@ def read_csv(path: Path, names: Sequence[str] | None = None) -> CsvTable:
     rows, lines = _read_rows(path)
     if not rows:
         raise FileFormatError(path, "is empty")
+    first = rows[0]
     for row, line in zip(rows, lines, strict=True):
-        if len(row) != len(rows[0]):
-            reason = f"line {line}: has {len(row)} cells, expected {len(rows[0])} as in the first row"
+        if len(row) != len(first):
+            reason = f"line {line}: has {len(row)} cells, expected {len(first)} as in the first row"
             # Spreadsheets write so where the comma is the decimal mark.
-            remedy = "write it with commas between cells, and points in numbers" if ";" in "".join(rows[0]) else ""
+            remedy = "write it with commas between cells, and points in numbers" if ";" in "".join(first) else ""
             raise InputError(path, reason, remedy, "E-SHAPE")
-    first_row = [cell.strip() for cell in rows[0]]
+    first_row = [cell.strip() for cell in first]
     is_numeric = [_is_number(cell) for cell in first_row]
     if set(first_row) & set(names or ()) or not any(is_numeric):
-        header, rows, lines = tuple(first_row), rows[1:], lines[1:]
+        header, rows, lines = tuple(first_row), rows.without_first(), lines[1:]
     elif all(is_numeric):
         header = None
     else:

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from consilience.checks import AnyArray
 from consilience.drawing.words import first_names
-from consilience.errors import FileFormatError, InputError
+from consilience.errors import FileFormatError, InputError, UnsupportedError
 from consilience.files.arrays import DTYPES, write_arrays
 from consilience.files.budget import pad_text
 from consilience.files.document import OUR_FORMATS, REMEDY, check_version, misplaced, parse_document, validate_document
@@ -181,6 +181,11 @@ class Format(Generic[Schema, Content]):
             return self.make(file, prepared, arrays)
         except InputError as error:
             return error
+        except (MemoryError, UnsupportedError):
+            raise
+        except Exception as error:  # numbers within the rules of a format may still be such that nothing can be made
+            text = f"has numbers of which {self.what} cannot be made ({type(error).__name__}: {error!s:.120})"
+            return FileFormatError(file.label, text, self.remedy)
 
 
 def document_text(

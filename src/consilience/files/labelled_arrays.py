@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from consilience.errors import FileFormatError, InputError
 from consilience.files.csv import read_csv
-from consilience.files.npy import not_data, read_array, translate_read_errors
+from consilience.files.npy import not_data, open_arrays, read_array
 
 INPUTS = ("x", "X", "inputs")
 """Names that the array of inputs may have in an archive."""
@@ -46,12 +44,8 @@ def read_labelled_arrays(path: Path) -> LabelledArrays:
 
 def _read_archive(path: Path) -> LabelledArrays | None:
     """Return what an archive of several arrays holds; None for one that `read_array` reads."""
-    with (
-        translate_read_errors(path, "arrays of numbers"),
-        path.open("rb") as stream,
-        np.load(stream, allow_pickle=False) as archive,
-    ):
-        names = archive.files
+    with open_arrays(path, "arrays of numbers") as archive:
+        names = list(archive)
         if len(names) < 2 or {"format", "shape", "data"} <= set(names):
             return None
         inputs, labels = ([name for name in candidates if name in names] for candidates in (INPUTS, LABELS))

@@ -16,6 +16,7 @@ from pathlib import Path
 from consilience.catalogue import unreadable
 from consilience.checks import is_count
 from consilience.errors import FileFormatError, OptionError, Problem
+from consilience.files.opening import open_file
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 
 _NATURAL_TENSOR = "natural"
@@ -85,7 +86,7 @@ def exceeded_limits(where: Path | SafetensorsFile, limits: Limits) -> list[Probl
 
 def _too_long(file: SafetensorsFile, limits: Limits) -> Iterator[Problem]:
     try:
-        with file.path.open("rb") as stream:
+        with open_file(file.path) as stream:
             header = int.from_bytes(stream.read(8), "little")
         size = file.path.stat().st_size
     except (OSError, ValueError) as error:

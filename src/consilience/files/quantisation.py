@@ -10,6 +10,7 @@ from typing import Any
 from consilience.checks import Json
 from consilience.errors import FileFormatError
 from consilience.files.document import parse_document
+from consilience.files.opening import read_file
 
 QUANTISATION_FIELDS = ("quantization_config", "compression_config", "quantization")
 """Fields of config.json: of transformers, of earlier compressed-tensors, and of MLX and ModelOpt."""
@@ -79,7 +80,7 @@ def _json(path: Path) -> Mapping[str, Json]:
     try:
         if not path.is_file() or path.stat().st_size > _MAX_BYTES:
             return {}
-        document = parse_document(path, path.read_bytes(), "content")
+        document = parse_document(path, read_file(path), "content")
     except (OSError, ValueError, FileFormatError):
         return {}
     return document if isinstance(document, Mapping) else {}

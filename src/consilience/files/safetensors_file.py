@@ -22,6 +22,7 @@ from consilience.checks import AnyArray
 from consilience.errors import FileFormatError
 from consilience.files.arrays import DTYPES, NUMPY_TYPES
 from consilience.files.document import METADATA_KEY, REMEDY, parse_document
+from consilience.files.opening import open_file
 from consilience.files.safetensors_header import read_start
 
 _BLOCK = 2**16
@@ -153,7 +154,7 @@ class SafetensorsFile:
         """SHA-256 of the file in hexadecimal; raises FileFormatError when it cannot be read."""
         if self.sha256 is None:
             digest = hashlib.sha256()
-            with self._readable(), self.path.open("rb") as stream:
+            with self._readable(), open_file(self.path) as stream:
                 while block := stream.read(_BLOCK):
                     digest.update(block)
             self.sha256 = digest.hexdigest()
@@ -175,7 +176,7 @@ class SafetensorsFile:
             except _UNREADABLE as error:
                 raise self._unreadable(name, str(error).partition("\n")[0], remedy) from error
         digest = hashlib.sha256()
-        with self._readable(), self.path.open("rb") as stream:
+        with self._readable(), open_file(self.path) as stream:
             digest.update(stream.read(header.n_bytes))
             for name in header.by_offset:
                 if stream.readinto(buffers[name]) < len(buffers[name]):
@@ -233,7 +234,7 @@ class SafetensorsFile:
                 raise self._unreadable(name, "the file ends before it", remedy)
             return values
 
-        with self._readable(), self.path.open("rb") as stream:
+        with self._readable(), open_file(self.path) as stream:
             if hashlib.sha256(stream.read(header.n_bytes)).digest() != header.sha256:
                 raise FileFormatError(self.label, "was replaced after it was opened", "open it again")
             yield read

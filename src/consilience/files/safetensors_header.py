@@ -20,6 +20,7 @@ from consilience.errors import FileFormatError, Problem
 from consilience.files.budget import check_header
 from consilience.files.document import dict_of_unique_keys
 from consilience.files.foreign_formats import START_BYTES, foreign_problem
+from consilience.files.opening import open_file
 
 MAX_HEADER_BYTES = 100_000_000
 """The longest header: the limit of the safetensors library."""
@@ -71,7 +72,7 @@ def read_start(path: Path, remedy: str) -> FileStart:
         )
         raise FileFormatError(path, "is a table of data by its name, expected the file of a model", meant, "E-DATA")
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             start = stream.read(8)
             size = stream.seek(0, 2)
             length = int.from_bytes(start, "little")
@@ -97,7 +98,7 @@ def _damage(path: Path, error: Exception, remedy: str) -> Problem:
     """Return what is wrong with a file: what it is instead, or the library's reason, or else our own."""
     reason, text = error, "is truncated or not a safetensors file"
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             foreign = foreign_problem(path, stream.read(START_BYTES))
         with safe_open(path, framework="numpy"):
             text = "has a header that is not read here, though the safetensors library does"

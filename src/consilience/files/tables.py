@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from consilience.errors import FileFormatError, UnsupportedError
+from consilience.files.budget import check_size
 from consilience.files.csv import TAB_SEPARATED, read_csv
+from consilience.files.parquet import PLAIN_REMEDY, open_parquet
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,11 +116,13 @@ def read_named_table(path: Path) -> NamedTable | None:
         return None
 
     def take(number: int) -> Any:
-        column = np.array([row[number].strip() for row in cells.rows])
         try:
-            return column.astype(np.float64)
+            return np.fromiter((float(row[number]) for row in cells.rows), np.float64, len(cells.rows))
         except ValueError:
-            return column
+            texts, longest = len(cells.rows), max(len(row[number]) for row in cells.rows)
+            # An array of texts gives each the room of the longest, at four bytes a character.
+            check_size(path, 4 * longest * texts, path.stat().st_size, "write it in shorter cells")
+            return np.fromiter((row[number].strip() for row in cells.rows), f"U{max(longest, 1)}", texts)
 
     return NamedTable(cells.header, take, lines=cells.lines)
 
@@ -128,15 +132,12 @@ def read_parquet(path: Path) -> NamedTable:
 
     Raises FileFormatError for a file that cannot be read, and UnsupportedError without pyarrow.
     """
-    arrow = _arrow()
+    _arrow()
+    file = open_parquet(path, str(path), PLAIN_REMEDY, is_plain=False)
     try:
-        from pyarrow import parquet
-
-        table = as_named_table(parquet.read_table(path))
-    except FileNotFoundError:
-        raise FileFormatError(path, "does not exist") from None
-    except (OSError, arrow.ArrowException) as error:
-        text = f"is no Parquet file that can be read ({str(error).splitlines()[0]:.120})"
+        table = as_named_table(file.read())
+    except Exception as error:  # Arrow raises errors of many types for damaged pages
+        text = f"is no Parquet file that can be read ({str(error).partition(chr(10))[0]:.120})"
         raise FileFormatError(path, text) from error
     if table is None:
         raise FileFormatError(path, "has no table")

@@ -22,6 +22,7 @@ from consilience.core.provenance import file_digest, library_versions
 from consilience.errors import FileFormatError, InputError, OptionError, Problem
 from consilience.files.atomic import write_bytes, write_folder_atomically
 from consilience.files.document import check_version, parse_document, validate_document
+from consilience.files.opening import open_file
 from consilience.files.safetensors_file import as_file
 from consilience.files.safetensors_header import MAX_HEADER_BYTES
 from consilience.files.schemas import Chunked, StrictModel
@@ -157,7 +158,7 @@ def _read_document(folder: Path) -> _EnsembleDocument:
     """Return the document of a folder, every field checked."""
     path = folder / DOCUMENT
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             text = stream.read(MAX_HEADER_BYTES + 1)
     except FileNotFoundError:
         raise FileFormatError(

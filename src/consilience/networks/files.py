@@ -22,6 +22,7 @@ from consilience.files.arrays import same_bits, storable_arrays, write_arrays
 from consilience.files.atomic import write_bytes
 from consilience.files.document import NETWORK, OUR_FORMATS, check_version, misplaced, parse_document, validate_document
 from consilience.files.format import document_text
+from consilience.files.opening import open_file
 from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.files.safetensors_header import MAX_HEADER_BYTES
 from consilience.files.schemas import FiniteJSON, StrictModel
@@ -170,7 +171,7 @@ class _SymmetryHeader(StrictModel):
 def _json_text(path: Path) -> bytes | None:
     """Return the content of a file that may be JSON; None for one that may be safetensors."""
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             start = stream.read(8)
             # A safetensors file starts with the length of its header in eight bytes, the upper of them zero.
             if start[4:] == bytes(4):

@@ -30,6 +30,7 @@ from consilience.drawing.blocks import Block, Column, Table, text_column
 from consilience.drawing.plots import Chart, draw_bars
 from consilience.drawing.words import format_count
 from consilience.errors import InputError
+from consilience.files.atomic import refuse_to_replace
 from consilience.matching.result import Matching
 from consilience.networks.choice.sites import Sites
 from consilience.networks.descriptions.description import Description
@@ -380,7 +381,7 @@ class NetworkFusion(Fusion):
         sent = None if self._sent is None else self._sent.arrays
         write_network(path, self.network.arrays, self.network.symmetry, self.record, sent=sent)
 
-    def report(self, path: str | Path, **shown: Any) -> None:
+    def report(self, path: str | Path, *, overwrite: bool = False, **shown: Any) -> None:
         """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing.
 
         Parameters
@@ -390,12 +391,15 @@ class NetworkFusion(Fusion):
         **shown
             ``barriers`` and ``planes`` by name, from `consilience.barrier` and `consilience.plane`, and ``scores`` by
             model, {name: value}, to show beside the matching.
+        overwrite : bool, optional
+            Whether a file that is there may be replaced which this library did not write. Default: False.
 
         Raises
         ------
         InputError
             When the path cannot be written.
         """
+        refuse_to_replace(path, overwrite)
         from consilience.networks.report import page  # here, so that fusing needs no pages
 
         page.write_network_content(Path(path), page.checked_content_of(self._shown(), **shown))

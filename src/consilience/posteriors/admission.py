@@ -10,7 +10,8 @@ file:
 - counts agree with the posterior of a model that was fitted, not fused: pseudo-observations beyond the prior's are the
   counts.
 
-``check`` and the rounds of ``consilience.federated`` refuse such files; ``fuse`` takes them from whoever is trusted.
+``check``, ``fuse`` and the rounds of ``consilience.federated`` refuse such files; ``fuse`` takes models in memory as
+they are, and with ``robust=True`` it judges files among one another.
 """
 
 from __future__ import annotations

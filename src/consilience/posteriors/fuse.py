@@ -20,7 +20,7 @@ from consilience.core.min_count import MIN_COUNT, checked_min_count
 from consilience.core.progress import Progress
 from consilience.core.provenance import make_provenance, result_record, site_digests
 from consilience.core.verdict import Verdict
-from consilience.errors import InputError, OptionError, Problem, UnsupportedError
+from consilience.errors import ConsilienceError, InputError, OptionError, Problem, UnsupportedError
 from consilience.matching.result import Matching
 from consilience.posteriors.adapters.base import Adapter
 from consilience.posteriors.adapters.table import adapter_of, adapter_of_source, has_labels
@@ -90,8 +90,9 @@ def _add_problems(
 ) -> None:
     """Add to `problems` why models of one family cannot be fused with these options."""
     problems += [text for site in described for text in nothing_left_in(site.label, site.value, min_count)]
-    if request.only_check:  # as a round would refuse them; whoever is trusted may be fused all the same
-        problems += _inadmissible_in(described)
+    # Files as a round would refuse them. A model in memory is its caller's, and robust fusion leaves out what is odd.
+    is_strict = not request.options.get("robust")
+    problems += _inadmissible_in([s for s in described if request.only_check or (is_strict and s.model is None)])
     ensemble = ensemble_of_inputs(described, weights if len(described) == len(request.inputs) else None)
     adapter = None
     if not problems:
@@ -141,7 +142,9 @@ def _fuse_or_name(described: Sequence[Described[Posterior]], *rest: Any) -> Post
     """
     try:
         return fuse_described(described, *rest)
-    except (ArithmeticError, np.linalg.LinAlgError):
+    except ConsilienceError:
+        raise
+    except Exception:  # numbers at the extremes fail in many ways
         if problems := _inadmissible_in(described):
             raise InputError(problems) from None
         raise

@@ -19,6 +19,7 @@ from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import Block
 from consilience.drawing.plots import Chart
 from consilience.errors import InputError
+from consilience.files.atomic import refuse_to_replace
 from consilience.matching.result import Matching
 from consilience.posteriors.describe import describe_all
 from consilience.posteriors.details import PosteriorDetails
@@ -135,7 +136,7 @@ class PosteriorFusion(Fusion):
     def _write(self, path: Path) -> None:
         write_posterior(path, self.posterior, self.record)
 
-    def report(self, path: str | Path, *, data: Any = None, truth: Any = None) -> None:
+    def report(self, path: str | Path, *, data: Any = None, truth: Any = None, overwrite: bool = False) -> None:
         """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing.
 
         It shows names, counts and parameters of the models that went in, and what `data` show of the fused one, so keep
@@ -152,6 +153,8 @@ class PosteriorFusion(Fusion):
         truth : mapping of str to array_like of shape (T,), array_like, or str, optional
             Known labels by name, or for the one array, to hold beside the decoded states; or the name of the
             column of `data` that has them.
+        overwrite : bool, optional
+            Whether a file that is there may be replaced which this library did not write. Default: False.
 
         Raises
         ------
@@ -160,6 +163,7 @@ class PosteriorFusion(Fusion):
         OptionError
             For a truth without data.
         """
+        refuse_to_replace(path, overwrite)
         from consilience.posteriors.report.content import (
             content_of,
         )  # here, so that fusing alone starts without the pages

@@ -34,6 +34,7 @@ from consilience.errors import InputError, OptionError
 from consilience.files.atomic import write_bytes
 from consilience.files.document import ADAPTER, METADATA_KEY
 from consilience.files.format import document_text
+from consilience.files.opening import open_file
 from consilience.files.safetensors_file import SafetensorsFile
 
 _BASE = "base_model_name_or_path"
@@ -113,7 +114,7 @@ class LoraAdapter(Displayed):
         stored = self.tensors[name]
         if isinstance(self.content, bytes):
             return self.content[stored.start : stored.start + stored.nbytes]
-        with self.content.open("rb") as stream:
+        with open_file(self.content) as stream:
             stream.seek(stored.start)
             return stream.read(stored.nbytes)
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from fnmatch import translate
+from functools import lru_cache
 from math import sqrt
 from typing import Any
 
@@ -66,6 +68,8 @@ def config_problems(name: str, config: Mapping[str, Json], understood: Collectio
         if not isinstance(patterns, Mapping) or not all(_is_positive(value) for value in patterns.values()):
             text = f"its {field} must give positive numbers by module"
             yield Problem(name, text, "save the adapter again", "E-NUMBER")
+        elif reason := pattern_problems(patterns):
+            yield Problem(name, f"its {field} {reason}", "write out the names of modules", "E-ADAPTER")
     start = config.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(_CHANGED_BASE):
         remedy = "save it with path_initial_model_for_weight_conversion, or merge it into its base first"
@@ -136,13 +140,62 @@ def module_scale(config: Mapping[str, Any], module: str, rank: int) -> float:
 
 def _of_pattern(config: Mapping[str, Any], field: str, module: str, default: float) -> float:
     """Return the value of the first pattern that ends a module's name; patterns that are no expressions match none."""
-    for pattern, value in (config.get(field) or {}).items():
-        try:
-            if re.match(rf"(.*\.)?({pattern})$", module):
-                return float(value)
-        except re.error:
-            continue
-    return default
+    patterns: Mapping[str, float] = config.get(field) or {}
+    places, expressions = _compiled(tuple(patterns))
+    parts = module.split(".")[-_MAX_PARTS:]
+    named = [places[end] for k in range(len(parts)) if (end := ".".join(parts[k:])) in places]
+    matching = next((place for place, globs in expressions if any(glob(module) for glob in globs)), len(patterns))
+    first = min([*named, matching])
+    return default if first == len(patterns) else float(patterns[tuple(patterns)[first]])
+
+
+_MAX_PARTS = 64
+"""Parts of a module's name, between dots, that names of patterns are compared with. Those of honest ones have ten."""
+
+_MAX_PATTERNS, _MAX_LENGTH = 64, 256
+"""Expressions among the keys of a pattern, and characters of one, at most. Names of modules are none."""
+
+_NAME = re.compile(r"[^\\^$*+?{}\[\]|()]*")
+_EXPRESSION = re.compile(r"\^?(?:[\w/-]|\\?\.|\.\*|\\d|\[[\w-]+\]|\|)+\$?")
+"""What is taken of regular expressions: names with any character (``.``), any text (``.*``), a digit, one of several
+characters, and alternatives. Without groups and other repeats, matching takes no more than the length of both."""
+
+
+def pattern_problems(patterns: Collection[str]) -> str:
+    """Return which keys of a pattern are no names of modules and no expressions of the simple kind; "" for none."""
+    expressions = [pattern for pattern in patterns if not _NAME.fullmatch(pattern)]
+    odd = [one for one in expressions if len(one) > _MAX_LENGTH or not _EXPRESSION.fullmatch(one)]
+    if odd:
+        return f"has the key {odd[0]!r:.60}, expected a name of modules, or one with .* for any text"
+    return f"has {len(expressions)} expressions, and {_MAX_PATTERNS} is the most" * (len(expressions) > _MAX_PATTERNS)
+
+
+@lru_cache
+def _compiled(patterns: tuple[str, ...]) -> tuple[dict[str, int], list[tuple[int, list[Callable[[str], object]]]]]:
+    """Return the places of patterns that are names, and of those that are expressions with what matches theirs.
+
+    Expressions are matched as `fnmatch` translates them, whose texts of any length are matched without going back.
+    """
+    places: dict[str, int] = {}
+    expressions = []
+    for place, pattern in enumerate(patterns):
+        if _NAME.fullmatch(pattern):
+            places[pattern] = place
+        else:
+            expressions.append((place, _globs(pattern)))
+    return places, expressions
+
+
+def _globs(pattern: str) -> list[Callable[[str], object]]:
+    """Return what matches the names that an expression matches, the whole of them or from a dot on."""
+    found: list[Callable[[str], object]] = []
+    for part in pattern.removesuffix("$").split("|"):
+        glob = part.removeprefix("^")
+        for expression, mark in ((r"\.", "\0"), (".*", "*"), (".", "?"), (r"\d", "[0-9]"), ("\0", ".")):
+            glob = glob.replace(expression, mark)
+        ends = [] if part.startswith("^") else [f"*.{glob}"]
+        found += [re.compile(translate(one)).match for one in (glob, *ends)]
+    return found
 
 
 def most_common(ranks: Collection[int]) -> int:

@@ -33,6 +33,7 @@ from consilience.checks import Json
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.document import ADAPTER, METADATA_KEY
 from consilience.files.format import read_document
+from consilience.files.opening import open_file
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.files.schemas import Chunked, FiniteJSON, MadeHeader, StrictModel
 
@@ -149,7 +150,7 @@ def _number(checkpoint: LoraFile, name: str) -> float:
     number, stored = checkpoint.tensors[name]
     if stored.size != 1:
         return float("nan")
-    with checkpoint.files[number].path.open("rb") as stream:
+    with open_file(checkpoint.files[number].path) as stream:
         stream.seek(stored.start)
         data = np.frombuffer(stream.read(stored.nbytes), dtype=np.uint8)
     if stored.dtype in FLOAT_TYPES:

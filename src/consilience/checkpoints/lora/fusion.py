@@ -17,7 +17,7 @@ from consilience.core.verdict import Verdict
 from consilience.drawing.blocks import Column, Facts, Items, Section, Table, text_column
 from consilience.drawing.html import Page
 from consilience.drawing.words import format_count, printable
-from consilience.files.atomic import write_bytes
+from consilience.files.atomic import refuse_to_replace, write_bytes
 
 MAX_MODULES = 500
 """Modules in the table of a page. A bound on its length."""
@@ -99,14 +99,17 @@ class AdapterFusion(Fusion):
     def _write(self, path: Path) -> None:
         self.adapter.pack(path, self.record)
 
-    def report(self, path: str | Path, *args: Any, **kwargs: Any) -> None:
+    def report(self, path: str | Path, *args: Any, overwrite: bool = False, **kwargs: Any) -> None:
         """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing.
+
+        With `overwrite` a file that is there is replaced also where this library did not write it.
 
         Raises
         ------
         InputError
             When the path cannot be written.
         """
+        refuse_to_replace(path, overwrite)
         write_page(Path(path), self.record, *args, **kwargs)
 
 

@@ -32,6 +32,7 @@ from consilience.federated.folder.storage import LocalStorage, Storage, storage_
 from consilience.federated.masking.keys import read_public_keys
 from consilience.federated.plan import RoundPlan
 from consilience.files.atomic import refuse_unwritable
+from consilience.files.opening import read_file
 from consilience.files.safetensors_file import SafetensorsFile
 
 MAX_CLOCK_DIFFERENCE = 60.0
@@ -325,7 +326,7 @@ def _valid_until(certificate: str) -> datetime:
     """Return the end of a certificate's time; raise InputError where it is not valid now."""
     from cryptography.x509 import load_pem_x509_certificate
 
-    found = load_pem_x509_certificate(Path(certificate).read_bytes())
+    found = load_pem_x509_certificate(read_file(certificate))
     begins, ends = found.not_valid_before_utc, found.not_valid_after_utc
     if not begins <= datetime.now(UTC) <= ends:
         text = f"is valid from {begins:%Y-%m-%d} to {ends:%Y-%m-%d}, and not now"

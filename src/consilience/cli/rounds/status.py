@@ -29,6 +29,7 @@ from consilience.federated.masking.messages import STEP_NAMES, STEPS
 from consilience.federated.report import OPEN, RoundReport
 from consilience.federated.requests.table import Then
 from consilience.files.limits import Limits
+from consilience.files.opening import read_file
 
 NOT_OPENED, OVER, FAILED = "not opened", "over", "failed"
 """States of a round, besides "open"."""
@@ -124,7 +125,7 @@ def _own_report(output: Path | None) -> RoundReport | None:
     """Return the server's own report with its output; None without one."""
     if output is None or not report_path(output).exists():
         return None
-    return RoundReport.from_bytes(report_path(output).read_bytes())
+    return RoundReport.from_bytes(read_file(report_path(output)))
 
 
 def _own_status(

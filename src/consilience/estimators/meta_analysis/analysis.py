@@ -32,6 +32,7 @@ from consilience.estimators.meta_analysis.counts import Measure, checked_measure
 from consilience.estimators.meta_analysis.effects import Effects, Interval, normal_effects, random_effects
 from consilience.estimators.meta_analysis.inputs import read_estimates
 from consilience.estimators.meta_analysis.regression import MetaRegression, regress
+from consilience.files.atomic import refuse_to_replace
 
 FEW_SITES = 5
 """Below so many sites tau^2 is hardly estimable: with 3, its normal 95 % intervals cover 89.5 % where tau^2 = 0.15."""
@@ -303,14 +304,17 @@ class MetaAnalysis(Displayed, Plotted, Tabular):
         made = f"{len(self.sites)} sites, {self.method}, {self.interval} intervals at {100 * self.level:g} %"
         return "\n".join([self.verdict.text, *remedy, made, *lines])
 
-    def report(self, path: str | Path) -> None:
+    def report(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write a page with a forest plot of every coefficient, whole or not at all: one HTML file, nothing fetched.
+
+        With `overwrite` a file that is there is replaced also where this library did not write it.
 
         Raises
         ------
         InputError
             When the path cannot be written.
         """
+        refuse_to_replace(path, overwrite)
         from consilience.estimators.meta_analysis.report import write_page  # here, so that pooling needs no pages
 
         write_page(Path(path), self)

@@ -27,6 +27,7 @@ from consilience.federated.contribution import Announcement, parse_announcement
 from consilience.federated.flower.gate import FleetGate
 from consilience.federated.flower.listener import MAX_CONNECTIONS, allow_open_files, impatient_server, listen
 from consilience.federated.flower.messages import PIECE_BYTES, deflate, inflate, object_names, quiet_flower, records
+from consilience.files.opening import open_file, read_file
 
 _ANSWER_SECONDS = 20.0
 """Time for the answer to a question without a file. Chosen by hand."""
@@ -202,7 +203,7 @@ class FlowerLink:
         elif path.name == "fused.safetensors" and not self._took_part(site):
             self.ask(node, {"ask": "refused", "why": "the round is over, and this site took no part in it"})
         else:
-            with path.open("rb") as stream:
+            with open_file(path) as stream:
                 self._send_stream(node, question, stream, path.stat().st_size)
 
     def _own_names(self, site: str) -> list[str]:
@@ -224,7 +225,7 @@ class FlowerLink:
 
     def _took_part(self, site: str) -> bool:
         """Return whether a site is in the model of any round of this place."""
-        reports = [json.loads(path.read_bytes()) for path in sorted((self.spool / "server").glob("*/round.json"))]
+        reports = [json.loads(read_file(path)) for path in sorted((self.spool / "server").glob("*/round.json"))]
         return any(record["site"] == site for report in reports for record in report["took_part"])
 
     def _take(self, site: str, node: int, name: str, size: Any) -> None:
@@ -361,7 +362,7 @@ def _public_key(path: Path) -> bytes:
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-    key: Any = load_ssh_public_key(path.read_bytes())
+    key: Any = load_ssh_public_key(read_file(path))
     return public_key_to_bytes(key)
 
 

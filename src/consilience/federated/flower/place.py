@@ -22,6 +22,7 @@ from consilience.federated.flower.messages import piece_of, quiet_flower
 from consilience.federated.flower.site import SuperNode, connect
 from consilience.federated.folder.storage import RefusedError, copy_stream
 from consilience.federated.plan import is_name
+from consilience.files.opening import open_file
 
 TIMEOUT = 3600.0
 """Seconds for whatever the server is asked. Chosen by hand."""
@@ -94,7 +95,7 @@ class FlowerStorage:
         if isinstance(data, bytes):
             self._send(name, io.BytesIO(data), len(data))
             return
-        with data.open("rb") as stream:
+        with open_file(data) as stream:
             self._send(name, stream, data.stat().st_size)
 
     def prepare(self, folder: str) -> None:

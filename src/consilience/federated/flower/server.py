@@ -28,6 +28,7 @@ from consilience.federated.plan import DEADLINE
 from consilience.federated.requests.table import Then
 from consilience.federated.round import RoundResult
 from consilience.files.limits import Limits
+from consilience.files.opening import read_text
 
 CERTIFICATE, KEY = "server.crt", "server.key"
 _START_SECONDS = 60.0
@@ -180,7 +181,7 @@ def _wait_until_ready(child: subprocess.Popen[bytes], settings: dict[str, Any], 
         if ready.exists():
             return
         time.sleep(0.1)
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", log.read_text(errors="replace")).splitlines()
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", read_text(log, errors="replace")).splitlines()
     cause = next((line for line in reversed(lines) if "error" in line.lower()), "no word from it")
     raise InputError("", f"{settings['host']}:{settings['port']}: Flower did not start: {cause}", code="E-ROUND")
 

@@ -16,6 +16,7 @@ from consilience.catalogue import unreadable
 from consilience.checks import Json
 from consilience.errors import InputError
 from consilience.federated.flower.messages import deflate, inflate, object_names, records
+from consilience.files.opening import read_file
 
 _BEAT_SECONDS = 10.0
 """Time between heartbeats, a third of the interval that Flower is told to expect. Chosen by hand."""
@@ -182,7 +183,7 @@ def connect(address: str, key: Path, root: str | Path | None, insecure: bool, de
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path)
     except OSError as error:
         raise InputError(unreadable(path, error)) from error
 

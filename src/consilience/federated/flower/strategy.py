@@ -21,13 +21,14 @@ import consilience as cs
 from consilience.api.kinds import load_file
 from consilience.core.fusion import Fusion
 from consilience.core.provenance import file_digest
-from consilience.errors import InputError, OptionError
+from consilience.errors import InputError, OptionError, fault_of
 from consilience.federated.contribution import Announcement, Contribution
 from consilience.federated.flower.messages import quiet_flower
 from consilience.federated.plan import NAME_RULE, RoundPlan, is_name
 from consilience.federated.report import RoundError, RoundReport
 from consilience.federated.round import run_round
 from consilience.files.limits import Limits
+from consilience.files.opening import read_file
 from consilience.files.safetensors_file import SafetensorsFile
 
 quiet_flower()
@@ -66,7 +67,7 @@ def model_record(model: Any, data: Any = None, **options: Any) -> ArrayRecord:
             cs.save(model, path, **({} if data is None else {"data": data}), **options)
         companions = [one for one in sorted(Path(folder).iterdir()) if one != path]
         files = dict(zip((FILE, COMPANION), (path, *companions), strict=False))
-        return ArrayRecord({name: _bytes_as_array(file.read_bytes()) for name, file in files.items()})
+        return ArrayRecord({name: _bytes_as_array(read_file(file)) for name, file in files.items()})
 
 
 def model_of_record(arrays: ArrayRecord) -> Any:
@@ -198,8 +199,9 @@ class FusionStrategy(FedAvg):
         (folder / site).mkdir()
         try:
             paths = self._files(content, folder / site)
-        except InputError as error:
-            problem = "; ".join(str(one.without_subject()) for one in error.problems)
+        except Exception as error:  # whatever one site's reply makes fail must not end the round of all
+            found = error.problems if isinstance(error, InputError) else (fault_of(error),)
+            problem = "; ".join(str(one.without_subject()) for one in found)
             return Contribution(Announcement(site, number, 1, "0" * 64), problem=problem)
         announcement = Announcement(site, number, 1, *[file_digest(path) for path in paths])
         return Contribution(announcement, paths[0], paths[1] if len(paths) > 1 else None)

@@ -25,6 +25,7 @@ from consilience.federated.contribution import Announcement, Contribution, parse
 from consilience.federated.folder.storage import RefusedError, Storage, UnlikeError
 from consilience.federated.plan import RoundPlan
 from consilience.files.atomic import write_bytes
+from consilience.files.opening import read_text
 
 MAX_FILES = 4096
 """Names that are read of a site's folder; a site with more is left out. Chosen by hand, far above three files for each
@@ -208,7 +209,7 @@ def seconds_left(started: Path, seconds: float) -> float:
     boot, now = _boot(), time.monotonic()
     if not started.exists():
         write_bytes(started, json.dumps({"wall": time.time(), "boot": boot, "monotonic": now}).encode())
-    begun = json.loads(started.read_text())
+    begun = json.loads(read_text(started))
     is_same_boot = boot is not None and begun["boot"] == boot
     passed = now - begun["monotonic"] if is_same_boot else time.time() - begun["wall"]
     return float(seconds - max(0.0, passed))
@@ -217,6 +218,6 @@ def seconds_left(started: Path, seconds: float) -> float:
 def _boot() -> str | None:
     """Return what names the time since this machine started; None where the system says nothing of it."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return read_text("/proc/sys/kernel/random/boot_id").strip()
     except OSError:
         return None

@@ -26,7 +26,7 @@ from consilience.api.kinds import load_file
 from consilience.checks import Json
 from consilience.core.fusion import Fusion
 from consilience.core.provenance import file_digest
-from consilience.errors import ConsilienceError, InputError, Problem
+from consilience.errors import ConsilienceError, InputError, Problem, fault_of
 from consilience.federated.contribution import Contribution, select_announcements
 from consilience.federated.folder.inbox import Inbox, remembering
 from consilience.federated.folder.storage import Storage, retry
@@ -57,6 +57,7 @@ from consilience.federated.requests.exchange import Round, finish, request
 from consilience.federated.requests.table import Then, request_kind
 from consilience.files.atomic import write_bytes
 from consilience.files.limits import exceeded_limits
+from consilience.files.opening import read_file, read_text
 from consilience.files.safetensors_file import SafetensorsFile
 
 
@@ -160,7 +161,7 @@ class MaskedSums:
         """Return the plan of a sum: the one in the work folder, or a new one with a new random number."""
         path = self._folder(number) / "masked.json"
         if path.exists():
-            return MaskedPlan.from_json(json.loads(path.read_text()), str(path))
+            return MaskedPlan.from_json(json.loads(read_text(path)), str(path))
         keys = read_public_keys(self.masked.signing_keys)
         plan = MaskedPlan(
             {site: keys[site] for site in self._sites},
@@ -207,13 +208,14 @@ class MaskedSums:
             result = summand.result(words, report.sites, plan_record(plan), plan.fractional_bits)
             report = self._report(number, plan, steps, summand, result)
             write_bytes(folder / "sum.bin", fixed_point.to_bytes(words))
-        except ConsilienceError as error:
-            if error.may_pass:  # a server that is started again goes on with this sum
+        except Exception as error:  # whatever sums of strangers make fail
+            if isinstance(error, ConsilienceError) and error.may_pass:  # a server that starts again goes on with it
                 raise
             # Another try has another plan: no site is to begin with this one.
             retry(lambda: self.storage.remove(f"server/{number}/masked.json"))
             forget_failed(self.work, number)
-            raise RoundError(_failed(report, error)) from error
+            fault = error if isinstance(error, ConsilienceError) else InputError([fault_of(error)])
+            raise RoundError(_failed(report, fault)) from error
         fused = folder / "fused.safetensors"
         is_last = True
         if self.then is None or done is None:
@@ -241,11 +243,11 @@ class MaskedSums:
 
     def _replayed(self, number: int, file: SafetensorsFile) -> Round:
         """Return what a request came to in a sum that had ended."""
-        plan = MaskedPlan.from_json(json.loads((self._folder(number) / "masked.json").read_text()), "masked.json")
+        plan = MaskedPlan.from_json(json.loads(read_text(self._folder(number) / "masked.json")), "masked.json")
         summand = self._summand(file, plan.threshold)
         if file.digest != plan.content.get("expected"):
             raise InputError(self.work, f"has another request in sum {number} than this version makes", code="E-ROUND")
-        words = fixed_point.as_words((self._folder(number) / "sum.bin").read_bytes())
+        words = fixed_point.as_words(read_file(self._folder(number) / "sum.bin"))
         result: Round = summand.result(words, (), plan_record(plan), plan.fractional_bits).model
         return result
 
@@ -289,7 +291,7 @@ class MaskedSums:
         if not decided.exists():
             digests = self._collect(number, step, count, server)
             write_bytes(decided, json.dumps(digests).encode())
-        digests = json.loads(decided.read_text())
+        digests = json.loads(read_text(decided))
         for site in server.expected(step):
             if site not in digests["sites"]:
                 reason = digests["left"].get(site, "nothing in time")
@@ -345,6 +347,8 @@ class MaskedSums:
             return "; ".join(str(problem.without_subject()) for problem in error.problems)
         except MemoryError:
             return "takes more memory than there is"
+        except Exception as error:  # whatever one site's message makes fail must not end the round of all
+            return fault_of(error).text
 
     def _open_report(
         self,

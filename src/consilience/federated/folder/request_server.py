@@ -26,7 +26,7 @@ from typing import Any
 
 from consilience.core.fusion import Fusion
 from consilience.core.provenance import file_digest
-from consilience.errors import ConsilienceError, InputError, Problem
+from consilience.errors import ConsilienceError, InputError, Problem, fault_of
 from consilience.federated.contribution import Announcement, Arrivals, Contribution, repeated, select_announcements
 from consilience.federated.convergence import change_between
 from consilience.federated.folder.inbox import Inbox, remembering
@@ -44,6 +44,7 @@ from consilience.federated.requests.base import (
 from consilience.federated.requests.exchange import Round, answer_problems, finish, reduce, request
 from consilience.federated.requests.table import Then
 from consilience.files.limits import Limits, exceeded_limits
+from consilience.files.opening import read_file, read_text
 from consilience.files.safetensors_file import SafetensorsFile
 
 
@@ -73,6 +74,8 @@ def check_answer(contribution: Contribution, message: RoundRequest, limits: Limi
         problems = list(error.problems)
     except MemoryError:  # of a file within the limits, but not within this machine
         problems = [Problem("", "takes more memory than there is")]
+    except Exception as error:  # whatever one site's answer makes fail must not end the round of all
+        problems = [fault_of(error)]
     return CheckedAnswer(tuple(problem.without_subject() for problem in problems), None if problems else answer)
 
 
@@ -149,6 +152,8 @@ def _reduced(
         return reduce(message, answers, standing, late), []
     except ConsilienceError as error:
         return None, list(error.problems)
+    except Exception as error:  # whatever sums of strangers make fail: the model stays as it was
+        return None, [fault_of(error).about("the sum of the answers")]
 
 
 def _carried(reduction: Reduction) -> tuple[Record, ...]:
@@ -278,7 +283,7 @@ class RequestServer:
 
     def _write_request(self, file: Path, message: RoundRequest) -> None:
         """Write a request into the work folder, or raise where a killed server had published another one."""
-        if file.exists() and file.read_bytes() != message.data:
+        if file.exists() and read_file(file) != message.data:
             text = f"has another request {message.number} than this version makes, and sites may have answered it"
             raise InputError(self.work, text, "go on with the version that began, or begin a new round", "E-ROUND")
         write_message(file, message)
@@ -314,10 +319,10 @@ class RequestServer:
     def _replay(self, number: int, message: RoundRequest, done: list[Round]) -> RoundRequest | None:
         """Reduce the answers of a round that had ended once more; return the request that follows."""
         folder = self.work / str(number)
-        if (folder / REQUEST_FILE).read_bytes() != message.data:
+        if read_file(folder / REQUEST_FILE) != message.data:
             text = f"has another request in round {number} than this version makes"
             raise InputError(self.work, text, code="E-ROUND")
-        record = json.loads((folder / "answers.json").read_text())
+        record = json.loads(read_text(folder / "answers.json"))
         answers = {site: read_answer(folder / "files" / site / digest) for site, digest in record["answers"].items()}
         late = {
             site: StandingAnswer(

@@ -47,6 +47,7 @@ from consilience.federated.requests.table import Then
 from consilience.federated.round import RoundResult, plan_for, refuse_options, run_round
 from consilience.files.atomic import refuse_unwritable, remove_stale, sole_use, write_atomically, write_bytes
 from consilience.files.limits import Limits
+from consilience.files.opening import read_file, read_text
 from consilience.networks.method import NetworkMethod
 from consilience.posteriors.method import Method
 
@@ -425,7 +426,7 @@ class _Server:
             return None
         own = report_path(self.output)
         # What lies beside the output is this server's own word; the place may be written by others.
-        is_own = own.exists() and own.read_bytes() == reports[-1].to_bytes() and reports[-1].plan == self.digest
+        is_own = own.exists() and read_file(own) == reports[-1].to_bytes() and reports[-1].plan == self.digest
         record = fused[-1].fused
         if not is_own or record is None:
             text = "the round in this place is over"
@@ -461,12 +462,12 @@ class _Server:
         state = self.work / "state.json"
         reports: list[RoundReport] = []
         if state.exists():
-            stored_plan = json.loads(state.read_text())
+            stored_plan = json.loads(read_text(state))
             if changed := sorted(key for key in fingerprint if stored_plan.get(key) != fingerprint[key]):
                 text = f"is of a round with other {', '.join(changed)}"
                 raise InputError(self.work, text, "go on with the same, or give another `work=`", "E-ROUND")
             while (ended := self.work / str(len(reports) + 1) / "round.json").exists():
-                reports.append(RoundReport.from_bytes(ended.read_bytes()))
+                reports.append(RoundReport.from_bytes(read_file(ended)))
             if reports:  # the server may have been killed before it published the last one
                 self._publish(reports[-1], self.work / str(len(reports)) / "fused.safetensors")
                 if not reports[-1].goes_on:
@@ -500,7 +501,7 @@ class _Server:
         path = self.work / "name"
         if not path.exists():
             write_bytes(path, secrets.token_hex(8).encode())
-        return path.read_text()
+        return read_text(path)
 
     def _refuse_other_server(self) -> None:
         """Raise where another server has opened a round in this place meanwhile: the later one goes on."""

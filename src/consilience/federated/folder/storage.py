@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeVar
 
 from consilience.files.atomic import PARTIAL, partial_prefix, remove_stale
+from consilience.files.opening import open_file
 from consilience.files.remote import open_filesystem
 
 CHUNK_BYTES = 2**20
@@ -196,7 +197,7 @@ class RemoteStorage:
 
 def _opened(data: Path | bytes) -> BinaryIO:
     """Return a stream of a file, or of bytes."""
-    return io.BytesIO(data) if isinstance(data, bytes) else data.open("rb")
+    return io.BytesIO(data) if isinstance(data, bytes) else open_file(data)
 
 
 def storage_of(place: str | Path | Storage) -> Storage:

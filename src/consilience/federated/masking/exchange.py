@@ -39,6 +39,7 @@ from consilience.federated.report import RoundReport
 from consilience.files.atomic import write_bytes
 from consilience.files.document import parse_document
 from consilience.files.limits import Limits, exceeded_limits
+from consilience.files.opening import read_file, read_text
 from consilience.files.safetensors_file import SafetensorsFile
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ class MaskedPart:
         self.work.mkdir(parents=True, exist_ok=True)
         for other in self.work.iterdir():  # of a round in this place that failed while this site was away
             place = other / "place"
-            if other != folder and place.is_file() and place.read_text() == self.mailbox.where:
+            if other != folder and place.is_file() and read_text(place) == self.mailbox.where:
                 shutil.rmtree(other)
         folder.mkdir(mode=0o700, exist_ok=True)
         folder.chmod(0o700)
@@ -191,7 +192,7 @@ class MaskedPart:
     def _secret(self, folder: Path) -> SiteSecret:
         path = folder / "secret.json"
         if path.exists():
-            return SiteSecret.from_json(path.read_text(), str(path))
+            return SiteSecret.from_json(read_text(path), str(path))
         secret = SiteSecret.random()
         _write_private(path, secret.to_json())
         return secret
@@ -237,7 +238,7 @@ class MaskedPart:
                     opened.record(group, summand.state, secret.numbers)
                 _write_private(folder / "secret.json", secret.to_json())  # what was promised, before it is said
                 write_bytes(path, message.data)
-            data = path.read_bytes()
+            data = read_file(path)
             self.mailbox.send(5 * (number - 1) + step, data)
             sent += len(data)
             if step != REVEAL:

@@ -15,6 +15,7 @@ from consilience.catalogue import unreadable
 from consilience.errors import InputError, Problem, UnsupportedError
 from consilience.federated.masking.fixed_point import WORD_BYTES, Words, as_words
 from consilience.federated.plan import NAME_RULE, is_name
+from consilience.files.opening import read_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -130,7 +131,7 @@ def read_signing_key(path: str | Path) -> Ed25519PrivateKey:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 
     try:
-        text = Path(path).read_bytes()
+        text = read_file(path)
     except OSError as error:
         raise InputError(unreadable(path, error)) from error
     for load in (load_ssh_private_key, load_pem_private_key):
@@ -175,14 +176,14 @@ def site_keys(folder: Path, key_type: type, other: tuple[str, str]) -> dict[str,
             problems.append(Problem(path, f"its name is to be a site's: {NAME_RULE}"))
             continue
         try:
-            key = load_ssh_public_key(path.read_bytes())
+            key = load_ssh_public_key(read_file(path))
         except (OSError, ValueError, UnsupportedAlgorithm) as error:
             problems.append(Problem(path, f"is no OpenSSH public key: {error}"))
             continue
         if not isinstance(key, key_type):
             problems.append(Problem(path, *other))
             continue
-        owner = owners.setdefault(path.read_bytes().split()[1], path.stem)  # between the type and a comment
+        owner = owners.setdefault(read_file(path).split()[1], path.stem)  # between the type and a comment
         if owner != path.stem:
             problems.append(Problem(path, f"is the key of {owner}; every site needs its own"))
         keys[path.stem] = path, key

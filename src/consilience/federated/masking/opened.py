@@ -28,6 +28,7 @@ from consilience.core.min_count import MIN_COUNT
 from consilience.errors import InputError
 from consilience.federated.ledger import sites_between
 from consilience.files.atomic import remove_stale, write_bytes
+from consilience.files.opening import read_file
 
 MIN_DIFFERENCE = int(MIN_COUNT)
 """Sites between the groups of two opened sums, at least: as many as observations behind a number that leaves a site."""
@@ -117,7 +118,7 @@ class OpenedSums:
 def _read(path: Path) -> _Group:
     """Return a group of the record; raise for a file that is none."""
     try:
-        document: Any = json.loads(path.read_bytes())
+        document: Any = json.loads(read_file(path))
         sites, states = (dict(document[name]) for name in ("sites", "states"))
         if not all(isinstance(text, str) for pair in [*sites.items(), *states.items()] for text in pair):
             raise TypeError

@@ -57,6 +57,7 @@ from consilience.federated.requests.network_state import (
     weights_in_order,
 )
 from consilience.files.atomic import write_bytes
+from consilience.files.opening import read_file
 from consilience.files.schemas import StrictModel
 
 MAX_CLASSES = 10_000
@@ -365,7 +366,7 @@ def _file_of(fusion: Any) -> bytes:
     with tempfile.TemporaryDirectory(prefix="consilience-choose-") as folder:
         path = Path(folder) / "fused.safetensors"
         fusion.save(path) if isinstance(fusion, Fusion) else cs.save(fusion, path)
-        return path.read_bytes()
+        return read_file(path)
 
 
 def _as_numbers(data: bytes) -> Array:

@@ -32,7 +32,7 @@ from consilience.errors import ConsilienceError, InputError, OptionError, Proble
 from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
 from consilience.federated.requests.message_checks import LARGEST, few_rows, stand
 from consilience.files.csv import read_csv
-from consilience.files.npy import read_array
+from consilience.files.npy import open_arrays, read_array
 from consilience.files.schemas import StrictModel
 
 PRODUCTS = ("auto", "gaussian_product", "consensus_mc", "semiparametric")
@@ -288,11 +288,8 @@ def _rows_of(data: Any) -> tuple[Any, int]:
                 return numbers, len(numbers)
             data = {name: numbers[:, place] for place, name in enumerate(table.header)}
         elif path.suffix.lower() == ".npz":
-            try:
-                with np.load(path, allow_pickle=False) as file:
-                    data = {name: file[name] for name in file.files}
-            except (OSError, ValueError) as error:
-                raise InputError(path, f"cannot be read: {_told(error)}", code="E-ROUND") from error
+            with open_arrays(path, "arrays of numbers") as file:
+                data = {name: file[name] for name in file}
         else:
             data = read_array(path)
     parts = list(data.values()) if isinstance(data, Mapping) else list(data) if isinstance(data, tuple) else [data]

@@ -20,6 +20,7 @@ from consilience.core.kind import ensemble_is_no_file
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count, printable
 from consilience.errors import InputError
+from consilience.files.atomic import refuse_to_replace
 from consilience.networks.choice.sites import Sites
 from consilience.networks.descriptions.description import Description
 from consilience.networks.fusion import NetworkFusion
@@ -149,7 +150,7 @@ class BayesianFusion(NetworkFusion):
     def _write(self, path: Path) -> None:
         write_bayesian_network(path, self.model, provenance=self.record)
 
-    def report(self, path: str | Path, **shown: Any) -> None:
+    def report(self, path: str | Path, *, overwrite: bool = False, **shown: Any) -> None:
         """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing.
 
         Parameters
@@ -159,12 +160,15 @@ class BayesianFusion(NetworkFusion):
         **shown
             As for networks, and ``predictions``: results of `consilience.predictive_scores` by name of the model, such
             as ``{"site 0": ..., "fused": ...}``.
+        overwrite : bool, optional
+            Whether a file that is there may be replaced which this library did not write. Default: False.
 
         Raises
         ------
         InputError
             When the path cannot be written, or what is to be shown is something else.
         """
+        refuse_to_replace(path, overwrite)
         from consilience.networks.gaussian.report.write import (
             write_bayesian_page,  # here, so that fusing needs no pages
         )

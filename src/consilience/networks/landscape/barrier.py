@@ -28,6 +28,7 @@ from consilience.drawing.display import Displayed, Tabular
 from consilience.drawing.plots import Chart, Plotted, draw_curve
 from consilience.drawing.words import format_count
 from consilience.errors import InputError, OptionError
+from consilience.files.atomic import refuse_to_replace
 from consilience.networks.landscape.evaluation import Evaluate, Refresh, evaluate_points
 from consilience.networks.landscape.files import Arrays, Names, format_of_arrays, write_arrays
 from consilience.networks.landscape.parameters import Model, Span
@@ -152,8 +153,9 @@ class Barrier(Displayed, Plotted, Tabular):
             name: {measure_name: measure(name) for measure_name, measure in measures.items()} for name in self.values
         }
 
-    def save(self, path: str | Path) -> None:
-        """Write the curves to a file."""
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write the curves to a file; `overwrite` allows to replace one that this library did not write."""
+        refuse_to_replace(path, overwrite)
         curves = {f"values.{name}": curve for name, curve in self.values.items()}
         write_arrays(BARRIER_FILES, path, {"t": self.t, **curves}, {"values": list(self.values)})
 

@@ -30,6 +30,7 @@ from consilience.core.frozen import FrozenDict
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.plots import Chart, Plotted, draw_grid
 from consilience.errors import InputError, OptionError
+from consilience.files.atomic import refuse_to_replace
 from consilience.networks.landscape.evaluation import Evaluate, Refresh, evaluate_points
 from consilience.networks.landscape.files import Arrays, Names, format_of_arrays, write_arrays
 from consilience.networks.landscape.parameters import Model, Span
@@ -164,8 +165,9 @@ class Plane(Displayed, Plotted):
             for name, grid in self.values.items()
         }
 
-    def save(self, path: str | Path) -> None:
-        """Write the surfaces and markers to a file."""
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write the surfaces and markers to a file; `overwrite` allows to replace one of another program."""
+        refuse_to_replace(path, overwrite)
         marker_columns = {
             **{name: [getattr(marker, name) for marker in self.markers] for name in ("alpha", "beta", "distance")},
             **{f"values.{name}": [marker.values[name] for marker in self.markers] for name in self.values},

@@ -17,6 +17,7 @@ import numpy as np
 
 from consilience.checks import is_count
 from consilience.core.progress import Progress, shown
+from consilience.drawing.words import printable
 from consilience.errors import InputError, OptionError, Problem
 from consilience.files.atomic import write_folder_atomically
 from consilience.posteriors.columns import ShardSchema
@@ -140,7 +141,21 @@ def _files_to_write(shards: Shards, dtype: str, shard_bytes: int) -> Iterator[tu
             with np.errstate(over="ignore"):  # infinities are refused by _rounding_divergence
                 natural = np.asarray(packed.components.natural).astype(dtype)
             names = tuple(os.path.basename(name) for name in packed.names) if is_shortened else packed.names
-            yield packed, replace(packed, names=names, components=replace(packed.components, natural=natural))
+            yield (
+                packed,
+                replace(
+                    packed, names=tuple(map(_as_text, names)), components=replace(packed.components, natural=natural)
+                ),
+            )
+
+
+def _as_text(name: str) -> str:
+    """Return a file's name as a text that every file can hold: of bytes that are no UTF-8, what messages show."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return printable(name)
+    return name
 
 
 def _duplicates(packed: PackedSites, name_of_digest: dict[bytes, str]) -> Iterator[str]:

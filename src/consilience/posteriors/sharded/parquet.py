@@ -19,6 +19,7 @@ from consilience.checks import Labels
 from consilience.errors import FileFormatError, OptionError
 from consilience.files.atomic import write_atomically
 from consilience.files.document import METADATA_KEY, parse_document
+from consilience.files.parquet import open_parquet
 from consilience.posteriors.columns import ComponentColumns, RaggedColumn, ShardSchema, one_if_alike
 from consilience.posteriors.ensemble import offsets_of
 from consilience.posteriors.sharded.header import (
@@ -55,7 +56,7 @@ def write_parquet(path: Path, packed: PackedSites) -> None:
         name: _binary(pyarrow, np.ascontiguousarray(values), offsets_of(_site_bytes(components, name)))
         for name, values in arrays.items()
     }
-    names = pyarrow.array([name.encode(errors="replace").decode() for name in packed.names], pyarrow.string())
+    names = pyarrow.array(list(packed.names), pyarrow.string())
     first = {"natural": columns.pop("natural"), "name": names, "sha256": columns.pop("sha256")}
     text = header_text(path, components.kind, {"natural": components.natural})
     metadata = {METADATA_KEY: text, "dtype": np.dtype(components.natural.dtype).name}
@@ -185,12 +186,8 @@ def import_pyarrow(path: Path | str) -> tuple[Any, Any]:
 
 def _parquet_file(path: Path, display_name: str) -> Any:
     """Return the opened file."""
-    pyarrow, parquet = import_pyarrow(display_name)
-    try:
-        return parquet.ParquetFile(path)
-    except (OSError, pyarrow.ArrowException) as error:
-        reason = str(error).partition("\n")[0]
-        raise FileFormatError(display_name, f"cannot be read as Parquet ({reason})", REMEDY) from error
+    import_pyarrow(display_name)
+    return open_parquet(path, display_name, REMEDY, is_plain=True)
 
 
 def _parquet_kind(file: Any, display_name: str) -> tuple[ShardSchema, str]:
