@@ -140,8 +140,7 @@ def test_files_without_symmetry_need_a_module_or_a_file_of_it(plain, nets, folde
     for name in BAYESIAN:
         assert f"{name}: says nothing of which axes move together; give `--symmetry`" in text
     assert refused(command("check", *BAYESIAN), lines=3) == text
-    line = refused(command("fuse", *BAYESIAN, *MODULE, "-o", FUSED), code=2)
-    assert "needs --example SHAPE" in line
+    assert command("check", *BAYESIAN, *MODULE).out == "ok: 3 models can be fused\n"
     assert command("network", "symmetry", *TRACED, "-o", "net.json").code == 0
     for how in (TRACED, ("--symmetry", "net.json")):
         assert command("check", *BAYESIAN, *how).out == "ok: 3 models can be fused\n"
@@ -289,13 +288,13 @@ def test_what_cannot_be_evaluated_is_told(bnns, nets, folder, command, unchanged
 
 
 def test_methods_are_listed_with_what_they_need(command):
-    text = command("methods").out
-    section = text[text.index("Bayesian neural networks\n") :]
+    listed = json.loads(command("methods", "--kind", "bayesian", "--json").out)["methods"]
+    assert [one["name"] for one in listed] == [kind.name for kind in BAYESIAN_METHODS]
     for kind in BAYESIAN_METHODS:
-        entry = section[section.index(f"\n{kind.name:12} {kind.summary}\n") :]
-        for what in ("needs", "gives", "paper"):
-            assert f"{what}: {getattr(kind, what)}\n" in entry
-    assert "regularization=0.3, max_units=None" in section
+        said = " ".join(command("methods", kind.name, "--kind", "bayesian").out.split())
+        for text in (kind.summary, kind.needs, kind.gives):
+            assert " ".join(text.split()) in said
+    assert "regularization=0.3" in command("methods", "kl", "--kind", "bayesian").out
 
 
 @pytest.fixture

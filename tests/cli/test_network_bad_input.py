@@ -369,8 +369,6 @@ def test_examples_that_the_module_does_not_take(folder, nets, command, unchanged
 
 def test_what_a_module_or_an_example_needs_beside_it(nets, command, unchanged):
     unchanged()
-    line = refused(command("fuse", *SITES, *MODULE, "-o", FUSED), 2)
-    assert line == "--module somenets:make_mlp: needs --example SHAPE to find which axes move together"
     assert command("network", "symmetry", *TRACED[:2], "-o", "net.json").code == 2
     assert command("network", "barrier", *SITES, "--data", "data.npz").code == 2
     line = refused(command("evaluate", *SITES, "--data", "data.npz"), 2)

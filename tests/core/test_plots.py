@@ -108,7 +108,7 @@ def test_a_regression_draws_its_coefficients_of_all_sites_and_of_each():
     fusion = cs.fuse(sites)
     rows = [text.get_text() for text in drawn(fusion, "sites").get_yticklabels()]
     assert rows == [f"{column}, {site}" for column in ("age", "bmi") for site in ("all sites", "lund", "oslo")]
-    assert fusion.to_columns()["coefficient"] == ["age", "bmi"]
+    assert fusion.to_columns()["coefficient"] == ["age", "bmi", "intercept"]
 
 
 @pytest.mark.parametrize("name", ["$\\frac{1", "a$b", "<b>&amp;", "x" * 10_000, "‮abc", "line\nbreak"])

@@ -101,7 +101,7 @@ IN_PYTHON = {
     "arguments of save in the other order": (lambda: cs.save("lund.safetensors", mixtures()[0]),
         r"^path: stands before the model; write `consilience\.save\(model, path\)` \[E-TYPE\]$"),
     "a column more": (lambda: cs.fuse([mixtures()[0], cs.describe(
-        BayesianGaussianMixture(2, random_state=0).fit(np.c_[rows(), rows()]), data=np.c_[rows(), rows()])]),
+        BayesianGaussianMixture(n_components=2, random_state=0).fit(np.c_[rows(), rows()]), data=np.c_[rows(), rows()])]),
         r"^model 1: has 4 columns, expected 2 as in model 0 \[E-MISMATCH\]$"),
     "networks whose first layer says no input": (
         lambda: cs.fuse([torch.nn.Sequential(torch.nn.Bilinear(2, 2, 3)) for _ in range(2)]),
@@ -194,11 +194,11 @@ IN_THE_SHELL = {
     "the seed of scikit-learn": ("fuse lund.safetensors oslo.safetensors -o out --random-state 3", 2,
         r"No such option --random-state; give --seed, if that was meant \[E-USAGE\]"),
     "no output": ("fuse lund.safetensors oslo.safetensors", 2, r"Missing option.*\[E-USAGE\]"),
-    "a misspelt estimator": ("describe GausianNB --data patients.csv -o out", 2,
+    "a misspelt estimator": ("site describe GausianNB --data patients.csv -o out", 2,
         r"did you mean GaussianNB\? \[E-USAGE\]"),
-    "a hyper-parameter of another name": ("describe Ridge --data patients.csv -o out --set lambda=1", 1,
+    "a hyper-parameter of another name": ("site describe Ridge --data patients.csv -o out --set lambda=1", 1,
         r"no hyper-parameter lambda, did you mean alpha\?; it has .*\[E-OPTION\]"),
-    "a model instead of data": ("describe GaussianNB --data lund.safetensors -o out", 1,
+    "a model instead of data": ("site describe GaussianNB --data lund.safetensors -o out", 1,
         r"is the file of a model by its name, expected the rows.*; give them as \.csv.*\[E-FILE\]"),
     "a method to explain": ("methods spham", 2, r"no method spham, did you mean spahm\?"),
 }  # fmt: skip

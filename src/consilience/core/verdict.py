@@ -164,12 +164,12 @@ class Verdict(Displayed, Plotted, Tabular):
         if not isinstance(record, Mapping) or not isinstance(record.get("text"), str) or not record["text"]:
             return None
         harmless = record.get("harmless")
-        said = {name: record.get(name) for name in ("criterion", "remedy", "single_site", "standing")}
+        said: dict[str, Any] = {name: record.get(name) for name in ("criterion", "remedy", "single_site", "standing")}
         return cls(
             str(record.get("code", "")),
             record["text"],
             harmless if isinstance(harmless, bool) else None,
-            **{name: text for name, text in said.items() if isinstance(text, str) and text},
+            **{name: text if isinstance(text, str) and text else None for name, text in said.items()},
         )
 
     def _blocks(self) -> list[Block | None]:

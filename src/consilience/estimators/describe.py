@@ -97,9 +97,9 @@ def describe(
         statistics, rows = _described(model, data, n_observations, sample_weight)
     if features is not None:
         statistics = replace(statistics, features=_agreed(statistics, features, isinstance(model, Statistics)))
+    left, withheld = withhold(statistics, min_count)
     if rows is not None and min_count > 0 and holds_products(statistics):
         _look_at_columns(statistics, rows, min_count)
-    left, withheld = withhold(statistics, min_count)
     is_known = isinstance(model, Statistics) or NOISE in left.counts  # who adds noise knows it
     for text in () if is_known else left.approximations:
         warn_caller(

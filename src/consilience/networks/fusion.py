@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.checks import AnyArray, Array
-from consilience.core.fusion import SIDE_BY_SIDE, Fusion
+from consilience.core.fusion import Fusion
 from consilience.core.provenance import NO_ANCESTORS, bind_provenance
 from consilience.core.site_losses import SITE
-from consilience.core.verdict import Verdict
+from consilience.core.verdict import SIDE_BY_SIDE, Verdict
 from consilience.drawing.blocks import Block, Column, Table, text_column
 from consilience.drawing.plots import Chart, draw_bars
 from consilience.drawing.words import format_count

@@ -214,8 +214,9 @@ def _kind_problems(site: Described[Posterior], first: Described[Posterior], *, a
 
 def _other_family(actual: Family, expected: Family) -> str:
     """Return how a family differs from the one that is expected: in its columns alone, or altogether."""
-    if actual.describes_data and type(actual) is type(expected) and actual.dim != expected.dim:
-        return f"has {format_count(actual.dim, 'column')}, expected {expected.dim}"
+    found, wanted = (int(getattr(family, "dim", 0)) for family in (actual, expected))
+    if actual.describes_data and type(actual) is type(expected) and found != wanted:
+        return f"has {format_count(found, 'column')}, expected {wanted}"
     return f"is {actual}, expected {expected}"
 
 

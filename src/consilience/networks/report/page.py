@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from consilience.core.fusion import SIDE_BY_SIDE
 from consilience.core.page_blocks import how_it_was_made, in_short, status, verdict
 from consilience.core.provenance import read_inputs_of
+from consilience.core.verdict import SIDE_BY_SIDE
 from consilience.drawing.blocks import Section
 from consilience.drawing.html import Page
 from consilience.drawing.words import format_count, shorten

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from consilience.core.fusion import SIDE_BY_SIDE
 from consilience.core.page_blocks import act, how_it_was_made, in_short, status, verdict, what_to_know
+from consilience.core.verdict import SIDE_BY_SIDE
 from consilience.drawing.blocks import Block, Figure, Table
 from consilience.drawing.html import Page
 from consilience.drawing.words import format_count
