@@ -101,7 +101,7 @@ IN_PYTHON = {
     "arguments of save in the other order": (lambda: cs.save("lund.safetensors", mixtures()[0]),
         r"^path: stands before the model; write `consilience\.save\(model, path\)` \[E-TYPE\]$"),
     "a column more": (lambda: cs.fuse([mixtures()[0], cs.describe(
-        BayesianGaussianMixture(n_components=2, random_state=0).fit(np.c_[rows(), rows()]), data=np.c_[rows(), rows()])]),
+        BayesianGaussianMixture(n_components=2, random_state=0).fit(np.c_[rows(), rows()]), n_observations=100)]),
         r"^model 1: has 4 columns, expected 2 as in model 0 \[E-MISMATCH\]$"),
     "networks whose first layer says no input": (
         lambda: cs.fuse([torch.nn.Sequential(torch.nn.Bilinear(2, 2, 3)) for _ in range(2)]),

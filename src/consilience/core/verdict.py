@@ -164,12 +164,19 @@ class Verdict(Displayed, Plotted, Tabular):
         if not isinstance(record, Mapping) or not isinstance(record.get("text"), str) or not record["text"]:
             return None
         harmless = record.get("harmless")
-        said: dict[str, Any] = {name: record.get(name) for name in ("criterion", "remedy", "single_site", "standing")}
+
+        def said(name: str) -> str | None:
+            text = record.get(name)
+            return text if isinstance(text, str) and text else None
+
         return cls(
             str(record.get("code", "")),
             record["text"],
             harmless if isinstance(harmless, bool) else None,
-            **{name: text if isinstance(text, str) and text else None for name, text in said.items()},
+            criterion=said("criterion"),
+            remedy=said("remedy"),
+            single_site=said("single_site"),
+            standing=said("standing"),
         )
 
     def _blocks(self) -> list[Block | None]:
