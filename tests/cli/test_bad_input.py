@@ -199,7 +199,7 @@ def interrupted(path, data):
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("before", [None, b"the result of yesterday"])
+@pytest.mark.parametrize("before", [None, b'{"format": "consilience-posterior"} of yesterday'])
 @pytest.mark.parametrize(
     ("function", "failure", "code", "message"),
     [

@@ -133,7 +133,7 @@ def test_a_file_that_was_cut_is_told_in_a_line(bnn, folder, command):
 
 def test_a_network_is_not_fused_with_a_bayesian_one(bnn, folder, command, unchanged):
     cs.save(bnn[0], folder / FILE)
-    cs.save(bnn[0].module, folder / SITES[0], symmetry=bnn[1])
+    cs.save(bnn[0].module, folder / SITES[0], symmetry=bnn[1], overwrite=True)
     unchanged()
     done = command("fuse", SITES[0], FILE, "-o", "fused")
     assert done.code == 1

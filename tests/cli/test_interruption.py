@@ -17,7 +17,7 @@ from tests.cli.running import on_terminal
 def test_interrupted_while_it_works(folder, unchanged, number):
     for seed in range(40):
         (folder / f"site-{seed:02}.safetensors").write_bytes(content(site(seed, components=15, dim=12)))
-    (folder / "fused.safetensors").write_bytes(b"the result of yesterday")
+    (folder / "fused.safetensors").write_bytes(b'{"format": "consilience-posterior"} of yesterday')
     unchanged()
     files = sorted(path.name for path in folder.glob("site-*"))
     with on_terminal("fuse", *files, "-o", "fused.safetensors", "--set", "restarts=10000") as terminal:

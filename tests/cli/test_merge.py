@@ -122,7 +122,8 @@ def test_wrong_usage_is_said_with_code_2(checkpoints, command, arguments, messag
 
 def test_methods_for_checkpoints_are_told(command):
     assert "Checkpoints, with `consilience merge`" in command("methods").out
-    assert "yadav2023" in command("methods").out
+    assert "\n  ties " in command("methods", "--kind", "checkpoints").out
+    assert "Yadav et al. (2023)" in command("methods", "ties").out
 
 
 def test_units_are_matched_by_a_file_that_says_which_move(folder, command):

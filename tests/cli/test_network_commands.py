@@ -80,7 +80,7 @@ def test_files_with_their_symmetry_need_nothing_else(folder, nets, command):
     for name in SITES:
         net = nets.make_mlp()
         net.load_state_dict(load_file(folder / name))
-        cs.save(net, folder / name, symmetry=symmetry)
+        cs.save(net, folder / name, symmetry=symmetry, overwrite=True)
     assert command("check", *SITES).code == 0
     assert command("fuse", *SITES, "--method", "consensus", "-o", FUSED).code == 0
     assert command("inspect", FUSED).code == 0

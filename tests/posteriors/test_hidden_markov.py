@@ -270,7 +270,5 @@ def test_a_fused_model_can_be_compared_with_a_sites_own_and_fused_again():
 
 def test_sites_that_do_not_agree_are_refused():
     other = StickyHDPHMM(n_states=2, n_init=1).fit(np.random.default_rng(0).normal(size=(20, 3)))
-    with pytest.raises(
-        cs.errors.InputError, match=r"model 1: is NormalWishart\(dim=3\), expected NormalWishart\(dim=2\)"
-    ):
+    with pytest.raises(cs.errors.InputError, match="model 1: has 3 columns, expected 2 as in"):
         cs.fuse([fitted(), other])

@@ -105,14 +105,14 @@ def save(
     UnsupportedError
         When no adapter knows the model's class.
     """
+    if isinstance(model, str | os.PathLike) and not isinstance(path, str | os.PathLike):
+        raise OptionError("path", "stands before the model", "write `consilience.save(model, path)`", "E-TYPE")
     refuse_to_replace(path, overwrite)
     keywords = {
         "data": data, "n_observations": n_observations, "sample_weight": sample_weight, "classes": classes,
         "example": example, "min_count": min_count, "layers": layers, "held_out": held_out,
         "share_network": share_network,
     }  # fmt: skip
-    if isinstance(model, str | os.PathLike) and not isinstance(path, str | os.PathLike):
-        raise OptionError("path", "stands before the model", "write `consilience.save(model, path)`", "E-TYPE")
     stated = {name: value for name, value in keywords.items() if value is not None}
     kind = next((kind for kind in KINDS if kind.writes(model)), POSTERIORS)
     features = features_of(features, model, data)

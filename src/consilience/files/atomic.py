@@ -94,7 +94,11 @@ def refuse_to_replace(path: str | Path, overwrite: bool = False, anywhere: bool 
     outputs a stranger's recipe may name, only those in the working folder and below.
     """
     path = Path(path)
-    if overwrite or not path.is_file():
+    try:
+        is_there = not overwrite and path.is_file()
+    except (OSError, ValueError):  # a name that cannot be, of which whoever writes says so
+        return
+    if not is_there:
         return
     remedy = "give another output, or allow it to be overwritten (`overwrite=True`)"
     if not _is_ours(path):
