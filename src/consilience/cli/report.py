@@ -62,7 +62,8 @@ def report(
     about a network has the curves of --barrier and the maps of --plane.
     """
     for others, what in (((fused, *sites), "models"), (data, "data"), ((*barriers, *planes), "curves")):
-        refuse_report(output, others, what, overwrite)
+        refuse_report(output, others, what, overwrite=True)
+    refuse_to_replace(output, overwrite, anywhere=False)
     file = SafetensorsFile(fused)
     given = {"data": data, "barriers": barriers, "planes": planes}
     shown = {name: _named_files(files) for name, files in given.items()}
