@@ -19,13 +19,17 @@ class NumberDetails(TypedDict, total=False):
     """Why there are so many components.
 
     ``probability`` of each number by the evidence; the ``prior`` over matchings, and nats an observation that the
-    matching under each loses (``virtual_loss``); how many components were ``merged_within_models``; whether
+    matching under each loses (``virtual_loss``), of topics nats a token on virtual documents, with a
+    ``virtual_loss_error``, and the numbers of topics that lose no more than each of several losses
+    (``topics_at_loss``); how many components were ``merged_within_models``; whether
     ``nothing_separates`` the models' components, and whether no two models share any (``shares_nothing``).
     """
 
     probability: dict[str, float]
     prior: str
     virtual_loss: dict[str, float]
+    virtual_loss_error: float
+    topics_at_loss: dict[str, int]
     merged_within_models: int
     nothing_separates: bool
     shares_nothing: bool

@@ -50,6 +50,7 @@ from consilience.posteriors.evidence.split_components import (
     merge_sites,
     merge_split_components,
 )
+from consilience.posteriors.evidence.topic_number import MAX_LOSS, STATED_LOSSES, TopicNumber
 from consilience.posteriors.evidence.virtual_loss import VirtualLoss, likelihood_stack, mean_and_error, virtual_loss_of
 from consilience.posteriors.method import Assignment, expand_assignment
 
@@ -151,10 +152,14 @@ def _rows_of_sample(ensemble: Ensemble, rows: Labels) -> Labels:
 def match_by_evidence(ensemble: Ensemble, max_components: int | None, *, exclusive: bool) -> Assignment:
     """Return the matching of the greatest evidence, with local fits gone wrong put where they fit, or left out (-1).
 
-    The objective is minus the log evidence. Details are the number with its support, the evidence of other numbers, the
-    heterogeneity and the outliers. The status is ``AT_CAPACITY`` where the limit `max_components` is in use; with
-    `exclusive`, what the search leaves out stays out, see the module.
+    That of topics is the smallest that loses little on virtual documents (``topic_number``), with none left out. The
+    objective is minus the log evidence, of topics what they lose. Details are the number with its support, the evidence
+    of other numbers, the heterogeneity and the outliers. The status is ``AT_CAPACITY`` where the limit `max_components`
+    is in use; with `exclusive`, what the search leaves out stays out, see the module.
     """
+    topics = TopicNumber.of(ensemble, keeps_apart=exclusive, max_topics=max_components)
+    if topics is not None:
+        return match_topics(ensemble, topics)
     judged = judge(ensemble, max_components)
     whole = None if exclusive else judged.whole(ensemble, max_components)
     judged = whole or judged
@@ -179,7 +184,10 @@ def match_by_evidence(ensemble: Ensemble, max_components: int | None, *, exclusi
 
 
 def number_by_evidence(ensemble: Ensemble) -> int:
-    """Return the number of components in the matching of the greatest evidence."""
+    """Return the number of components in the matching of the greatest evidence, or that of topics."""
+    topics = TopicNumber.of(ensemble, keeps_apart=False)
+    if topics is not None:
+        return topics.selected
     return judge(ensemble).selection.selected.matching.n_groups
 
 
@@ -240,6 +248,35 @@ def match_of_size(
     return describe_matching(ensemble, judged, matching, labels, {})
 
 
+def match_topics(ensemble: Ensemble, topics: TopicNumber, n_topics: int | None = None) -> Assignment:
+    """Return the matching of topics in a given number, or in the selected one, with what it loses."""
+    labels = topics.labels(topics.selected if n_topics is None else n_topics)
+    loss, error = topics.loss(labels)
+    curve = {str(most_lost): topics.smallest(most_lost) for most_lost in STATED_LOSSES}
+    details: PosteriorDetails = {
+        "path": [{"n_components": number, "criterion": value} for number, value in topics.path_losses().items()],
+        "number": {"topics_at_loss": curve, "virtual_loss": {"documents": loss}, "virtual_loss_error": error},
+    }
+    if n_violations := count_violations(ensemble, labels):
+        details["violations"] = n_violations
+    confidence, diagnostics = diagnose(ensemble, labels)
+    is_limited = n_topics is None and topics.max_topics is not None and loss > MAX_LOSS
+    return Assignment(
+        labels,
+        loss,
+        np.array([loss]),
+        Status.AT_CAPACITY if is_limited else Status.CONVERGED,
+        confidence=confidence,
+        details={**details, **diagnostics},
+    )
+
+
+def count_violations(ensemble: Ensemble, labels: Labels) -> int:
+    """Return how many components share a group with an earlier one of their own model."""
+    matched = np.flatnonzero(labels >= 0)
+    return len(matched) - np.unique(np.stack([labels[matched], ensemble.owner[matched]]), axis=1).shape[1]
+
+
 def describe_matching(
     ensemble: Ensemble, judged: Judged, matching: SearchedMatching, labels: Labels, number: NumberDetails
 ) -> Assignment:
@@ -267,10 +304,8 @@ def describe_matching(
     n_merged = int(np.count_nonzero(is_judged)) - len(judged.stack.natural)
     if n_merged:
         details["number"]["merged_within_models"] = n_merged
-    matched = np.flatnonzero(labels >= 0)
-    n_pairs = np.unique(np.stack([labels[matched], ensemble.owner[matched]]), axis=1).shape[1]
-    if len(matched) > n_pairs:
-        details["violations"] = len(matched) - n_pairs
+    if n_violations := count_violations(ensemble, labels):
+        details["violations"] = n_violations
     strays = np.flatnonzero(is_judged & (judged.expand(matching.labels, -1) < 0))
     if n_out := int(np.count_nonzero(~is_judged & (labels < 0))):
         details["left_out"] = n_out

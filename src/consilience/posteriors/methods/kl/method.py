@@ -36,9 +36,16 @@ from consilience.matching.group_sparse import solve_relaxed
 from consilience.matching.groups import plan_sums
 from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble, Stack
-from consilience.posteriors.evidence.diagnostics import diagnose, match_by_evidence, match_of_size
+from consilience.posteriors.evidence.diagnostics import (
+    count_violations,
+    diagnose,
+    match_by_evidence,
+    match_of_size,
+    match_topics,
+)
 from consilience.posteriors.evidence.search import steady_order
 from consilience.posteriors.evidence.selection import N_ERRORS, in_order
+from consilience.posteriors.evidence.topic_number import TopicNumber
 from consilience.posteriors.evidence.virtual_loss import mean_and_error, virtual_loss_of
 from consilience.posteriors.method import Assignment, Method, informed, match_informed
 from consilience.posteriors.methods.kl.divergences import DivergenceName, Geometry, KLGeometry, make_geometry, refusals
@@ -52,7 +59,6 @@ from consilience.posteriors.methods.kl.problem import (
     objective,
     refine,
 )
-from consilience.posteriors.methods.kmeans import count_violations
 
 REFINE_BEST_ROWS = 512
 """Components up to which the best start is refined site by site. Chosen by hand for its cost."""
@@ -221,9 +227,7 @@ class KLFusion(Method):
 
         States of a chain stay apart, for their transitions would be added up.
         """
-        arrays = [array for posterior in ensemble.unordered for array in posterior.attached.values()]
-        is_chain = any(array.axes.count("component") > 1 for array in arrays)
-        return self.exclusive or self.is_robust or is_chain
+        return self.exclusive or self.is_robust or ensemble.is_chain
 
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Descend on the objective from several starts and keep the lowest."""
@@ -232,6 +236,8 @@ class KLFusion(Method):
         )
 
     def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
+        if (of_topics := self._match_topics(ensemble)) is not None:
+            return of_topics
         problem = KLProblem(ensemble, self.geometry(ensemble))
         details: PosteriorDetails = {}
         strength = 0.0
@@ -267,6 +273,15 @@ class KLFusion(Method):
             {**details, **diagnostics},
         )
         return self._unless_clusters_lose_less(ensemble, by_divergence) if is_auto else by_divergence
+
+    def _match_topics(self, ensemble: Ensemble) -> Assignment | None:
+        """Return the matching of topics in the number that was given; None for what are none, or without such one."""
+        if self.n_components is None or self.regularization != "auto" or not self._is_conjugate:
+            return None
+        topics = TopicNumber.of(ensemble, keeps_apart=self._is_exclusive(ensemble))
+        if topics is None or topics.fewest > self.n_components:
+            return None
+        return match_topics(ensemble, topics, self.n_components)
 
     def _best_fit(
         self, problem: KLProblem, count: int, strength: float, rng: np.random.Generator, progress: Progress
