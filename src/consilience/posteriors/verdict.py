@@ -292,7 +292,7 @@ def judge_fusion(
         opening = f"of a sample of {judged.n_sites} of the {n_sites} sites: {opening}"
         harmless = None if harmless else harmless
     unseen = [weak_spot(robust)] if (robust := details.get("robust")) else []
-    clauses = [clause for _, clause, _ in found] + [_numbers_of_topics(details)]
+    clauses = [clause for _, clause, _ in found] + [_doubts_of_number(details)]
     text = "; ".join([opening, *filter(None, clauses), *unseen])
     return Verdict(
         code=found[0][0] if found else "fine" if losses is not None else status.name.lower(),
@@ -419,16 +419,22 @@ def _lost(losses: Losses, n_sites: int) -> str:
     return f"loses {_nats(losses.fused)} {against}"
 
 
-def _numbers_of_topics(details: PosteriorDetails) -> str:
-    """Return how many topics lose how much; empty for what are none."""
-    curve = details.get("number", {}).get("topics_at_loss", {})
-    if not curve:
-        return ""
-    losses, numbers = list(curve), list(map(str, curve.values()))
-    return (
-        f"no evidence decides the number of topics: {', '.join(numbers)} lose at most {', '.join(losses)} nats per word"
-        " against the best number"
-    )
+def _doubts_of_number(details: PosteriorDetails) -> str:
+    """Return what no criterion from parameters decides of the number of components; empty where one does."""
+    number = details.get("number", {})
+    if curve := number.get("topics_at_loss"):
+        losses, numbers = ", ".join(curve), ", ".join(map(str, curve.values()))
+        return (
+            f"no evidence decides the number of topics: {numbers} lose at most {losses} nats per word against the best"
+            " number"
+        )
+    if number.get("linked"):
+        return (
+            "evidence would have merged more of them, which loses"
+            f" {_nats(number['virtual_loss']['evidence'])}: rows that sites held out can tell (`held_out=`, in a round"
+            " `--then choose`)"
+        )
+    return ""
 
 
 def _nothing_shared(share: float) -> Finding:
@@ -504,5 +510,8 @@ def _lossy(
         site = int(given.owner[row])
         code = "loses"
         clause = f"most is lost of component {row - int(given.offsets[site])} of {shorten(given.names[site])}"
-        remedy = f"{remedy}, and a greater n_components more of them"
+        remedy = (
+            f"{remedy}, and a greater n_components more of them; which is best, rows that sites held out can tell"
+            " (`held_out=`, in a round `--then choose`)"
+        )
     return [(code, clause, remedy if is_advised else "")]

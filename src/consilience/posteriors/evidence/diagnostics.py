@@ -33,6 +33,7 @@ from consilience.matching.groups import GroupSums, consecutive, group_sums
 from consilience.matching.site_by_site import match_confidence
 from consilience.posteriors.details import NumberDetails, Outlier, PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble, Stack
+from consilience.posteriors.evidence.linkage import better_linked
 from consilience.posteriors.evidence.random_effects import RandomEffects, fit_lenient_prior
 from consilience.posteriors.evidence.search import (
     FIRST_HETEROGENEITIES,
@@ -56,6 +57,8 @@ from consilience.posteriors.method import Assignment, expand_assignment
 
 MAX_DIAGNOSED_ROWS = 5000
 """Components up to which confidence and heterogeneity are computed. Chosen by hand for its cost."""
+NOISE_SHARE = 0.25
+"""Share of the noise of local fits, half a nat for each parameter, that one more component must gain besides."""
 MIN_NAMED_PROBABILITY = 0.001
 """Probability from which on a number of components is named beside the selected one."""
 
@@ -172,15 +175,59 @@ def match_by_evidence(ensemble: Ensemble, max_components: int | None, *, exclusi
     if selected.shares_nothing:
         number["shares_nothing"] = True
     labels = judged.expand(selected.matching.labels, -1)
-    loss = virtual_loss_of(ensemble) if np.any(labels < 0) else None  # nothing is left out, so nothing is placed
+    is_linkable = not exclusive and whole is None and ensemble.family.describes_data
+    # Where nothing is left out, nothing is placed.
+    loss = virtual_loss_of(ensemble) if is_linkable or np.any(labels < 0) else None
     if loss is not None:
         labels = place_thin_if_better(ensemble, labels, judged.unit_of_row < 0, loss)
         labels = labels if exclusive else place_strays(ensemble, labels, judged.unit_of_row < 0, loss)
+    if loss is not None and is_linkable:
+        linked = _linked(ensemble, judged, labels, loss, max_components, number)
+        if linked is not None:
+            return linked
     assignment = describe_matching(ensemble, judged, selected.matching, labels, number)
     status = Status.CONVERGED if selected.matching.converged else Status.MAX_ITERATIONS
     if max_components is not None and selected.matching.n_groups == max_components < len(judged.stack.natural):
         status = Status.AT_CAPACITY
     return replace(assignment, status=status)
+
+
+def _linked(
+    ensemble: Ensemble,
+    judged: Judged,
+    labels: Labels,
+    loss: VirtualLoss,
+    max_components: int | None,
+    number: NumberDetails,
+) -> Assignment | None:
+    """Return the matching of linked components where it loses clearly less than that by evidence (L,); else None."""
+    counts = ensemble.column("counts")
+    n_observations = np.inf if counts is None else max(float(counts.sum()), 1.0)
+    dim = loss.means.shape[1]
+    n_parameters = 2 * dim if loss.covariances.ndim == 2 else dim * (dim + 3) // 2
+    rows = np.flatnonzero((judged.unit_of_row >= 0) & (loss.weights > 0))
+    noise = NOISE_SHARE * n_parameters / n_observations  # p / (4 N)
+    better = better_linked(loss, ensemble.owner, rows, labels, noise)
+    if better is None:
+        return None
+    linked, losses = better
+    if max_components is not None and int(linked.max()) >= max_components:
+        return None
+    linked = place_strays(ensemble, place_thin_if_better(ensemble, linked, linked < 0, loss), linked == -2, loss)
+    confidence, diagnostics = diagnose(ensemble, linked)
+    details: PosteriorDetails = {
+        **describe_matching(ensemble, judged, judged.selection.selected.matching, labels, number).details,
+        **diagnostics,
+    }
+    details["number"] = {**number, "virtual_loss": {**number.get("virtual_loss", {}), **losses}, "linked": True}
+    details.pop("violations", None)
+    details.pop("left_out", None)
+    if n_out := int(np.count_nonzero(linked < 0)):
+        details["left_out"] = n_out
+    if n_violations := count_violations(ensemble, linked):
+        details["violations"] = n_violations
+    value = loss(linked)[0]
+    return Assignment(linked, value, np.array([value]), confidence=confidence, details=details)
 
 
 def number_by_evidence(ensemble: Ensemble) -> int:

@@ -34,6 +34,7 @@ SECTIONS = (
 
 _MEANINGS = {
     "certified_gap": "largest part by which a relaxed matching may miss its optimum",
+    "runnalls_gain": "nats per observation that Runnalls' reduction, which was taken, loses less",
     "kmeans_gain": "nats per observation that the matching of k-means, which was taken, loses less",
     "left_out": "local components left out, having too few observations",
     "n_observations": "as whoever fused said of models that do not record them",
