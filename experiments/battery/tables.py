@@ -181,31 +181,6 @@ def processes_table(half: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def fonts_table() -> str:
-    """Return the methods on digits in computer fonts, mean and standard deviation over the seeds."""
-    rows = json.loads((HERE / "fonts.json").read_text())["cells"]
-    lines = [
-        "| sites | method | seeds | components | matching ARI | AMI | nats |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    for kind in dict.fromkeys(row["kind"] for row in rows):
-        for method in rows[0]["methods"]:
-            found = [row["methods"][method] for row in rows if row["kind"] == kind]
-            found = [scores for scores in found if has_scores(scores)]
-            if not found:
-                continue
-
-            def spread(name: str, found: list[dict[str, Any]] = found) -> str:
-                values = [scores[name] for scores in found if name in scores]
-                return f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
-
-            counts = ", ".join(str(scores["components"]) for scores in found)
-            shown = "**default**" if method == "default" else method
-            columns = " | ".join(spread(name) for name in SCORES)
-            lines.append(f"| {kind} | {shown} | {len(found)} | {counts} | {columns} |")
-    return "\n".join(lines) + "\n"
-
-
 MAKERS: dict[str, Callable[[str], str]] = {
     "battery": methods_table,
     "battery-targets": targets_table,
@@ -219,4 +194,4 @@ MAKERS: dict[str, Callable[[str], str]] = {
 }
 TABLES: dict[str, Callable[[], str]] = {
     f"{name}-{half}": partial(make, half) for name, make in MAKERS.items() for half in HALVES
-} | {"battery-fonts": fonts_table}
+} | {"battery-sets": sets_table, "battery-sets-paired": sets_paired_table}
