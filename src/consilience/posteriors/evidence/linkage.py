@@ -301,17 +301,17 @@ def better_linked(
     linkage = Linkage.of(loss, owner, rows)
     if linkage is None or (linkage.n_groups <= n_selected and selected.min() >= 0):
         return None
-    reduction = Reduction(loss)
-    linked = _least(loss, (linkage, reduction), linkage.n_groups)
-    assert linked is not None  # noqa: S101  (linkage has one; narrows the type)
+    linked = linkage.labels(linkage.n_groups)
+    assert linked is not None  # noqa: S101  (narrows the type)
     of_selected, of_linked = loss.by_draw(selected), loss.by_draw(linked)
     gain, error = mean_and_error(of_selected - of_linked)
     gain -= noise * max(linkage.n_groups - n_selected, 0)
     losses = {"evidence": float(of_selected.mean()), "linked": float(of_linked.mean())}
     if gain <= max(MIN_LOSS, MIN_LOSS_SHARE * losses["evidence"], N_ERRORS * error):
         return None
-    best = linked
-    for n_groups in range(linkage.n_groups - 1, n_selected, -1):
+    # Reduction is no reason to take more: where sites truly differ, it always loses less.
+    reduction, best = Reduction(loss), linked
+    for n_groups in range(linkage.n_groups, n_selected, -1):
         fewer = _least(loss, (linkage, reduction), n_groups)
         if fewer is None or float(loss.by_draw(fewer).mean()) > losses["linked"] + MAX_FURTHER_LOSS:
             break
