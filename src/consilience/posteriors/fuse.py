@@ -142,13 +142,9 @@ def _fuse_or_name(described: Sequence[Described[Posterior]], *rest: Any) -> Post
     """
     try:
         return fuse_described(described, *rest)
-<<<<<<< HEAD
     except ConsilienceError:
         raise
     except Exception:  # numbers at the extremes fail in many ways
-=======
-    except (ArithmeticError, ValueError, np.linalg.LinAlgError):  # an assignment of NaN is a ValueError
->>>>>>> 1ed90268 (posteriors: name the models where numbers overflow in matching, and say how to scale columns)
         if problems := _inadmissible_in(described):
             raise InputError(problems) from None
         raise
