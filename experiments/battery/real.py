@@ -14,8 +14,16 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import statsmodels.datasets
 from battery.cells import Data
-from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
+from sklearn.datasets import (
+    load_breast_cancer,
+    load_diabetes,
+    load_digits,
+    load_iris,
+    load_linnerud,
+    load_wine,
+)
 from sklearn.decomposition import PCA
 
 FOLDER = Path(os.environ.get("CONSILIENCE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
@@ -66,11 +74,47 @@ def plan(half: str) -> list[RealSetting]:
     return cells
 
 
+SETS = (
+    "ag_news",
+    "anes96",
+    "breast_cancer",
+    "dbpedia14",
+    "diabetes",
+    "digits",
+    "fair",
+    "fashion_mnist",
+    "font_digits",
+    "linnerud",
+    "mnist",
+    "mocap6",
+    "temperatures",
+    "wine",
+)
+"""Data sets of the table over real sets, in alphabetical order."""
+SET_SEEDS = range(5)
+NO_FILE = (*SEEN, "breast_cancer", "diabetes", "linnerud", "anes96", "fair")
+"""Those that packages ship."""
+N_QUANTILES = 4
+"""Classes of data without any: quarters of what is to be predicted."""
+
+
+def sets() -> list[RealSetting]:
+    """Return the cells of the table over real sets: five sites, or three where rows are few, of half of the classes."""
+    cells = []
+    for seed in SET_SEEDS:
+        for data in SETS:
+            sites, share = SMALL_LAYOUTS["few sites"] if len(features(data)[0]) < SMALL else LAYOUTS["few sites"]
+            name = f"sets-{re.sub('_', '-', data)}-{seed}"
+            cells.append(RealSetting(name, "sets", "few sites", 7000 + seed, data, sites, share))
+    return cells
+
+
 def is_there(setting: RealSetting) -> bool:
     """Return whether the data of a cell are on this machine."""
-    if setting.data in (*SEEN, "breast_cancer"):
+    if setting.data in NO_FILE:
         return True
-    needed = [setting.data, *(["glove50_vocab"] if setting.data in ("ag_news", "dbpedia14") else [])]
+    stored = "city_temps" if setting.data == "temperatures" else setting.data
+    needed = [stored, *(["glove50_vocab"] if setting.data in ("ag_news", "dbpedia14") else [])]
     return all((FOLDER / f"{name}.npz").exists() for name in needed)
 
 
@@ -119,6 +163,12 @@ def features(name: str) -> tuple[np.ndarray, np.ndarray]:
     elif name == "font_digits":
         with np.load(FOLDER / "font_digits.npz") as stored:
             x, y, dim = stored["x"].reshape(-1, 784).astype(float), stored["y"], DIM
+    elif name in ("diabetes", "linnerud", "temperatures"):
+        x, y = _without_classes(name)
+        dim = min(SMALL_DIM, x.shape[1])
+    elif name in ("anes96", "fair"):
+        loaded = getattr(statsmodels.datasets, name).load_pandas()
+        x, y, dim = _standardised(loaded.exog.to_numpy(float)), _quarters(loaded.endog.to_numpy(float)), SMALL_DIM
     elif name == "mocap6":
         with np.load(FOLDER / "mocap6.npz") as stored:
             x, y, dim = _standardised(stored["x"]), stored["z"], DIM
@@ -127,6 +177,26 @@ def features(name: str) -> tuple[np.ndarray, np.ndarray]:
         dim = DIM
     reduced = PCA(dim, random_state=0).fit_transform(x)
     return reduced / reduced.std(), np.unique(y, return_inverse=True)[1]
+
+
+def _without_classes(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return standardised rows (n, D), and the quarters (n,) of what is to be predicted of them."""
+    if name == "temperatures":  # of every city by month; what is to be predicted is its latitude
+        with np.load(FOLDER / "city_temps.npz") as stored:
+            days = stored["day"].astype("datetime64[D]").astype("datetime64[M]").astype(int) % 12
+            values = np.where(stored["temp_f_x10"] == np.iinfo(np.int16).min, np.nan, stored["temp_f_x10"] / 10.0)
+            latitudes = stored["lat"].astype(float)
+        x = np.stack([np.nanmean(values[:, days == month], axis=1) for month in range(12)], axis=1)
+        return _standardised(x), _quarters(latitudes)
+    loaded = {"diabetes": load_diabetes, "linnerud": load_linnerud}[name]()
+    target = loaded.target if loaded.target.ndim == 1 else loaded.target[:, 0]
+    return _standardised(loaded.data), _quarters(target)
+
+
+def _quarters(values: np.ndarray) -> np.ndarray:
+    """Return which quarter each value is in (n,)."""
+    edges = np.unique(np.quantile(values, np.arange(1, N_QUANTILES) / N_QUANTILES))
+    return np.unique(np.searchsorted(edges, values), return_inverse=True)[1]
 
 
 def _standardised(x: np.ndarray) -> np.ndarray:

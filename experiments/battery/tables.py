@@ -181,28 +181,83 @@ def processes_table(half: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def fonts_table() -> str:
-    """Return the methods on digits in computer fonts, mean and standard deviation over the seeds."""
-    rows = json.loads((HERE / "fonts.json").read_text())["cells"]
-    lines = [
-        "| sites | method | seeds | components | matching ARI | AMI | nats |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+NATS_OF_SETS = ("default", "told", "k-means", "Runnalls", "naive average", "best site", "pooled")
+AMI_OF_SETS = ("default", "told", "k-means", "Runnalls", "best site", "pooled")
+OF_WHAT = {"told": "G given"}
+"""What methods are called in tables, where not as in ``methods.py``."""
+
+
+def _returned(row: dict[str, Any], method: str) -> dict[str, Any] | None:
+    """Return the scores of the model that a method returns, by its own average; None where it has none."""
+    scores = row["methods"].get(method)
+    return scores.get("fused", scores) if has_scores(scores) else None
+
+
+def _mean_of(rows: list[dict[str, Any]], method: str, score: str) -> float:
+    """Return the mean score of a method over splits; NaN where it has none."""
+    found = [scores[score] for row in rows if (scores := _returned(row, method)) is not None]
+    return float(np.mean(found)) if found else float("nan")
+
+
+def _by_set() -> dict[str, list[dict[str, Any]]]:
+    rows = json.loads((HERE / "sets.json").read_text())["cells"]
+    return {name: [row for row in rows if row["settings"]["data"] == name] for name in
+            dict.fromkeys(row["settings"]["data"] for row in rows)}  # fmt: skip
+
+
+def _sets_lines(methods: tuple[str, ...], cells: Callable[[list[dict[str, Any]]], list[str]]) -> list[str]:
+    """Return the head of a table over real sets, and a line for each, with `cells` of its splits."""
+    head = [f"**{name}**" if name == "default" else OF_WHAT.get(name, name) for name in methods]
+    lines = [f"| set, splits | {' | '.join(head)} |", f"| --- |{' ---: |' * len(methods)}"]
+    return lines + [f"| {name}, {len(rows)} | {' | '.join(cells(rows))} |" for name, rows in _by_set().items()]
+
+
+def sets_table() -> str:
+    """Return held-out nats of every method less those of the concatenation; bold is the default where it is below."""
+
+    def cells(rows: list[dict[str, Any]]) -> list[str]:
+        base = _mean_of(rows, "concatenation", "log_likelihood")
+        values = {name: _mean_of(rows, name, "log_likelihood") - base for name in NATS_OF_SETS}
+        is_below = values["default"] < np.nanmax([values[name] for name in NATS_OF_SETS[2:-1]])
+        return [
+            f"**{value:.2f}**" if name == "default" and is_below else "" if np.isnan(value) else f"{value:.2f}"
+            for name, value in values.items()
+        ]
+
+    return "\n".join(_sets_lines(NATS_OF_SETS, cells)) + "\n"
+
+
+def sets_ami_table() -> str:
+    """Return the adjusted mutual information of held-out rows with their classes, and the default's number of G."""
+
+    def cells(rows: list[dict[str, Any]]) -> list[str]:
+        numbers = f"{_mean_of(rows, 'default', 'components'):.1f} of {rows[0]['true']}"
+        return [
+            f"{_mean_of(rows, name, 'ami'):.3f}" + (f" ({numbers})" if name == "default" else "")
+            for name in AMI_OF_SETS
+        ]
+
+    return "\n".join(_sets_lines(AMI_OF_SETS, cells)) + "\n"
+
+
+def sets_paired_table() -> str:
+    """Return the default's, and that of G given, differences from baselines over all splits, with 95 % intervals."""
+    rows = [
+        {**row, "methods": {name: _returned(row, name) for name in row["methods"]}}
+        for of_set in _by_set().values()
+        for row in of_set
     ]
-    for kind in dict.fromkeys(row["kind"] for row in rows):
-        for method in rows[0]["methods"]:
-            found = [row["methods"][method] for row in rows if row["kind"] == kind]
-            found = [scores for scores in found if has_scores(scores)]
-            if not found:
-                continue
-
-            def spread(name: str, found: list[dict[str, Any]] = found) -> str:
-                values = [scores[name] for scores in found if name in scores]
-                return f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
-
-            counts = ", ".join(str(scores["components"]) for scores in found)
-            shown = "**default**" if method == "default" else method
-            columns = " | ".join(spread(name) for name in SCORES)
-            lines.append(f"| {kind} | {shown} | {len(found)} | {counts} | {columns} |")
+    lines = ["| minus | default, nats | AMI | splits lower by 0.05 | G given, nats | AMI |", f"| --- |{' ---: |' * 5}"]
+    for other in ("k-means", "Runnalls", "naive average", "best site", "concatenation", "pooled"):
+        cells = []
+        for method in ("default", "told"):
+            for score in ("log_likelihood", "ami"):
+                found = paired(rows, method, other, score)
+                cells.append("" if found is None else f"{found['mean']:+.3f} ± {found['margin']:.3f}")
+        pairs = [(row["methods"]["default"], row["methods"].get(other)) for row in rows]
+        differences = [a["log_likelihood"] - b["log_likelihood"] for a, b in pairs if a is not None and b is not None]
+        cells.insert(2, f"{sum(one < -0.05 for one in differences)} of {len(differences)}")
+        lines.append(f"| {other} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -219,4 +274,4 @@ MAKERS: dict[str, Callable[[str], str]] = {
 }
 TABLES: dict[str, Callable[[], str]] = {
     f"{name}-{half}": partial(make, half) for name, make in MAKERS.items() for half in HALVES
-} | {"battery-fonts": fonts_table}
+} | {"battery-sets": sets_table, "battery-sets-ami": sets_ami_table, "battery-sets-paired": sets_paired_table}

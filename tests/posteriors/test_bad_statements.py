@@ -87,3 +87,45 @@ def test_where_arithmetic_fails_the_model_that_it_fails_on_is_named():
     sites["oslo"] = replace(sites["oslo"], counts=np.full(3, 1e308), weights=None)
     with pytest.raises(cs.errors.InputError, match=r"oslo: counts: has counts that add up to inf"):
         cs.fuse(sites)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("method", ["kl", "kmeans", "amps"])
+def test_topics_of_more_tokens_than_can_be_added_up_are_named(method):
+    family, rng = cs.families.Dirichlet(5), np.random.default_rng(0)
+
+    def topics():
+        return cs.Posterior(
+            family, rng.dirichlet(np.ones(5), 3) * 1e308, prior=np.full(5, -0.5), counts=np.full(3, 1e308)
+        )
+
+    with pytest.raises(cs.errors.InputError, match=r"lund: counts: has counts that add up to inf"):
+        cs.fuse({"lund": topics(), "oslo": topics()}, method)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("scale", [1e-70, 1e70, 1e150])
+def test_great_and_small_numbers_are_fused_or_refused_in_a_line(scale):
+    rng = np.random.default_rng(1)
+    family = cs.families.NormalGamma(dim=2)
+    centres = np.array([[0.0, 0.0], [9.0, 0.0], [0.0, 9.0]])
+    sites = [
+        cs.Posterior(
+            family,
+            family.to_natural(
+                mean=(centres + 0.1 * rng.normal(size=centres.shape)) * scale,
+                kappa=[200.0] * 3,
+                shape=[100.0] * 3,
+                rate=np.full((3, 2), 100.0 * scale * scale),
+            ),
+            counts=np.full(3, 200.0),
+        )
+        for _ in range(3)
+    ]
+    if scale > 1e100:
+        with pytest.raises(cs.errors.InputError, match="scale the columns"):
+            cs.fuse(sites)
+        return
+    fusion = cs.fuse(sites)
+    assert fusion.n_components == 3
+    assert np.isfinite(fusion.posterior.natural).all()

@@ -214,13 +214,25 @@ def topics(seed, words=12):
     return cs.Posterior(cs.families.Dirichlet(words), rng.poisson(base) + 0.5 - 1.0, counts=np.full(3, 1000.0))
 
 
-def test_topics_have_a_bound_on_their_loss():
-    sites = [topics(seed) for seed in range(3)]
+def test_topics_are_judged_by_virtual_documents():
+    verdict = cs.fuse([topics(seed) for seed in range(3)], n_components=3).verdict
+    assert verdict.criterion == "virtual loss, nats per word"
+    assert verdict.loss < 0.02
+    assert "no evidence decides the number of topics" in verdict.text
+    merged = cs.fuse([topics(seed) for seed in range(3)], "kmeans", n_components=1).verdict
+    assert merged.loss > 0.5
+    assert merged.harmless is False
+
+
+def test_distributions_of_categories_have_a_bound_on_their_loss():
+    family, rng = cs.families.Beta(), np.random.default_rng(3)
+    sites = [
+        cs.Posterior(family, rng.poisson([[900, 100], [500, 500], [100, 900]]).astype(float), counts=np.full(3, 1000.0))
+        for _ in range(3)
+    ]
     fusion = cs.fuse(sites, n_components=3)
-    shares = np.concatenate([one.natural + 1.0 for one in sites])
-    shares /= shares.sum(axis=1, keepdims=True)
-    merged = fusion.posterior.natural + 1.0
-    merged = (merged / merged.sum(axis=1, keepdims=True))[fusion.matching.labels]
+    shares = family.mean_probabilities(np.concatenate([one.natural for one in sites]))
+    merged = family.mean_probabilities(fusion.posterior.natural)[fusion.matching.labels]
     expected = np.mean(np.sum(shares * np.log(shares / merged), axis=1))
     assert_allclose(fusion.verdict.loss, expected, rtol=1e-9)
     assert fusion.verdict.criterion == "bound on the virtual loss, nats per word"

@@ -166,6 +166,10 @@ def _site_statements(result: Mapping[str, object]) -> dict[str, str]:
         records = [record for record in withheld["components"] if isinstance(record, Mapping)]
         texts = [f"{record.get('model')}: component {record.get('component')}" for record in records]
         statements["withheld"] = _listed(texts)
+    number = result.get("number")
+    curve = number.get("topics_at_loss") if isinstance(number, Mapping) else None
+    if isinstance(curve, Mapping):
+        statements["topics_at_loss"] = _listed([f"{count} lose at most {loss}" for loss, count in curve.items()])
     for name in ("n_observations", "unusable"):
         values = result.get(name)
         if isinstance(values, Mapping):

@@ -168,16 +168,17 @@ class _SimplexFamily(RandomEffectsFamily):
             log P = log Gamma(c) - log Gamma(c + n) + sum_v log Gamma((c + n) p_v) - log Gamma(c p_v)
 
         The likelihood exp(<alpha', log theta> - observed) equals P at theta = p, with alpha' = n' p discounted as in
-        ``reweighted``. Categories that are hardly seen make a density of p meaningless, not this probability. It
-        charges heterogeneity where it has no copies to explain: topics that differ much between sites stay apart, which
-        is what predicts held-out words (docs/concepts/number.md).
+        ``reweighted``. Categories that are hardly seen make a density of p meaningless, not this probability. One
+        that is seen less than once adds that part of its term: if never seen that would be log c / (c + n), where the
+        probability of no draw has none. It charges heterogeneity where it has no copies to explain: topics that differ
+        much between sites stay apart, which is what predicts held-out words (docs/concepts/number.md).
         """
         total = self.information(eta)[:, 0]  # n
         means = (eta + 1.0) / total[:, None]  # p (n, V)
         concentration = 1.0 / float(heterogeneity[0])  # c
         discounted = np.maximum(total / (1.0 + total / concentration), 1.0)  # n' = n / (1 + n h), at least 1
-        category_terms = sum_of_log_gammas((concentration + total)[:, None] * means)
-        category_terms -= sum_of_log_gammas(concentration * means)
+        category_terms = gammaln((concentration + total)[:, None] * means) - gammaln(concentration * means)
+        category_terms = np.sum(np.minimum(eta + 1.0, 1.0) * category_terms, axis=1)
         log_probability = gammaln(concentration) - gammaln(concentration + total) + category_terms
         return np.asarray(discounted * np.sum(means * np.log(means), axis=1) - log_probability)
 
@@ -198,8 +199,14 @@ class _SimplexFamily(RandomEffectsFamily):
         return np.asarray(centre * max(single_draw / variance - 1.0, _MIN_TOTAL) - 1.0)
 
     def without_prior(self, eta: Array, prior: Array) -> Array:
-        """Return the rows as they are: categories that a site has not seen say something only through its prior."""
-        return eta
+        """Return the rows with one token of their prior, in its own proportions, or all of a smaller one.
+
+        A prior of a tenth over six thousand words is six hundred tokens that nobody has seen, on which all sites agree.
+        Without any, a row that lacks a category would be no member, and infinitely far from one that has it.
+        """
+        concentration = prior + 1.0
+        kept = 1.0 / np.maximum(concentration.sum(axis=1, keepdims=True), 1.0)
+        return np.maximum(eta - (1.0 - kept) * concentration, kept * concentration - 1.0)
 
     def faults(self, eta: Array) -> list[tuple[int, str]]:
         """Rows with a concentration that is not positive."""

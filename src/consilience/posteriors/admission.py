@@ -85,7 +85,11 @@ def _density_problems(posterior: Posterior) -> list[Problem]:
     scale = SELF_DIVERGENCE * (1.0 + np.abs(normalizers))
     is_bad = ~np.isfinite(normalizers) | ~(np.abs(divergences) <= scale) | ~(np.abs(matrix) <= scale)
     return [
-        Problem(f"component {row}", f"has parameters too extreme to calculate with: A = {normalizers[row]:.3g}")
+        Problem(
+            f"component {row}",
+            f"has parameters too extreme to calculate with: A = {normalizers[row]:.3g}",
+            "scale the columns, the same at all sites, and fit again",
+        )
         for row in np.flatnonzero(is_bad)
     ]
 

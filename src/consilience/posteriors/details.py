@@ -19,13 +19,19 @@ class NumberDetails(TypedDict, total=False):
     """Why there are so many components.
 
     ``probability`` of each number by the evidence; the ``prior`` over matchings, and nats an observation that the
-    matching under each loses (``virtual_loss``); how many components were ``merged_within_models``; whether
+    matching under each loses (``virtual_loss``), of topics nats a token on virtual documents, with a
+    ``virtual_loss_error``, and the numbers of topics that lose no more than each of several losses
+    (``topics_at_loss``); whether components are ``linked`` rather than
+    merged by evidence; how many components were ``merged_within_models``; whether
     ``nothing_separates`` the models' components, and whether no two models share any (``shares_nothing``).
     """
 
     probability: dict[str, float]
     prior: str
     virtual_loss: dict[str, float]
+    virtual_loss_error: float
+    topics_at_loss: dict[str, int]
+    linked: bool
     merged_within_models: int
     nothing_separates: bool
     shares_nothing: bool
@@ -116,9 +122,10 @@ class PosteriorDetails(Details, total=False):
         Components that enough sites hold for ``robust=``.
     robust
         The sites that ``robust=True`` left out.
-    regularization, spread, penalty, certified_gap, kmeans_gain
+    regularization, spread, penalty, certified_gap, kmeans_gain, runnalls_gain
         Of KL fusion and DP-means: lambda; the standard deviation of divergences that it multiplies; the price of a
-        group; how far the relaxed optimum may be below; nats an observation that k-means loses less.
+        group; how far the relaxed optimum may be below; nats an observation that k-means,
+        or Runnalls' reduction, loses less.
     concentration, share
         Of Dirichlet processes.
     within_variance, between_variance, atom_variance
@@ -154,6 +161,7 @@ class PosteriorDetails(Details, total=False):
     penalty: float
     certified_gap: float
     kmeans_gain: float
+    runnalls_gain: float
     concentration: float
     share: float
     within_variance: float

@@ -152,6 +152,12 @@ class Ensemble:
         """The site weight of each component (L,)."""
         return self.site_weights[self.owner]
 
+    @property
+    def is_chain(self) -> bool:
+        """Whether something is known of pairs of components, as the transitions between states are."""
+        arrays = [array for posterior in self.unordered for array in posterior.attached.values()]
+        return any(array.axes.count("component") > 1 for array in arrays)
+
     def voting(self) -> Ensemble:
         """Return the models of positive weight, with weights of mean 1."""
         positive = np.flatnonzero(self.site_weights > 0)

@@ -38,6 +38,9 @@ def summary_lines(fusion: PosteriorFusion) -> list[str]:
     lines += notes_of(details)
     if "kmeans_gain" in details:
         lines.append(f"matched by k-means, which loses {details['kmeans_gain']:.3g} nats per observation less")
+    if "runnalls_gain" in details:
+        gain = details["runnalls_gain"]
+        lines.append(f"matched by Runnalls' reduction, which loses {gain:.3g} nats per observation less")
     if details.get("violations"):
         number = details["violations"]
         verb = "shares" if number == 1 else "share"

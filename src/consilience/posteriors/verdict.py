@@ -18,11 +18,13 @@ maximum likelihood, and by less under priors; no loss and no difference counts b
 Copies of a component that state a prior have it once each, a Bayesian average once in all; where f is one, each of n
 copies is judged with 1/n of it, so that sites are not the wider for being small.
 
-Topics have no density of documents in closed form. By the joint convexity of the divergence
+Topics have no density of documents in closed form: f, c and p_j are scored on the held-out words of virtual documents
+(``evidence.virtual_documents``), in nats per word, with the numbers of topics that lose no more than each of several
+losses. Of other distributions of categories, by the joint convexity of the divergence,
 
     VL <= sum_l w_l KL(p_l || f_g(l))            (Hershey and Olsen 2007, their variational bound with hard couplings)
 
-which is stated in nats per word, and never as a warning. Chains are judged by the mixture of their states' emissions,
+which is never a warning. Chains are judged by the mixture of their states' emissions,
 without their order, so that harm is not known. Other families have no loss.
 """
 
@@ -42,6 +44,12 @@ from consilience.drawing.words import all_of, first_names, shorten
 from consilience.families.evidence import EvidenceFamily
 from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.evidence.virtual_documents import (
+    N_TOKENS,
+    VirtualDocuments,
+    is_topics,
+    virtual_documents_of,
+)
 from consilience.posteriors.evidence.virtual_loss import (
     VirtualLoss,
     mean_and_error,
@@ -80,7 +88,9 @@ MAX_NAMED_SITES = 3
 """Outliers that the sentence names."""
 
 WORDS_BOUND = "bound on the virtual loss"
-"""How the criterion of topics begins."""
+"""How the criterion of distributions of categories begins."""
+VIRTUAL_WORDS = "virtual loss, nats per word"
+"""The criterion of topics."""
 
 HARM_IS_UNKNOWN = "whether the fused model is no worse than the best of the models is not known"
 
@@ -112,6 +122,11 @@ class Losses:
         if np.all(self.gains > margins):
             return True
         return False if np.any(self.gains < -margins) else None
+
+    @property
+    def unit(self) -> str:
+        """What nats are counted by."""
+        return "word" if self.criterion.endswith("word") else "observation"
 
     @property
     def best_site(self) -> int:
@@ -163,6 +178,9 @@ def losses_of(ensemble: Ensemble, fused: Posterior, labels: Labels, *, is_mixtur
             loss = replace(loss, n_draws=N_FURTHER_DRAWS)
             losses = _mixture_losses(loss, ensemble, (*densities, fused.shares), is_mixture)
         return losses
+    documents = virtual_documents_of(ensemble)
+    if documents is not None:
+        return _topic_losses(documents, ensemble, fused, labels)
     local, merged = ensemble.family.mean_probabilities(ensemble.natural), fused.family.mean_probabilities(fused.natural)
     if local is None or merged is None:
         return None
@@ -198,6 +216,22 @@ def _mixture_losses(
     noise = NOISE_SHARE * max(len(loss.means) - len(fused[0]), 0) * n_parameters / n_observations
     criterion = "virtual loss, nats per observation"
     return Losses(mean, error, criterion, sites, gains, errors, int(np.argmax(by_row)), noise)
+
+
+def _topic_losses(documents: VirtualDocuments, ensemble: Ensemble, fused: Posterior, labels: Labels) -> Losses:
+    """Return the losses of fused topics and of every site's own, on the same virtual documents.
+
+    Errors of differences are those of the documents, and those of as many documents as the sites' tokens make.
+    """
+    by_document = documents.by_document(labels, fused.natural + 1.0)
+    mean, error = mean_and_error(by_document)
+    place_of_site = np.argsort(ensemble.owner[documents.order[documents.offsets[:-1]]])  # documents' order of sites
+    of_sites = documents.of_sites(place_of_site)  # (J, n)
+    differences, n_documents = of_sites - by_document, of_sites.shape[1]
+    in_sites = max(float(documents.totals.sum()) / N_TOKENS, 1.0)
+    errors = differences.std(axis=1, ddof=1) * (1.0 / n_documents + 1.0 / in_sites) ** 0.5
+    largest = int(np.argmax(documents.by_topic(by_document)))
+    return Losses(mean, error, VIRTUAL_WORDS, of_sites.mean(axis=1), differences.mean(axis=1), errors, largest)
 
 
 def _categorical_divergences(local: Array, merged: Array, labels: Labels) -> Array:
@@ -258,7 +292,8 @@ def judge_fusion(
         opening = f"of a sample of {judged.n_sites} of the {n_sites} sites: {opening}"
         harmless = None if harmless else harmless
     unseen = [weak_spot(robust)] if (robust := details.get("robust")) else []
-    text = "; ".join([opening, *filter(None, (clause for _, clause, _ in found)), *unseen])
+    clauses = [clause for _, clause, _ in found] + [_doubts_of_number(details)]
+    text = "; ".join([opening, *filter(None, clauses), *unseen])
     return Verdict(
         code=found[0][0] if found else "fine" if losses is not None else status.name.lower(),
         text=f"{text[0].upper()}{text[1:]}.",
@@ -275,7 +310,10 @@ def _judged_models(
     if not trusts_sites:  # what was left out may be fabricated: it is no loss, and nobody is advised to keep it
         averaged = np.flatnonzero(labels >= 0)
         ensemble, labels, origin = take_rows(ensemble, averaged), labels[averaged], origin[averaged]
-    if details.get("average", {}).get("name") != "barycenter":  # a model that requests went on from has one prior, too
+    # Virtual documents are of tokens beyond each prior as it is stated.
+    if details.get("average", {}).get("name") != "barycenter" and not is_topics(
+        ensemble
+    ):  # a model that requests went on from has one prior, too
         ensemble = with_one_prior(ensemble, labels)
     return ensemble, labels, origin
 
@@ -351,21 +389,21 @@ def _opening(losses: Losses | None, ensemble: Ensemble, fused: Posterior, *, tru
         return (
             f"one model of {components} describes {all_of(ensemble.n_sites, 'sites')} together better than any"
             f" site's own does: than that of {shorten(ensemble.names[nearest])}, the nearest, by {_nats(least)} ±"
-            f" {_nats(doubt)} nats per observation drawn from their models; it {lost}"
+            f" {_nats(doubt)} nats per {losses.unit} drawn from their models; it {lost}"
         )
     if losses.harmless is False:
         return (
             f"the model of {best_site} alone describes all sites together better than the fused one does,"
-            f" by {_nats(-gain)} nats per observation"
+            f" by {_nats(-gain)} nats per {losses.unit}"
         )
     if abs(gain) + N_ERRORS * error + losses.noise < LEAST_STATED_LOSS:
         return (
             f"the fused model describes all sites together as well as that of {best_site} alone does, to"
-            f" within {LEAST_STATED_LOSS} nats per observation, and {lost}"
+            f" within {LEAST_STATED_LOSS} nats per {losses.unit}, and {lost}"
         )
     return (
         f"whether the fused model describes all sites together better than that of {best_site} alone is not"
-        f" known (by {_nats(gain)} ± {_nats(N_ERRORS * error + losses.noise)} nats per observation); it {lost}"
+        f" known (by {_nats(gain)} ± {_nats(N_ERRORS * error + losses.noise)} nats per {losses.unit}); it {lost}"
     )
 
 
@@ -379,6 +417,24 @@ def _lost(losses: Losses, n_sites: int) -> str:
     if not losses.matters and losses.fused > SMALL_LOSS:
         return f"loses {_nats(losses.fused)} {against}, which may be the noise of their own fits"
     return f"loses {_nats(losses.fused)} {against}"
+
+
+def _doubts_of_number(details: PosteriorDetails) -> str:
+    """Return what no criterion from parameters decides of the number of components; empty where one does."""
+    number = details.get("number", {})
+    if curve := number.get("topics_at_loss"):
+        losses, numbers = ", ".join(curve), ", ".join(map(str, curve.values()))
+        return (
+            f"no evidence decides the number of topics: {numbers} lose at most {losses} nats per word against the best"
+            " number"
+        )
+    if number.get("linked"):
+        return (
+            "evidence would have merged more of them, which loses"
+            f" {_nats(number['virtual_loss']['evidence'])}: rows that sites held out can tell (`held_out=`, in a round"
+            " `--then choose`)"
+        )
+    return ""
 
 
 def _nothing_shared(share: float) -> Finding:
@@ -454,5 +510,8 @@ def _lossy(
         site = int(given.owner[row])
         code = "loses"
         clause = f"most is lost of component {row - int(given.offsets[site])} of {shorten(given.names[site])}"
-        remedy = f"{remedy}, and a greater n_components more of them"
+        remedy = (
+            f"{remedy}, and a greater n_components more of them; which is best, rows that sites held out can tell"
+            " (`held_out=`, in a round `--then choose`)"
+        )
     return [(code, clause, remedy if is_advised else "")]

@@ -33,6 +33,7 @@ from consilience.matching.groups import GroupSums, consecutive, group_sums
 from consilience.matching.site_by_site import match_confidence
 from consilience.posteriors.details import NumberDetails, Outlier, PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble, Stack
+from consilience.posteriors.evidence.linkage import better_linked
 from consilience.posteriors.evidence.random_effects import RandomEffects, fit_lenient_prior
 from consilience.posteriors.evidence.search import (
     FIRST_HETEROGENEITIES,
@@ -50,11 +51,14 @@ from consilience.posteriors.evidence.split_components import (
     merge_sites,
     merge_split_components,
 )
+from consilience.posteriors.evidence.topic_number import MAX_LOSS, STATED_LOSSES, TopicNumber
 from consilience.posteriors.evidence.virtual_loss import VirtualLoss, likelihood_stack, mean_and_error, virtual_loss_of
 from consilience.posteriors.method import Assignment, expand_assignment
 
 MAX_DIAGNOSED_ROWS = 5000
 """Components up to which confidence and heterogeneity are computed. Chosen by hand for its cost."""
+NOISE_SHARE = 0.25
+"""Share of the noise of local fits, half a nat for each parameter, that one more component must gain besides."""
 MIN_NAMED_PROBABILITY = 0.001
 """Probability from which on a number of components is named beside the selected one."""
 
@@ -151,10 +155,14 @@ def _rows_of_sample(ensemble: Ensemble, rows: Labels) -> Labels:
 def match_by_evidence(ensemble: Ensemble, max_components: int | None, *, exclusive: bool) -> Assignment:
     """Return the matching of the greatest evidence, with local fits gone wrong put where they fit, or left out (-1).
 
-    The objective is minus the log evidence. Details are the number with its support, the evidence of other numbers, the
-    heterogeneity and the outliers. The status is ``AT_CAPACITY`` where the limit `max_components` is in use; with
-    `exclusive`, what the search leaves out stays out, see the module.
+    That of topics is the smallest that loses little on virtual documents (``topic_number``), with none left out. The
+    objective is minus the log evidence, of topics what they lose. Details are the number with its support, the evidence
+    of other numbers, the heterogeneity and the outliers. The status is ``AT_CAPACITY`` where the limit `max_components`
+    is in use; with `exclusive`, what the search leaves out stays out, see the module.
     """
+    topics = TopicNumber.of(ensemble, keeps_apart=exclusive, max_topics=max_components)
+    if topics is not None:
+        return match_topics(ensemble, topics)
     judged = judge(ensemble, max_components)
     whole = None if exclusive else judged.whole(ensemble, max_components)
     judged = whole or judged
@@ -167,10 +175,16 @@ def match_by_evidence(ensemble: Ensemble, max_components: int | None, *, exclusi
     if selected.shares_nothing:
         number["shares_nothing"] = True
     labels = judged.expand(selected.matching.labels, -1)
-    loss = virtual_loss_of(ensemble) if np.any(labels < 0) else None  # nothing is left out, so nothing is placed
+    is_linkable = not exclusive and whole is None and ensemble.family.describes_data
+    # Where nothing is left out, nothing is placed.
+    loss = virtual_loss_of(ensemble) if is_linkable or np.any(labels < 0) else None
     if loss is not None:
         labels = place_thin_if_better(ensemble, labels, judged.unit_of_row < 0, loss)
         labels = labels if exclusive else place_strays(ensemble, labels, judged.unit_of_row < 0, loss)
+    if loss is not None and is_linkable:
+        linked = _linked(ensemble, judged, labels, loss, max_components, number)
+        if linked is not None:
+            return linked
     assignment = describe_matching(ensemble, judged, selected.matching, labels, number)
     status = Status.CONVERGED if selected.matching.converged else Status.MAX_ITERATIONS
     if max_components is not None and selected.matching.n_groups == max_components < len(judged.stack.natural):
@@ -178,8 +192,49 @@ def match_by_evidence(ensemble: Ensemble, max_components: int | None, *, exclusi
     return replace(assignment, status=status)
 
 
+def _linked(
+    ensemble: Ensemble,
+    judged: Judged,
+    labels: Labels,
+    loss: VirtualLoss,
+    max_components: int | None,
+    number: NumberDetails,
+) -> Assignment | None:
+    """Return the matching of linked components where it loses clearly less than that by evidence (L,); else None."""
+    counts = ensemble.column("counts")
+    n_observations = np.inf if counts is None else max(float(counts.sum()), 1.0)
+    dim = loss.means.shape[1]
+    n_parameters = 2 * dim if loss.covariances.ndim == 2 else dim * (dim + 3) // 2
+    rows = np.flatnonzero((judged.unit_of_row >= 0) & (loss.weights > 0))
+    noise = NOISE_SHARE * n_parameters / n_observations  # p / (4 N)
+    better = better_linked(loss, ensemble.owner, rows, labels, noise)
+    if better is None:
+        return None
+    linked, losses = better
+    if max_components is not None and int(linked.max()) >= max_components:
+        return None
+    linked = place_strays(ensemble, place_thin_if_better(ensemble, linked, linked < 0, loss), linked == -2, loss)
+    confidence, diagnostics = diagnose(ensemble, linked)
+    details: PosteriorDetails = {
+        **describe_matching(ensemble, judged, judged.selection.selected.matching, labels, number).details,
+        **diagnostics,
+    }
+    details["number"] = {**number, "virtual_loss": {**number.get("virtual_loss", {}), **losses}, "linked": True}
+    details.pop("violations", None)
+    details.pop("left_out", None)
+    if n_out := int(np.count_nonzero(linked < 0)):
+        details["left_out"] = n_out
+    if n_violations := count_violations(ensemble, linked):
+        details["violations"] = n_violations
+    value = loss(linked)[0]
+    return Assignment(linked, value, np.array([value]), confidence=confidence, details=details)
+
+
 def number_by_evidence(ensemble: Ensemble) -> int:
-    """Return the number of components in the matching of the greatest evidence."""
+    """Return the number of components in the matching of the greatest evidence, or that of topics."""
+    topics = TopicNumber.of(ensemble, keeps_apart=False)
+    if topics is not None:
+        return topics.selected
     return judge(ensemble).selection.selected.matching.n_groups
 
 
@@ -240,6 +295,35 @@ def match_of_size(
     return describe_matching(ensemble, judged, matching, labels, {})
 
 
+def match_topics(ensemble: Ensemble, topics: TopicNumber, n_topics: int | None = None) -> Assignment:
+    """Return the matching of topics in a given number, or in the selected one, with what it loses."""
+    labels = topics.labels(topics.selected if n_topics is None else n_topics)
+    loss, error = topics.loss(labels)
+    curve = {str(most_lost): topics.smallest(most_lost) for most_lost in STATED_LOSSES}
+    details: PosteriorDetails = {
+        "path": [{"n_components": number, "criterion": value} for number, value in topics.path_losses().items()],
+        "number": {"topics_at_loss": curve, "virtual_loss": {"documents": loss}, "virtual_loss_error": error},
+    }
+    if n_violations := count_violations(ensemble, labels):
+        details["violations"] = n_violations
+    confidence, diagnostics = diagnose(ensemble, labels)
+    is_limited = n_topics is None and topics.max_topics is not None and loss > MAX_LOSS
+    return Assignment(
+        labels,
+        loss,
+        np.array([loss]),
+        Status.AT_CAPACITY if is_limited else Status.CONVERGED,
+        confidence=confidence,
+        details={**details, **diagnostics},
+    )
+
+
+def count_violations(ensemble: Ensemble, labels: Labels) -> int:
+    """Return how many components share a group with an earlier one of their own model."""
+    matched = np.flatnonzero(labels >= 0)
+    return len(matched) - np.unique(np.stack([labels[matched], ensemble.owner[matched]]), axis=1).shape[1]
+
+
 def describe_matching(
     ensemble: Ensemble, judged: Judged, matching: SearchedMatching, labels: Labels, number: NumberDetails
 ) -> Assignment:
@@ -267,10 +351,8 @@ def describe_matching(
     n_merged = int(np.count_nonzero(is_judged)) - len(judged.stack.natural)
     if n_merged:
         details["number"]["merged_within_models"] = n_merged
-    matched = np.flatnonzero(labels >= 0)
-    n_pairs = np.unique(np.stack([labels[matched], ensemble.owner[matched]]), axis=1).shape[1]
-    if len(matched) > n_pairs:
-        details["violations"] = len(matched) - n_pairs
+    if n_violations := count_violations(ensemble, labels):
+        details["violations"] = n_violations
     strays = np.flatnonzero(is_judged & (judged.expand(matching.labels, -1) < 0))
     if n_out := int(np.count_nonzero(~is_judged & (labels < 0))):
         details["left_out"] = n_out

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.checks import Array, Labels
+from consilience.errors import InputError
 from consilience.families.chunks import sum_of_rows
 from consilience.matching.agglomeration import MIN_RELATIVE_GAIN, AgglomerationPath, agglomerate, nearest_rows
 from consilience.matching.assignment import NO_NEW_GROUPS, UNLIMITED, Openings
@@ -209,6 +210,9 @@ class EvidenceSearch:
             path = self.full_path(objective, while_gaining=self.max_groups is None)
         else:
             path = agglomerate(objective, grow(objective, shuffled(self._stack.n_sites)))
+        if not np.isfinite(path.totals).all():
+            text = "their numbers are so great, or so small, that float64 loses what components say of each other"
+            raise InputError("the models", text, "scale the columns, the same at all sites, and fit again", "E-NUMBER")
         step = path.best(self.max_groups)
         agglomerated = path.labels(step)
         if self.max_groups is not None and path.n_groups[step] > self.max_groups:

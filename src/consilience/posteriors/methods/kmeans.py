@@ -12,14 +12,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from consilience.checks import Labels, is_count, is_number
+from consilience.checks import is_count, is_number
 from consilience.core.details import Status
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress
 from consilience.families import Direction
 from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.evidence.diagnostics import number_by_evidence
+from consilience.posteriors.evidence.diagnostics import count_violations, number_by_evidence
 from consilience.posteriors.method import Assignment, Method, match_informed
 from consilience.posteriors.methods.kl.problem import KLProblem, best_clusters
 
@@ -96,9 +96,3 @@ class KMeans(Method):
         status = Status.CONVERGED if best.converged else Status.MAX_ITERATIONS
         details: PosteriorDetails = {"violations": count_violations(ensemble, best.labels)}
         return Assignment(best.labels, best.objective, np.array(best.history), status, details=details)
-
-
-def count_violations(ensemble: Ensemble, labels: Labels) -> int:
-    """Return how many components share a cluster with an earlier one of their own model."""
-    # Pairs (model, cluster) beyond the first of their kind.
-    return len(labels) - np.unique(np.stack([ensemble.owner, labels]), axis=1).shape[1]

@@ -34,6 +34,8 @@ SECTIONS = (
 
 _MEANINGS = {
     "certified_gap": "largest part by which a relaxed matching may miss its optimum",
+    "topics_at_loss": "numbers of topics, by nats a word that they lose against the best number",
+    "runnalls_gain": "nats per observation that Runnalls' reduction, which was taken, loses less",
     "kmeans_gain": "nats per observation that the matching of k-means, which was taken, loses less",
     "left_out": "local components left out, having too few observations",
     "n_observations": "as whoever fused said of models that do not record them",

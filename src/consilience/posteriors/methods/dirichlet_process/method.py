@@ -28,11 +28,10 @@ from consilience.core.progress import Progress
 from consilience.families import Direction
 from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.evidence.diagnostics import number_by_evidence
+from consilience.posteriors.evidence.diagnostics import count_violations, number_by_evidence
 from consilience.posteriors.method import Assignment, Method, match_informed
 from consilience.posteriors.methods.dirichlet_process.dp_means import best_penalty, fit_dp_means, refine_clusters
 from consilience.posteriors.methods.kl.problem import KLFit, KLProblem, best_clusters
-from consilience.posteriors.methods.kmeans import count_violations
 
 CovarianceType = Literal["diag", "spherical"]
 

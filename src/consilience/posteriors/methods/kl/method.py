@@ -36,9 +36,17 @@ from consilience.matching.group_sparse import solve_relaxed
 from consilience.matching.groups import plan_sums
 from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble, Stack
-from consilience.posteriors.evidence.diagnostics import diagnose, match_by_evidence, match_of_size
-from consilience.posteriors.evidence.search import steady_order
+from consilience.posteriors.evidence.diagnostics import (
+    count_violations,
+    diagnose,
+    match_by_evidence,
+    match_of_size,
+    match_topics,
+)
+from consilience.posteriors.evidence.linkage import Reduction
+from consilience.posteriors.evidence.search import MAX_AGGLOMERATED_ROWS, steady_order
 from consilience.posteriors.evidence.selection import N_ERRORS, in_order
+from consilience.posteriors.evidence.topic_number import TopicNumber
 from consilience.posteriors.evidence.virtual_loss import mean_and_error, virtual_loss_of
 from consilience.posteriors.method import Assignment, Method, informed, match_informed
 from consilience.posteriors.methods.kl.divergences import DivergenceName, Geometry, KLGeometry, make_geometry, refusals
@@ -52,7 +60,6 @@ from consilience.posteriors.methods.kl.problem import (
     objective,
     refine,
 )
-from consilience.posteriors.methods.kmeans import count_violations
 
 REFINE_BEST_ROWS = 512
 """Components up to which the best start is refined site by site. Chosen by hand for its cost."""
@@ -79,9 +86,12 @@ class KLFusion(Method):
         give lambda, the price of a component (the paper uses 0.1), or with `n_components` equation (6), which has no
         price. ``"auto"`` takes the matching of the greatest evidence instead, with components discounted by how much
         copies differ between sites (docs/concepts/number.md), also where `n_components` says how many there are. The
-        objective is minus that log evidence then, unless the solution of (6) for that number, or k-means' of as many,
-        loses less and is kept: then it is the sum of divergences. ``details["kmeans_gain"]`` says where it is k-means',
-        and by how many nats per observation that loses less.
+        objective is minus that log evidence then, unless the solution of (6) for that number, or k-means' or Runnalls'
+        (2007) of as many, loses less and is kept: then it is the sum of divergences. ``details["kmeans_gain"]`` and
+        ``["runnalls_gain"]`` say by how many nats per observation these lose less; ``details["number"]["linked"]``,
+        where evidence would have merged what links between sites keep apart, and the objective is the virtual loss.
+        Topics have the smallest number that loses at most 0.02 nats a word, on virtual documents, more than the best
+        one; ``details["number"]["topics_at_loss"]`` has that for other losses, and the objective is the loss.
     max_components : int, optional
         Upper limit of G when it is to be found. Default: none under ``"auto"``; under a price, three times the largest
         site.
@@ -221,9 +231,7 @@ class KLFusion(Method):
 
         States of a chain stay apart, for their transitions would be added up.
         """
-        arrays = [array for posterior in ensemble.unordered for array in posterior.attached.values()]
-        is_chain = any(array.axes.count("component") > 1 for array in arrays)
-        return self.exclusive or self.is_robust or is_chain
+        return self.exclusive or self.is_robust or ensemble.is_chain
 
     def match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
         """Descend on the objective from several starts and keep the lowest."""
@@ -232,6 +240,8 @@ class KLFusion(Method):
         )
 
     def _match(self, ensemble: Ensemble, rng: np.random.Generator, progress: Progress) -> Assignment:
+        if (of_topics := self._match_topics(ensemble)) is not None:
+            return of_topics
         problem = KLProblem(ensemble, self.geometry(ensemble))
         details: PosteriorDetails = {}
         strength = 0.0
@@ -268,6 +278,15 @@ class KLFusion(Method):
         )
         return self._unless_clusters_lose_less(ensemble, by_divergence) if is_auto else by_divergence
 
+    def _match_topics(self, ensemble: Ensemble) -> Assignment | None:
+        """Return the matching of topics in the number that was given; None for what are none, or without such one."""
+        if self.n_components is None or self.regularization != "auto" or not self._is_conjugate:
+            return None
+        topics = TopicNumber.of(ensemble, keeps_apart=self._is_exclusive(ensemble))
+        if topics is None or topics.fewest > self.n_components:
+            return None
+        return match_topics(ensemble, topics, self.n_components)
+
     def _best_fit(
         self, problem: KLProblem, count: int, strength: float, rng: np.random.Generator, progress: Progress
     ) -> KLFit:
@@ -286,10 +305,10 @@ class KLFusion(Method):
         return best
 
     def _unless_clusters_lose_less(self, ensemble: Ensemble, selected: Assignment) -> Assignment:
-        """Return a matching, or that of k-means of as many groups where its virtual loss is clearly less.
+        """Return a matching, or k-means' or Runnalls' of as many groups where its virtual loss is clearly less.
 
-        Where local fits split or blend components, k-means puts two of one site together from the start, which no
-        search under the rule of one per site can. Its seeds are drawn from the components in an order that tiny changes
+        Where local fits split or blend components, both put two of one site together from the start, which no search
+        under the rule of one per site can. Seeds of k-means are drawn from the components in an order that tiny changes
         do not change.
         """
         family, is_small = ensemble.family, len(ensemble.natural) <= MAX_CLUSTERED_ROWS
@@ -303,24 +322,31 @@ class KLFusion(Method):
         stack = in_order(Stack(family, ensemble.natural, ensemble.offsets, ensemble.row_weights), order)
         problem, rng = KLProblem.of(stack, self.direction), np.random.default_rng(0)
         fit = best_clusters(problem, n_groups, rng, N_CLUSTER_STARTS, self.max_iterations)
-        if fit.n_groups < n_groups:
-            return selected
-        labels = fit.labels[np.argsort(order)]
+        candidates = {"kmeans_gain": fit.labels[np.argsort(order)]} if fit.n_groups == n_groups else {}
+        reduced = Reduction(loss).labels(n_groups) if len(order) <= MAX_AGGLOMERATED_ROWS else None
+        if reduced is not None and reduced.min() >= 0:
+            candidates["runnalls_gain"] = reduced
         # Paired on the same virtual draws, so the error is that of the difference.
-        gain, error = mean_and_error(loss.differences(selected.labels, labels))
-        if gain <= max(MIN_CLUSTER_GAIN, N_ERRORS * error):
+        gains = {name: mean_and_error(loss.differences(selected.labels, one)) for name, one in candidates.items()}
+        name = max(gains, key=lambda one: gains[one][0], default="")
+        if not name or gains[name][0] <= max(MIN_CLUSTER_GAIN, N_ERRORS * gains[name][1]):
             return selected
+        labels = candidates[name]
         confidence, diagnostics = diagnose(ensemble, labels)
         details = _number_of(selected)
         if n_violations := count_violations(ensemble, labels):
             details["violations"] = n_violations
+        value = objective(problem, problem.barycenters(labels[order], n_groups), labels[order], 0.0)
+        gain: PosteriorDetails = (
+            {"kmeans_gain": gains[name][0]} if name == "kmeans_gain" else {"runnalls_gain": gains[name][0]}
+        )
         return Assignment(
             labels,
-            fit.objective,
-            np.array(fit.history),
-            selected.status if fit.converged else Status.MAX_ITERATIONS,
+            value,
+            np.array([value]),
+            selected.status,
             confidence=confidence,
-            details={**details, **diagnostics, "kmeans_gain": gain},
+            details={**details, **diagnostics, **gain},
         )
 
     def geometry(self, ensemble: Ensemble) -> Geometry:
