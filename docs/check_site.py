@@ -1,8 +1,8 @@
 """Check the built documentation: ``python docs/check_site.py docs/_build/html``.
 
 Links and their anchors lead somewhere, tables have at most 8 columns unless folded, no line of code is cut, no page is
-heavy, nothing is fetched from a network, formulas have what draws them, and the search finds what people look for. Of the
-user's pages, prose is at most 2,000 words a page and 45,000 in all, and the median sentence of a page under 20 words.
+heavy, nothing is fetched from a network, formulas have what draws them, and the search finds what people look for.
+Of the user's pages, prose is at most 2,000 words a page and 45,000 in all, and the median sentence of a page under 20 words.
 Prints a line for each fault, and exits 1 where there are any.
 """
 
@@ -135,11 +135,11 @@ def faults_of_sources(docs: Path) -> Iterator[str]:
 
 
 def prose_of(text: str) -> str:
-    """Return a page without code, displayed formulas, tables, directives and comments.
+    r"""Return a page without code, displayed formulas, tables, directives and comments.
 
     Examples
     --------
-    >>> prose_of("# Title\\n\\nWords.\\n\\n| a | b |\\n\\n```python\\nx\\n```\\n").split()
+    >>> prose_of("# Title\n\nWords.\n\n| a | b |\n\n```python\nx\n```\n").split()
     ['#', 'Title', 'Words.']
     """
     text = re.sub(r"(?ms)^(```|\$\$).*?^\1$", "", text)
@@ -148,11 +148,11 @@ def prose_of(text: str) -> str:
 
 
 def lengths_of_sentences(prose: str) -> list[int]:
-    """Return the number of words of every sentence; headings and single words are none.
+    r"""Return the number of words of every sentence; headings and single words are none.
 
     Examples
     --------
-    >>> lengths_of_sentences("# A title\\n\\nOne short sentence. And another one:\\n\\n- an item")
+    >>> lengths_of_sentences("# A title\n\nOne short sentence. And another one:\n\n- an item")
     [3, 3, 2]
     """
     blocks = re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.)\s)", prose)
@@ -168,7 +168,8 @@ def faults_of_prose(docs: Path) -> Iterator[str]:
         name, prose = path.relative_to(docs), prose_of(path.read_text(encoding="utf-8"))
         total += (n_words := len(prose.split()))
         if n_words > MAX_WORDS:
-            yield f"{name}: {n_words:,} words of prose, at most {MAX_WORDS:,}: split it or move measurements to evidence"
+            limit = f"at most {MAX_WORDS:,}"
+            yield f"{name}: {n_words:,} words of prose, {limit}: move measurements to evidence, or split it"
         typical = median(lengths_of_sentences(prose) or [0])
         if typical >= MAX_SENTENCE:
             yield f"{name}: the median sentence has {typical:g} words, under {MAX_SENTENCE} are allowed"
