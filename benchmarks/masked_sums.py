@@ -1,7 +1,7 @@
 """Masked sums against plain ones: bytes and seconds at 10, 100 and 1,000 sites.
 
     nice python benchmarks/masked_sums.py              all cells; what is in the JSON file is not run again
-    python experiments/write_tables.py                 the table of docs/sites/secure_aggregation.md
+    python experiments/write_tables.py                 the table of docs/evidence/security_tests.md
 
 All sites and the server run one after another in one process, without a transport: all messages of all sites are made,
 checked and opened, nothing is extrapolated. With ``--sample`` five sites of a thousand are measured alone, with all

@@ -1,7 +1,7 @@
 """Membership inference against fused files: whether somebody can tell whose rows were at a site.
 
     nice python benchmarks/membership.py             writes benchmarks/membership.json, in 20 seconds of processor time
-    python experiments/write_tables.py               the table of docs/sites/threat_model.md
+    python experiments/write_tables.py               the table of docs/evidence/security_tests.md
 
 The attack is a likelihood ratio (Carlini et al., S&P 2022, with one reference model): a row is called a member where
 the attacked model gives it more log probability than a reference that was fitted to fresh rows of the population. It is

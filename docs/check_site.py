@@ -2,6 +2,7 @@
 
 Links and their anchors lead somewhere, tables have at most 8 columns unless folded, no line of code is cut, no page is
 heavy, nothing is fetched from a network, formulas have what draws them, and the search finds what people look for.
+Of the user's pages, prose is at most 2,000 words a page and 45,000 in all, and the median sentence of a page under 20 words.
 Prints a line for each fault, and exits 1 where there are any.
 """
 
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from statistics import median
 from urllib.parse import unquote, urlsplit
 
 from sphinx.search.en import SearchEnglish
@@ -23,6 +25,12 @@ TERMS = (
     "LoRA", "citation", "FAQ", "glossary", "differential privacy", "mergekit", "Flower", "scikit-learn", "PyMC",
 )  # fmt: skip
 """What people search for; each must find a page, and none a decision record first."""
+USERS_PAGES = ("start", "guides", "sites", "concepts", "results")
+"""Folders of what a user reads; evidence, reference and decision records are looked up."""
+MAX_WORDS = 2_000
+MAX_SENTENCE = 20
+MAX_WORDS_IN_ALL = 45_000
+"""DESIGN's limits: words of prose on a page, the median sentence of a page, and words of the user's pages."""
 WITHOUT_LIMIT = ("genindex", "search", "py-modindex")
 """Pages that Sphinx makes, which nobody reads as a page."""
 
@@ -126,6 +134,49 @@ def faults_of_sources(docs: Path) -> Iterator[str]:
                 yield f"{path.relative_to(docs)}: a broken table: {table[:60]!r}"
 
 
+def prose_of(text: str) -> str:
+    r"""Return a page without code, displayed formulas, tables, directives and comments.
+
+    Examples
+    --------
+    >>> prose_of("# Title\n\nWords.\n\n| a | b |\n\n```python\nx\n```\n").split()
+    ['#', 'Title', 'Words.']
+    """
+    text = re.sub(r"(?ms)^(```|\$\$).*?^\1$", "", text)
+    text = re.sub(r"(?s)<!--.*?-->|\A---\n.*?\n---\n", "", text)
+    return re.sub(r"(?m)^(\||:::|:\w+:|%|<|\([\w-]+\)=$).*$", "", text)
+
+
+def lengths_of_sentences(prose: str) -> list[int]:
+    r"""Return the number of words of every sentence; headings and single words are none.
+
+    Examples
+    --------
+    >>> lengths_of_sentences("# A title\n\nOne short sentence. And another one:\n\n- an item")
+    [3, 3, 2]
+    """
+    blocks = re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.)\s)", prose)
+    blocks = [re.sub(r"^\s*(?:[-*]|\d+\.)\s", "", block) for block in blocks if not block.lstrip().startswith("#")]
+    sentences = (sentence.split() for block in blocks for sentence in re.split(r"(?<=[.!?:])\s+", block))
+    return [len(words) for words in sentences if len(words) > 1]
+
+
+def faults_of_prose(docs: Path) -> Iterator[str]:
+    """Yield user's pages that are too long or of long sentences."""
+    total = 0
+    for path in sorted(path for folder in USERS_PAGES for path in (docs / folder).glob("*.md")):
+        name, prose = path.relative_to(docs), prose_of(path.read_text(encoding="utf-8"))
+        total += (n_words := len(prose.split()))
+        if n_words > MAX_WORDS:
+            limit = f"at most {MAX_WORDS:,}"
+            yield f"{name}: {n_words:,} words of prose, {limit}: move measurements to evidence, or split it"
+        typical = median(lengths_of_sentences(prose) or [0])
+        if typical >= MAX_SENTENCE:
+            yield f"{name}: the median sentence has {typical:g} words, under {MAX_SENTENCE} are allowed"
+    if total > MAX_WORDS_IN_ALL:
+        yield f"the user's pages: {total:,} words of prose, at most {MAX_WORDS_IN_ALL:,}"
+
+
 def faults_of_search(root: Path) -> Iterator[str]:
     """Yield terms that find nothing, or nothing but decision records."""
     text = (root / "searchindex.js").read_text(encoding="utf-8")
@@ -148,7 +199,8 @@ def main() -> None:
     root = Path(sys.argv[1]).resolve()
     paths = [path for path in sorted(root.rglob("*.html")) if "_static" not in path.parts]
     pages = {path: Page(path.read_text(encoding="utf-8")) for path in paths}
-    faults = [*faults_of_links(root, pages), *faults_of_sources(Path(__file__).parent), *faults_of_search(root)]
+    docs = Path(__file__).parent
+    faults = [*faults_of_links(root, pages), *faults_of_sources(docs), *faults_of_prose(docs), *faults_of_search(root)]
     faults += [fault for path, page in pages.items() for fault in faults_of_page(root, path, page)]
     print("\n".join(faults) or f"{len(pages)} pages: nothing wrong")
     sys.exit(1 if faults else 0)

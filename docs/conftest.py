@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-SLOW = {"guides/bayesian.md", "guides/fisher.md", "guides/networks.md", "sites/scale.md", "concepts/scores.md"}
+SLOW = {
+    "guides/bayesian.md", "guides/fisher.md", "guides/matching_units.md", "guides/networks.md", "sites/scale.md",
+    "concepts/scores.md",
+}  # fmt: skip
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,7 +1,7 @@
 """First sentences, titles and messages have the field's words: those that a newcomer would need a dictionary for fail.
 
 What is looked at are the first sentence of every docstring, all texts in the source that are no docstrings (messages,
-captions, lines of the command), and the headings of the documentation.
+captions, lines of the command), the headings of the documentation, and the prose and tables of the user's pages.
 """
 
 from __future__ import annotations
@@ -41,6 +41,13 @@ LAWS = re.compile(r"\blaws?\b", re.IGNORECASE)
 
 NOT_YET = ("checkpoints/lora", "federated", "networks/choice", "networks/gaussian")
 """Rooms that are to be rewritten as a whole, their words with them."""
+
+USERS_PAGES = ("start", "guides", "sites", "concepts", "results")
+PAGES_NOT_YET = (
+    "sites/robust.md", "sites/rounds.md", "concepts/average.md", "guides/mixtures.md", "guides/topics.md",
+    "results/reports.md", "results/verdict.md",
+)  # fmt: skip
+"""Pages of methods that are being rewritten, their words with them."""
 
 RECORDS = "docs/adr"
 """Titles of decision records are the names by which they are cited."""
@@ -103,4 +110,16 @@ def test_headings_of_the_documentation_have_the_words_of_the_field():
             continue
         headings = [line for line in page.read_text().splitlines() if re.match(r"#+ ", line)]
         found += [f"{place}: {line}" for line in headings if PATTERN.search(line)]
+    assert found == []
+
+
+@pytest.mark.parametrize("folder", USERS_PAGES)
+def test_pages_of_the_user_have_the_words_of_the_field(folder):
+    docs, found = ROOT / "docs", []
+    for page in sorted((docs / folder).glob("*.md")):
+        place = page.relative_to(docs).as_posix()
+        text = re.sub(r"(?ms)^```.*?^```$", lambda block: "\n" * block[0].count("\n"), page.read_text())
+        lines = re.sub(r"`[^`\n]*`", "", text).splitlines()
+        if place not in PAGES_NOT_YET:
+            found += [f"{place}:{number}: {line[:80]}" for number, line in enumerate(lines, 1) if PATTERN.search(line)]
     assert found == []

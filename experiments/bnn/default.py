@@ -1,4 +1,4 @@
-"""The default fusion of Bayesian networks on handwritten digits, all described: docs/guides/bayesian.md.
+"""The default fusion of Bayesian networks on handwritten digits, all described: docs/evidence/bayesian.md.
 
     python experiments/bnn/default.py three            three sites, Dirichlet 0.8, sevens at one of them only
     python experiments/bnn/default.py five             five sites, Dirichlet 0.5

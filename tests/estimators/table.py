@@ -1,4 +1,4 @@
-"""The table of docs/guides/regression.md: every estimator, how far the fused one is from the pooled one, and its bytes.
+"""The table of docs/guides/estimators.md: every estimator, how far the fused one is from the pooled one, and its bytes.
 
 ``python -m tests.estimators.table`` prints it; differences are the largest over the cases of the zoo, split into 5, 30
 and 100 sites, of any fitted attribute that has a definite sign, relative to its largest entry.
