@@ -14,8 +14,8 @@ or such as differ by a lognormal factor of 0.5; squared error of coefficients an
 
 Seeds 0 to 2 of mixtures and of networks shaped the constants of ``core/robust.py`` (the specification's
 seeds 10 and 11 saw one of them, mixtures of 30 to 36 and networks of 100 to 111 another; a fault was found on sums of
-20 to 24); seeds 20 to 24 of all else, 40 to 44 of sums, topics and chains did not. A ratio is one of means over seeds. Of every defence the worst attack at each k is told, and
-what it costs at k = 0.
+20 to 24); seeds 20 to 24 of all else, 40 to 44 of sums, topics and chains did not. A ratio is one of means over seeds.
+Of every defence the worst attack at each k is told, and what it costs at k = 0.
 
 Attacks: mimics send an honest site's file again, that of the site nearest to the mean, of the farthest, of any, or each
 another one's, with noise of .01 or .6 deviations; claims are of a hundred times the rows. ALIE (Baruch et al. 2019) at
