@@ -297,13 +297,15 @@ def better_linked(
     `rows` are those that may be linked, `noise` what one more component gains by fitting noise, in nats per
     observation. None where nothing is gained, or cannot be told.
     """
-    n_selected = int(selected.max()) + 1
+    n_selected, of_selected = int(selected.max()) + 1, loss.by_draw(selected)
+    if float(of_selected.mean()) <= MIN_LOSS:  # no more can be gained than is lost
+        return None
     linkage = Linkage.of(loss, owner, rows)
     if linkage is None or (linkage.n_groups <= n_selected and selected.min() >= 0):
         return None
     linked = linkage.labels(linkage.n_groups)
     assert linked is not None  # noqa: S101  (narrows the type)
-    of_selected, of_linked = loss.by_draw(selected), loss.by_draw(linked)
+    of_linked = loss.by_draw(linked)
     gain, error = mean_and_error(of_selected - of_linked)
     gain -= noise * max(linkage.n_groups - n_selected, 0)
     losses = {"evidence": float(of_selected.mean()), "linked": float(of_linked.mean())}

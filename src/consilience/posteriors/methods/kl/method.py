@@ -67,6 +67,8 @@ N_CLUSTER_STARTS = 8
 """Starts of k-means where its matching is compared, as many as ``method="kmeans"`` makes."""
 MAX_CLUSTERED_ROWS = 5000
 """Components up to which it is compared. Chosen by hand for its cost."""
+MIN_REDUCED_LOSS = 0.05
+"""Nats per observation that a matching must lose for Runnalls' reduction to be looked at: what matters in a verdict."""
 MIN_CLUSTER_GAIN = 0.001
 """Nats per observation that k-means' matching must lose less, beside two standard errors: less may be rounding."""
 SITE_SIZE_RATIO = 3
@@ -323,7 +325,9 @@ class KLFusion(Method):
         problem, rng = KLProblem.of(stack, self.direction), np.random.default_rng(0)
         fit = best_clusters(problem, n_groups, rng, N_CLUSTER_STARTS, self.max_iterations)
         candidates = {"kmeans_gain": fit.labels[np.argsort(order)]} if fit.n_groups == n_groups else {}
-        reduced = Reduction(loss).labels(n_groups) if len(order) <= MAX_AGGLOMERATED_ROWS else None
+        # No more can be gained than is lost.
+        is_lossy = len(order) <= MAX_AGGLOMERATED_ROWS and loss(selected.labels)[0] > MIN_REDUCED_LOSS
+        reduced = Reduction(loss).labels(n_groups) if is_lossy else None
         if reduced is not None and reduced.min() >= 0:
             candidates["runnalls_gain"] = reduced
         # Paired on the same virtual draws, so the error is that of the difference.
