@@ -2,7 +2,8 @@
 
 Links and their anchors lead somewhere, tables have at most 8 columns unless folded, no line of code is cut, no page is
 heavy, nothing is fetched from a network, formulas have what draws them, and the search finds what people look for.
-Of the user's pages, prose is at most 2,000 words a page and 45,000 in all, and the median sentence of a page under 20 words.
+Of the user's pages, prose is at most 2,000 words a page and 45,000 in all, and the median sentence of a page under 20
+words.
 Prints a line for each fault, and exits 1 where there are any.
 """
 

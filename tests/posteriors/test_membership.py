@@ -1,6 +1,7 @@
 """Membership inference by likelihood ratio: what the attack reaches on a fused mixture and a fused network, bounded.
 
-``benchmarks/membership.py`` has the figures of docs/evidence/security_tests.md, of other data and seeds; no code is shared.
+``benchmarks/membership.py`` has the figures of docs/evidence/security_tests.md, of other data and seeds; no code is
+shared.
 """
 
 import numpy as np
