@@ -1,4 +1,4 @@
-"""The tables of docs/concepts/scores.md, from the results of ``lda_perplexity.py`` and of the demo."""
+"""The tables of docs/evidence/scores.md, from the results of ``lda_perplexity.py`` and of the demo."""
 
 from __future__ import annotations
 
