@@ -567,6 +567,7 @@ def test_a_site_takes_its_sums_by_the_command(tmp_path, monkeypatch):
     rows, out = tmp_path / "rows.npz", tmp_path / "site.safetensors"
     np.savez(rows, x=rng.normal(size=(90, D)), y=y)
     noise = ["--classes", "3", "--epsilon", "9", "--norm-bound", "9"]
+    monkeypatch.chdir(tmp_path)  # where files of ours are replaced without a word
     for arguments in (["--fourier", "20", "--length", "2"], [], noise):
         done = run("site", "head", "lda", "--data", rows, "-o", out, "--quiet", *arguments)
         assert done.exception is None, done.exception
@@ -582,6 +583,7 @@ def test_a_site_takes_its_sums_by_the_command(tmp_path, monkeypatch):
     (tmp_path / "bodies.py").write_text("import torch\n\ndef make():\n    return torch.nn.Linear(6, 4)\n")
     monkeypatch.chdir(tmp_path)
     assert run("site", "head", "qda", "--data", rows, "-o", out, "--module", "bodies:make").exception is None
+    out = tmp_path / "another.safetensors"
     assert "Linear (module, digest" in run("inspect", out).output
     for arguments, text in (
         (["--delta", "0.1"], "are for --epsilon, which is missing"),

@@ -209,6 +209,7 @@ def test_the_command_takes_sums_of_real_targets(tmp_path):
     done = CliRunner().invoke(cli, ["site", "head", "bayesian_regression", *options, "--fourier", "50"])
     assert done.exit_code == 0, done.output
     assert cs.load(out).target_shape == ()
+    options = [*options[:3], str(tmp_path / "b.safetensors")]
     refused = CliRunner().invoke(cli, ["site", "head", "ridge_regression", *options, "--classes", "3"])
     assert "a ridge_regression head has none" in str(refused.exception)
 

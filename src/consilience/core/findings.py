@@ -135,7 +135,8 @@ def findings_of(result: Mapping[str, object]) -> Findings:
     minority, average = _minority(result.get("minority")), _average(result.get("average"))
     spread = _spread([_finite(result.get(name)) for name in _VARIANCES])
     shown_details: dict[str, Any] = {
-        "path": path, "number": number, "heterogeneity": heterogeneity or says_nothing, "outliers": outliers,
+        "path": path, "number": number or bool(_curve(result.get("number"))),
+        "heterogeneity": heterogeneity or says_nothing, "outliers": outliers,
         "vocabulary": vocabulary, "average": average, "minority": minority, **dict.fromkeys(_VARIANCES, spread),
         "hierarchical": average is not None and isinstance(result.get("hierarchical"), Mapping),
     }  # fmt: skip
@@ -166,9 +167,8 @@ def _site_statements(result: Mapping[str, object]) -> dict[str, str]:
         records = [record for record in withheld["components"] if isinstance(record, Mapping)]
         texts = [f"{record.get('model')}: component {record.get('component')}" for record in records]
         statements["withheld"] = _listed(texts)
-    number = result.get("number")
-    curve = number.get("topics_at_loss") if isinstance(number, Mapping) else None
-    if isinstance(curve, Mapping):
+    curve = _curve(result.get("number"))
+    if curve:
         statements["topics_at_loss"] = _listed([f"{count} lose at most {loss}" for loss, count in curve.items()])
     for name in ("n_observations", "unusable"):
         values = result.get(name)
@@ -179,6 +179,12 @@ def _site_statements(result: Mapping[str, object]) -> dict[str, str]:
             ]
             statements[name] = _listed(texts)
     return {name: text for name, text in statements.items() if text}
+
+
+def _curve(number: object) -> Mapping[str, object]:
+    """Return the numbers of topics by what they lose; empty where there are none."""
+    curve = number.get("topics_at_loss") if isinstance(number, Mapping) else None
+    return curve if isinstance(curve, Mapping) else {}
 
 
 def _listed(texts: list[str]) -> str:

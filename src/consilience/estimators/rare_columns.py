@@ -46,7 +46,8 @@ def rare_columns(rows: SiteRows, names: Sequence[str], min_count: float) -> Prob
     gaucher (1 row): set fewer than 5 rows apart, and sums of products hold the sum of those rows; join or leave out
         these columns, or say `min_count=0`
     """
-    found = [(names[column], count) for column, count in _off_their_mode(rows) if 0 < count < min_count]
+    apart = [(column, count) for column, count in _off_their_mode(rows) if rows.n - count >= min_count]  # it has a mode
+    found = [(names[column], count) for column, count in apart if 0 < count < min_count]
     found += [(f"{names[a]} and {names[b]}", count) for a, b, count in _between_pairs(rows, min_count)]
     if not found:
         return None

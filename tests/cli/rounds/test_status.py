@@ -146,7 +146,9 @@ def test_the_step_of_a_masked_sum_is_shown(room):
     sites[0].start()
     with serving("a: keys in", **options):
         for words in (("round",), ("round", "-o", "fused.safetensors")):
-            seen = status(*words)
+            seen, until = status(*words), time.monotonic() + 20
+            while seen["sites_in"] != ["a"] and time.monotonic() < until:  # files may be visible a moment later
+                seen = status(*words)
             assert (seen["state"], seen["number"], seen["step"], seen["sites_in"]) == ("open", 1, 1, ["a"])
         assert "is open, step 1 of 5: keys\n" in run("round", "status", "round").out
         for site in sites[1:]:

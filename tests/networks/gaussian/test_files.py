@@ -341,7 +341,7 @@ def test_a_folder_that_is_not_there_is_named(path):
         cs.save(bayesian(), path / "inside" / "a")
 
 
-@pytest.mark.parametrize("before", [None, b"the network of yesterday"])
+@pytest.mark.parametrize("before", [None, b'{"format": "consilience-bayesian"} of yesterday'])
 def test_a_disk_that_refuses_leaves_what_was_there(path, before):
     if before is not None:
         path.write_bytes(before)

@@ -173,7 +173,7 @@ def serve_folder(
         if expected is not None:
             plan_for(plan, kind_of_file(expected))
     target, storage = Path(output), storage_of(place)
-    refuse_unwritable(target)
+    refuse_unwritable(target, overwrite=report_path(target).is_file())  # what an earlier run of this server wrote
     work_folder = work_folder_of(target, work)
     if isinstance(storage, LocalStorage) and work_folder.resolve().is_relative_to(storage.root.resolve()):
         remedy = "give a folder of the server's own as `work=`"
