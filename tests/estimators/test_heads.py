@@ -583,7 +583,6 @@ def test_a_site_takes_its_sums_by_the_command(tmp_path, monkeypatch):
     (tmp_path / "bodies.py").write_text("import torch\n\ndef make():\n    return torch.nn.Linear(6, 4)\n")
     monkeypatch.chdir(tmp_path)
     assert run("site", "head", "qda", "--data", rows, "-o", out, "--module", "bodies:make").exception is None
-    out = tmp_path / "another.safetensors"
     assert "Linear (module, digest" in run("inspect", out).output
     for arguments, text in (
         (["--delta", "0.1"], "are for --epsilon, which is missing"),
