@@ -50,11 +50,11 @@ def in_short(found: VerdictSummary | None, n_models: int, outcome: str) -> Parag
 
 
 def what_to_know(notes: Sequence[str]) -> Block | None:
-    """Return in amber what should be known of single models; None for nothing."""
+    """Return what should be known of single models; None for nothing."""
     if not notes:
         return None
     more = [f"and {len(notes) - MAX_NOTES} more"] if len(notes) > MAX_NOTES else []
-    return Items([*(shorten(note, 300) for note in notes[:MAX_NOTES]), *more], "status act")
+    return Items([*(shorten(note, 300) for note in notes[:MAX_NOTES]), *more], "status open")
 
 
 def status(findings: Findings) -> Paragraph:

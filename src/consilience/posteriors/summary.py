@@ -119,15 +119,15 @@ def _withheld(withheld: Withheld | None) -> list[str]:
 
 def _minority(details: PosteriorDetails) -> list[str]:
     """Return notes on components that fewer than half of the models hold."""
-    held = details.get("minority", [])
-    lines = [
-        f"component {one['component']} is held by {one['sites']} only: "
-        + ", ".join(map(printable, one["names"][:MAX_NAMED]))
-        + (", ..." if one["sites"] > min(MAX_NAMED, len(one["names"])) else "")
-        for one in held[:MAX_NAMED]
-    ]
-    if len(held) > MAX_NAMED:
-        lines.append(f"{len(held) - MAX_NAMED} more components are held by fewer than half of the models")
+    held, lines = details.get("minority", []), list[str]()
+    if held:
+        named = [
+            f"{one['component']} ({', '.join(map(printable, one['names'][:MAX_NAMED]))})" for one in held[:MAX_NAMED]
+        ]
+        more = f" and {len(held) - MAX_NAMED} more" if len(held) > MAX_NAMED else ""
+        verb = "is" if len(held) == 1 else "are"
+        which = format_count(len(held), "component")
+        lines.append(f"{which} {verb} held by fewer than half of the models: {', '.join(named)}{more}")
     if details.get("dropped"):
         lines.append(f"{_components(details['dropped'], 'that fewer than half of the models hold')} left out")
     return lines
