@@ -138,6 +138,7 @@ def test_counts_are_the_tokens(kind):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::consilience.errors.HarmWarning")  # topics averaged by their index, which harms
 @every_kind
 @pytest.mark.parametrize("method", ["kl", "spahm", "amps", "kmeans", "average", "concatenate"])
 def test_a_fused_model_is_one_like_the_others(kind, method):
