@@ -8,7 +8,10 @@ which every value takes room in the file or a fixed one in memory, and the sum i
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,9 @@ from consilience.files.opening import open_file
 
 _MAX_FOOTER_BYTES = 16 * 2**20
 """Longest footer, as the longest header of a file that a server takes (`limits.Limits`)."""
+
+_LONGEST_LOOK = 30.0
+"""Seconds after which a footer that is still looked at is given up. Chosen by hand; a large one takes a second."""
 
 _MAGIC = b"PAR1"
 _TEXTS = "BYTE_ARRAY"
@@ -58,6 +64,8 @@ def open_parquet(path: Path, name: str, remedy: str, is_plain: bool) -> Any:
     try:
         file = parquet.ParquetFile(path, read_dictionary=[])
         metadata, _ = file.metadata, file.schema_arrow
+        if not _can_be_looked_at(metadata, is_plain):
+            raise ValueError("its footer contradicts itself")
         needed = sum(_bytes_of_columns(metadata, is_plain))
         texts = [] if is_plain else _texts_in_dictionaries(metadata)
         if texts:  # as numbers of entries: written out they would have the length of the longest, each
@@ -70,6 +78,34 @@ def open_parquet(path: Path, name: str, remedy: str, is_plain: bool) -> Any:
         raise FileFormatError(name, f"says it holds {needed:,} bytes, and has {size:,}", remedy)
     check_size(Path(name), needed, size, remedy)
     return file
+
+
+def _can_be_looked_at(metadata: Any, is_plain: bool) -> bool:
+    """Return whether a footer's columns can be looked at, which a copy of this process tries.
+
+    Arrow ends the process where a footer contradicts itself, such as by histograms of another length, and Python cannot
+    catch that.
+    """
+    if not hasattr(os, "fork"):  # on Windows, where nothing stands between
+        return True
+    child = os.fork()
+    if not child:
+        try:
+            faulthandler.disable()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            sum(_bytes_of_columns(metadata, is_plain))
+        finally:
+            os._exit(0)  # what Python catches, the caller sees itself
+    until = time.monotonic() + _LONGEST_LOOK
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return not os.WIFSIGNALED(status)
+        if time.monotonic() > until:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return False
+        time.sleep(0.0005)
 
 
 def _reason(error: Exception) -> str:
