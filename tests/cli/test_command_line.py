@@ -93,6 +93,9 @@ def test_a_code_is_explained(command):
     for code, title in CATALOGUE.items():
         assert f"\n{code:15} {title}\n" in "\n" + command("explain").out
         assert len(command("explain", code).out.splitlines()) > 2, code
+    (entry,) = printed(command, "explain", "few")["codes"]
+    assert (entry["code"], entry["title"]) == ("E-FEW", CATALOGUE["E-FEW"])
+    assert [one["code"] for one in printed(command, "explain")["codes"]] == list(CATALOGUE)
     done = command("explain", "E-METHDO")
     assert (done.code, "did you mean E-METHOD?" in done.err) == (2, True)
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import consilience as cs
+from consilience.core.agreement import Doubt
+from consilience.errors import Problem
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +74,16 @@ def test_the_first_sentences_say_whether_it_was_fused_how_good_it_is_and_what_co
 
 def test_models_side_by_side_are_not_said_to_be_one():
     assert cs.Verdict("fine", "x.").in_short(2, "all of them side by side").startswith("2 models side by side, not ")
+
+
+@pytest.mark.parametrize("harmless", [True, None])
+def test_what_is_doubtful_speaks_against_whatever_else_is_known(harmless):
+    verdict = cs.Verdict("exact", "x.", harmless, standing="It is what one fit gives", is_doubtful=True)
+    assert cs.Verdict.read(verdict.to_json()).paragraph().kind == "status act"
+    assert verdict.in_short(3, "one Ridge").endswith("Next: see what is said below before anybody adopts it.")
+
+
+def test_inputs_in_doubt_are_amber_on_the_page(fusion):
+    doubt = Doubt(Problem("lund", "may be in another unit", "state it"), cs.errors.UnitsWarning)
+    assert fusion.verdict.paragraph_kind == "status open"
+    assert fusion.with_doubts([doubt]).verdict.paragraph_kind == "status act"

@@ -32,25 +32,25 @@ def _complete_code(_context: click.Context, _argument: click.Parameter, incomple
 @json_option
 def explain(code: str | None, as_json: bool) -> None:
     """Explain CODE, such as E-FEW, which stands at the end of a message; without one, list all codes."""
-    if code is None:
-        if as_json:
-            echo_json({"codes": dict(CATALOGUE)})
-            return
-        for name, title in CATALOGUE.items():
-            click.echo(f"{name:15} {title}")
-        return
-    known = code.strip("[]").upper()
-    known = next((name for name in (known, f"E-{known}", f"W-{known}") if name in CATALOGUE), "")
-    if not known:
-        raise click.BadParameter(
-            f"there is no code {code!r:.80}{suggestion(code.upper(), CATALOGUE)}", param_hint="CODE"
-        )
-    text = explanations()[known]
+    wanted = list(CATALOGUE) if code is None else [_known(code)]
+    texts = explanations()
     if as_json:
-        echo_json({"code": known, "title": CATALOGUE[known], "text": text})
-        return
-    click.echo(f"{known}: {CATALOGUE[known]}\n")
-    click.echo(plain(text))
+        echo_json({"codes": [{"code": one, "title": CATALOGUE[one], "text": texts[one]} for one in wanted]})
+    elif code is None:
+        for one, title in CATALOGUE.items():
+            click.echo(f"{one:15} {title}")
+    else:
+        click.echo(f"{wanted[0]}: {CATALOGUE[wanted[0]]}\n\n{plain(texts[wanted[0]])}")
+
+
+def _known(code: str) -> str:
+    """Return a code of the catalogue, which may be given without its letter or with its brackets."""
+    name = code.strip("[]").upper()
+    known = next((one for one in (name, f"E-{name}", f"W-{name}") if one in CATALOGUE), None)
+    if known is None:
+        text = f"there is no code {code!r:.80}{suggestion(name, CATALOGUE)}; `consilience explain` lists them"
+        raise click.BadParameter(text, param_hint="CODE")
+    return known
 
 
 def plain(markdown: str) -> str:

@@ -142,6 +142,7 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
             text=f"{verdict.text} In doubt: {'; '.join(f'{doubt.subject} {doubt.text}' for doubt in self.doubts)}.",
             harmless=False if verdict.harmless is False else None,
             remedy="; ".join(dict.fromkeys(remedies)) or None,
+            is_doubtful=True,
         )
 
     def _verdict_at_sites(self, choice: SiteChoice) -> Verdict:
@@ -151,7 +152,7 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
             return verdict
         remedies = filter(None, [verdict.remedy, *problems.values()])
         text = f"{verdict.text} Open: {'; '.join(problems)}."
-        return replace(verdict, text=text, remedy="; ".join(dict.fromkeys(remedies)))
+        return replace(verdict, text=text, remedy="; ".join(dict.fromkeys(remedies)), is_doubtful=True)
 
     @property
     def single_site(self) -> str | None:

@@ -60,6 +60,8 @@ class Verdict(Displayed, Plotted, Tabular):
         Name of the input whose own model is returned, where nothing was fused; None where models were.
     standing
         What the fused model is by how it was computed, a sentence without its end; None for nothing to say.
+    is_doubtful
+        Whether the inputs may not mean the same, or something is still wrong with the fused model.
     """
 
     code: str
@@ -71,6 +73,7 @@ class Verdict(Displayed, Plotted, Tabular):
     remedy: str | None = None
     single_site: str | None = None
     standing: str | None = None
+    is_doubtful: bool = False
 
     def _headline(self) -> str:
         return self.code
@@ -140,7 +143,7 @@ class Verdict(Displayed, Plotted, Tabular):
     @property
     def speaks_against(self) -> bool:
         """Whether something is known that speaks against the fused model: harm, a loss, a site that does not fit."""
-        return self.harmless is False or (self.harmless is None and self.code not in _OPEN)
+        return self.harmless is False or self.is_doubtful or (self.harmless is None and self.code not in _OPEN)
 
     def paragraph(self) -> Paragraph:
         """Return the verdict as reports and notebooks show it."""
@@ -177,6 +180,7 @@ class Verdict(Displayed, Plotted, Tabular):
             remedy=said("remedy"),
             single_site=said("single_site"),
             standing=said("standing"),
+            is_doubtful=record.get("is_doubtful") is True,
         )
 
     def _blocks(self) -> list[Block | None]:

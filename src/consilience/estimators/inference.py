@@ -204,13 +204,7 @@ _RATIOS = {
 
 
 def ratio_of(statistics: Statistics) -> str | None:
-    """Return what exp(coefficient) is called; None where it means nothing.
-
-    Examples
-    --------
-    >>> sorted(set(_RATIOS.values()))
-    ['Hazard ratio', 'Odds ratio', 'Rate ratio', 'Ratio of means']
-    """
+    """Return what exp(coefficient) is called; None where it means nothing."""
     if statistics.kind != "statsmodels.GLM":
         return _RATIOS.get(statistics.kind)
     family, link = (str(statistics.parameters.get(name)) for name in ("family", "link"))

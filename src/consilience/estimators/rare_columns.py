@@ -46,8 +46,9 @@ def rare_columns(rows: SiteRows, names: Sequence[str], min_count: float) -> Prob
     gaucher (1 row): set fewer than 5 rows apart, and sums of products hold the sum of those rows; join or leave out
         these columns, or say `min_count=0`
     """
-    apart = [(column, count) for column, count in _off_their_mode(rows) if rows.n - count >= min_count]  # it has a mode
-    found = [(names[column], count) for column, count in apart if 0 < count < min_count]
+    others = _off_their_mode(rows)
+    is_rare = (others > 0) & (others < min_count) & (rows.n - others >= min_count)
+    found = [(names[column], int(others[column])) for column in np.flatnonzero(is_rare)]
     found += [(f"{names[a]} and {names[b]}", count) for a, b, count in _between_pairs(rows, min_count)]
     if not found:
         return None
@@ -57,17 +58,14 @@ def rare_columns(rows: SiteRows, names: Sequence[str], min_count: float) -> Prob
     return Problem(f"{listed}{more}", text, "join or leave out these columns, or say `min_count=0`")
 
 
-def _off_their_mode(rows: SiteRows) -> list[tuple[int, int]]:
-    """Return of every column how many rows do not have its most frequent value."""
-    n = rows.n
+def _off_their_mode(rows: SiteRows) -> Array:
+    """Return of every column (d,) how many rows lack the value that more than half have; n where there is none."""
     if hasattr(rows.X, "toarray"):  # columns that are mostly 0, whose other rows are those that are stored
-        stored = np.bincount(rows.X.indices[rows.X.data != 0.0], minlength=rows.X.shape[1])
-        return list(enumerate(stored.tolist()))
-    found = []
-    for column, values in enumerate(rows.X.T):
-        _, counts = np.unique(values, return_counts=True)
-        found.append((column, n - int(counts.max(initial=0))))
-    return found
+        stored: Array = np.bincount(rows.X.indices[rows.X.data != 0.0], minlength=rows.X.shape[1])
+        return stored
+    median = np.partition(rows.X, rows.n // 2, axis=0)[rows.n // 2]  # which is that value, where there is one
+    others: Array = np.count_nonzero(median != rows.X, axis=0)
+    return np.where(2 * others < rows.n, others, rows.n)
 
 
 def _between_pairs(rows: SiteRows, min_count: float) -> list[tuple[int, int, int]]:

@@ -70,7 +70,7 @@ def _judge_sums(statistics: Statistics, n_sites: int, details: EstimatorDetails)
         how = ", up to the tolerance of its solver: the sums are solved exactly"
     remedy = "`min_count=0` at the sites and here keeps small classes" if withheld else None
     text = f"{mark}: this is the {name} that fit gives on {rows}{how}."
-    return Verdict(mark, text, None if withheld else True, remedy=remedy, standing=POOLED)
+    return Verdict(mark, text, None if withheld else True, remedy=remedy, standing=None if withheld else POOLED)
 
 
 def _judge_shrinkage(name: str, rows: str, statistics: Statistics, details: EstimatorDetails) -> Verdict:
@@ -94,7 +94,7 @@ def _judge_shrinkage(name: str, rows: str, statistics: Statistics, details: Esti
         withheld = statistics.n_withheld
         text = f"exact: this is {fit}, its shrinkage from the fourth moments of all of these."
         keeps = "`min_count=0` at the sites and here keeps small classes" if withheld else None
-        return Verdict("exact", text, None if withheld else True, remedy=keeps, standing=POOLED)
+        return Verdict("exact", text, None if withheld else True, remedy=keeps, standing=None if withheld else POOLED)
     text = f"approximate: near {fit}. Its shrinkage is from fourth moments of {moments4['rows']:,.0f} rows"
     if moments4["unknown"]:
         text += (
@@ -144,4 +144,5 @@ def _judge_product(
             f"to reach that fit, let sites answer requests: `consilience round open --then refine:{USUAL_ROUNDS}`"
         )
     text = "; ".join([text, *against]) + "."
-    return Verdict("approximate", text, None, remedy="; ".join(remedies) or None, standing=NEAR)
+    remedy = "; ".join(remedies) or None
+    return Verdict("approximate", text, None, remedy=remedy, standing=NEAR, is_doubtful=bool(against))

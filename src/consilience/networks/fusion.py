@@ -356,7 +356,7 @@ class NetworkFusion(Fusion):
             return verdict
         remedies = filter(None, [verdict.remedy, *problems.values()])
         text = f"{verdict.text} Open: {'; '.join(problems)}."
-        return replace(verdict, text=text, remedy="; ".join(dict.fromkeys(remedies)))
+        return replace(verdict, text=text, remedy="; ".join(dict.fromkeys(remedies)), is_doubtful=True)
 
     def open_problems(self) -> Mapping[str, str]:
         """Return what is wrong with the networks: unproved symmetry, statistics without data, or of averaged layers."""
