@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from consilience.checks import Array
+from consilience.checks import Array, Labels
 from consilience.errors import InputError, Problem
 from consilience.estimators.site_rows import SiteRows
 
@@ -48,7 +48,7 @@ def rare_columns(rows: SiteRows, names: Sequence[str], min_count: float) -> Prob
     """
     others = _off_their_mode(rows)
     is_rare = (others > 0) & (others < min_count) & (rows.n - others >= min_count)
-    found = [(names[column], int(others[column])) for column in np.flatnonzero(is_rare)]
+    found = [(names[column], int(others[column])) for column in np.flatnonzero(is_rare).tolist()]
     found += [(f"{names[a]} and {names[b]}", count) for a, b, count in _between_pairs(rows, min_count)]
     if not found:
         return None
@@ -58,14 +58,13 @@ def rare_columns(rows: SiteRows, names: Sequence[str], min_count: float) -> Prob
     return Problem(f"{listed}{more}", text, "join or leave out these columns, or say `min_count=0`")
 
 
-def _off_their_mode(rows: SiteRows) -> Array:
+def _off_their_mode(rows: SiteRows) -> Labels:
     """Return of every column (d,) how many rows lack the value that more than half have; n where there is none."""
     if hasattr(rows.X, "toarray"):  # columns that are mostly 0, whose other rows are those that are stored
-        stored: Array = np.bincount(rows.X.indices[rows.X.data != 0.0], minlength=rows.X.shape[1])
-        return stored
+        return np.asarray(np.bincount(rows.X.indices[rows.X.data != 0.0], minlength=rows.X.shape[1]))
     median = np.partition(rows.X, rows.n // 2, axis=0)[rows.n // 2]  # which is that value, where there is one
-    others: Array = np.count_nonzero(median != rows.X, axis=0)
-    return np.where(2 * others < rows.n, others, rows.n)
+    others = np.count_nonzero(median != rows.X, axis=0)
+    return np.asarray(np.where(2 * others < rows.n, others, rows.n))
 
 
 def _between_pairs(rows: SiteRows, min_count: float) -> list[tuple[int, int, int]]:

@@ -12,9 +12,10 @@ for any f whatever: one assignment problem, solved exactly. No step can lower F.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,6 +96,31 @@ def subtraction_gains(value: Callable[[GroupSums], Array], pieces: Array, groups
             values, joined = joined[0], joined[1:]
         np.subtract(joined, values, out=gains[start : start + chunk_rows])
     return gains
+
+
+class ValuedGroups(ABC):
+    """A ``GroupObjective`` whose groups are worth a value of their sums and members, each by itself."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def pieces(self) -> Array: ...  # noqa: D102
+
+    @abstractmethod
+    def value(self, groups: GroupSums) -> Array:
+        """Return what groups are worth (n,)."""
+
+    def opening(self, rows: Labels) -> Array:
+        """Return what a group of its own is worth to each of some rows (k,)."""
+        return self.value(GroupSums(self.pieces[rows], np.ones(len(rows))))
+
+    def gains(self, rows: Labels, groups: GroupSums) -> Array:
+        """Return what each group would add (k, G) by taking in each of some rows that are in none."""
+        return subtraction_gains(self.value, self.pieces[rows], groups)
+
+    def total(self, labels: Labels) -> float:
+        """Return what a matching with consecutive labels is worth."""
+        return float(self.value(group_sums(self.pieces, labels, np.ones(len(labels)), int(labels.max()) + 1)).sum())
 
 
 class MatchedGroups:

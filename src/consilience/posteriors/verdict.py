@@ -71,10 +71,6 @@ SMALL_LOSS, GREAT_LOSS = 0.05, 0.3
 """Nats per observation from which on a loss matters, and is a warning: conventions. Of simulated ensembles that were
 matched rightly, with sites that differ by at most 0.3 standard deviations of a component, all lost at most 0.05, and of
 collapsed ones all at least 0.35; experiments/battery judges them on others."""
-NOISE_SHARE = 0.25
-"""Share of the noise of local fits that a loss must exceed. Of 0, 1/4, 1/2 and 1, chosen on the first half of
-experiments/battery, before each site's prior counted once in all: 2 wrong alarms for 7 without it, 12 right ones of 18
-for 15."""
 MIN_SHARED_MASS = 0.25
 """Share of the observations in components of several sites below which sites share nothing. Chosen by hand."""
 MAX_JUDGED_ROWS = 5000
@@ -211,9 +207,7 @@ def _mixture_losses(
         differences = of_sites - by_draw
         sites, gains = of_sites.mean(axis=1), differences.mean(axis=1)
         errors = differences.std(axis=1, ddof=1) * (1.0 / loss.n_draws + 1.0 / n_observations) ** 0.5
-    dim = fused[0].shape[1]
-    n_parameters = 2 * dim if fused[1].ndim == 2 else dim * (dim + 3) // 2
-    noise = NOISE_SHARE * max(len(loss.means) - len(fused[0]), 0) * n_parameters / n_observations
+    noise = max(len(loss.means) - len(fused[0]), 0) * loss.noise_of_component(n_observations)
     criterion = "virtual loss, nats per observation"
     return Losses(mean, error, criterion, sites, gains, errors, int(np.argmax(by_row)), noise)
 

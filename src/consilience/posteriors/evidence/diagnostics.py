@@ -57,8 +57,6 @@ from consilience.posteriors.method import Assignment, expand_assignment
 
 MAX_DIAGNOSED_ROWS = 5000
 """Components up to which confidence and heterogeneity are computed. Chosen by hand for its cost."""
-NOISE_SHARE = 0.25
-"""Share of the noise of local fits, half a nat for each parameter, that one more component must gain besides."""
 MIN_NAMED_PROBABILITY = 0.001
 """Probability from which on a number of components is named beside the selected one."""
 
@@ -203,11 +201,8 @@ def _linked(
     """Return the matching of linked components where it loses clearly less than that by evidence (L,); else None."""
     counts = ensemble.column("counts")
     n_observations = np.inf if counts is None else max(float(counts.sum()), 1.0)
-    dim = loss.means.shape[1]
-    n_parameters = 2 * dim if loss.covariances.ndim == 2 else dim * (dim + 3) // 2
     rows = np.flatnonzero((judged.unit_of_row >= 0) & (loss.weights > 0))
-    noise = NOISE_SHARE * n_parameters / n_observations  # p / (4 N)
-    better = better_linked(loss, ensemble.owner, rows, labels, noise)
+    better = better_linked(loss, ensemble.owner, rows, labels, loss.noise_of_component(n_observations))
     if better is None:
         return None
     linked, losses = better

@@ -32,8 +32,8 @@ from scipy.special import logsumexp
 from consilience.checks import Array, Labels
 from consilience.families.linalg import log_determinants_of_many
 from consilience.matching.agglomeration import AgglomerationPath, agglomerate
-from consilience.matching.groups import GroupSums, consecutive, group_sums
-from consilience.matching.site_by_site import subtraction_gains
+from consilience.matching.groups import GroupSums, consecutive
+from consilience.matching.site_by_site import ValuedGroups
 from consilience.posteriors.evidence.virtual_loss import VirtualLoss, mean_and_error
 
 MAX_LINKED_ROWS = 1000
@@ -61,7 +61,7 @@ DETERMINANT_BYTES = 2**24
 
 
 @dataclass(frozen=True, eq=False)
-class MomentGroups:
+class MomentGroups(ValuedGroups):
     """Minus the entropy that merging by moments adds: a ``ValuedObjective``, whatever site components are of."""
 
     means: Array  # (L, D), centred
@@ -91,18 +91,6 @@ class MomentGroups:
             covariances = second.reshape(-1, dim, dim) - means[:, :, None] * means[:, None, :]
             log_determinants = log_determinants_of_many(np.ascontiguousarray(covariances.transpose(1, 2, 0)))
         return np.asarray(-0.5 * weights * log_determinants)
-
-    def opening(self, rows: Labels) -> Array:
-        """Return what a group of its own is worth to each of some rows (k,)."""
-        return self.value(GroupSums(self.pieces[rows], np.ones(len(rows))))
-
-    def gains(self, rows: Labels, groups: GroupSums) -> Array:
-        """Return what each group would add (k, G) by taking in each of some rows that are in none."""
-        return subtraction_gains(self.value, self.pieces[rows], groups)
-
-    def total(self, labels: Labels) -> float:
-        """Return what a matching with consecutive labels is worth."""
-        return float(self.value(group_sums(self.pieces, labels, np.ones(len(labels)), int(labels.max()) + 1)).sum())
 
 
 @dataclass(frozen=True, eq=False)

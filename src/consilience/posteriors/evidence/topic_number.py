@@ -25,7 +25,7 @@ from consilience.checks import Array, Labels
 from consilience.matching.agglomeration import AgglomerationPath, agglomerate, nearest_rows
 from consilience.matching.assignment import NO_NEW_GROUPS
 from consilience.matching.groups import GroupSums, consecutive, group_sums
-from consilience.matching.site_by_site import ascend, subtraction_gains
+from consilience.matching.site_by_site import ValuedGroups, ascend
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.evidence.search import MAX_AGGLOMERATED_ROWS, MAX_SWEEPS, MIN_NEIGHBOUR_RATIO, N_NEAREST
 from consilience.posteriors.evidence.virtual_documents import VirtualDocuments, virtual_documents_of
@@ -49,7 +49,7 @@ STATED_LOSSES = (0.01, MAX_LOSS, 0.05, 0.1)
 
 
 @dataclass(frozen=True, eq=False)
-class TokenGroups:
+class TokenGroups(ValuedGroups):
     """What groups of topics tell about words: a ``ValuedObjective``, I above."""
 
     pieces: Array  # tokens n_l(v) of each topic (L, V)
@@ -64,19 +64,6 @@ class TokenGroups:
         """Return what groups are worth (n,)."""
         totals = groups.sums.sum(axis=1)
         return np.asarray(xlogy(groups.sums, groups.sums).sum(axis=1) - xlogy(totals, totals) - self._price)
-
-    def opening(self, rows: Labels) -> Array:
-        """Return what a group of its own is worth to each of some rows (k,)."""
-        return self.value(GroupSums(self.pieces[rows], np.ones(len(rows))))
-
-    def gains(self, rows: Labels, groups: GroupSums) -> Array:
-        """Return what each group would add (k, G) by taking in each of some rows that are in none."""
-        return subtraction_gains(self.value, self.pieces[rows], groups)
-
-    def total(self, labels: Labels) -> float:
-        """Return what a matching with consecutive labels is worth."""
-        sums = group_sums(self.pieces, labels, np.ones(len(labels)), int(labels.max()) + 1)
-        return float(self.value(sums).sum())
 
 
 @dataclass(eq=False)

@@ -29,8 +29,8 @@ from consilience.errors import Problem
 from consilience.matching.agglomeration import ValuedObjective, improve_by_exchange
 from consilience.matching.assignment import NO_NEW_GROUPS, Openings
 from consilience.matching.conjugate_groups import ConjugateGroups
-from consilience.matching.groups import GroupSums, group_sums
-from consilience.matching.site_by_site import ascend, grow, match_confidence, scatter, subtraction_gains
+from consilience.matching.groups import GroupSums
+from consilience.matching.site_by_site import ValuedGroups, ascend, grow, match_confidence, scatter
 from consilience.posteriors.average import Combine, conjugate_groups
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.evidence.diagnostics import first_matching
@@ -200,7 +200,7 @@ class AMPS(Method):
 
 
 @dataclass(frozen=True, eq=False)
-class DirichletProcessGroups:
+class DirichletProcessGroups(ValuedGroups):
     """Log marginal likelihoods of groups under a Dirichlet process: a ``GroupObjective``.
 
     A group with N observations is worth A(lambda0 + sum e) - A(lambda0) + log(concentration) (1 - p0) + log Gamma(N),
@@ -229,15 +229,3 @@ class DirichletProcessGroups:
         # 1 - p0 with p0 = exp(-N): log(concentration) is paid as far as the component was observed at all.
         level = -np.expm1(-count) * np.log(self.concentration) + gammaln(np.maximum(count, 1.0))
         return self.groups.value(GroupSums(groups.sums[:, :-1], groups.mass)) + level
-
-    def opening(self, rows: Labels) -> Array:
-        """Return what a group of its own is worth to each of some rows (k,)."""
-        return self.value(GroupSums(self.pieces[rows], np.ones(len(rows))))
-
-    def gains(self, rows: Labels, groups: GroupSums) -> Array:
-        """Return what each group would add (k, G) by taking in each of some rows that are in none."""
-        return subtraction_gains(self.value, self.pieces[rows], groups)
-
-    def total(self, labels: Labels) -> float:
-        """Return what a matching with consecutive labels is worth."""
-        return float(self.value(group_sums(self.pieces, labels, np.ones(len(labels)), int(labels.max()) + 1)).sum())
