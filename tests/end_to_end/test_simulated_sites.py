@@ -45,14 +45,18 @@ def simulated(seed, separation):
     return models, means, np.concatenate(truth)
 
 
-LINKED_TO_SEVEN = pytest.mark.xfail(strict=True, reason="linked components of fits gone wrong: 7 for 5, as measured")
+SPLIT_BY_REDUCTION = pytest.mark.xfail(
+    strict=True,
+    reason="Runnalls' reduction loses less at the seven groups of evidence, two of which one outlying site has alone,"
+    " and spends them on two that are shared",
+)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "separation"),
     [
-        pytest.param(seed, separation, marks=[LINKED_TO_SEVEN] if (seed, separation) == (1, 1.0) else [])
+        pytest.param(seed, separation, marks=[SPLIT_BY_REDUCTION] if (seed, separation) == (1, 1.0) else [])
         for seed in (0, 1)
         for separation in (0.5, 1.0, 2.0)
     ],
