@@ -53,6 +53,7 @@ def divided(X, y, n_sites, skew, seed):
     return [(X[owner == site], y[owner == site]) for site in range(n_sites) if np.any(owner == site)]
 
 
+@pytest.mark.filterwarnings("ignore::consilience.errors.UnitsWarning")  # sites may have targets of one size alone
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=15, deadline=None)
 @given(
