@@ -94,6 +94,21 @@ def test_pipes_sockets_and_devices_are_refused_at_once(strange, kind, name):
         assert problems
 
 
+@pytest.mark.parametrize(
+    "read", [cs.load, lambda name: cs.fuse([name, name]), lambda name: cs.merge([name, f"{name}+{name}"], "out")]
+)
+@pytest.mark.parametrize("ending", ["", ".safetensors", ".parquet", ".yml"])
+def test_names_longer_than_a_file_may_have_are_refused(read, ending):
+    with pytest.raises(ConsilienceError, match=r"cannot be read|does not exist"):
+        read(300 * "a" + ending)
+
+
+def test_recipes_may_name_files_of_any_length(tmp_path):
+    (tmp_path / "recipe.yml").write_text(f"models: ['*.{300 * '9'}', {300 * 'a'}]\noutput: out\n")
+    with pytest.raises(ConsilienceError, match="no file named"):
+        read_recipe(tmp_path / "recipe.yml")
+
+
 def test_ordinary_files_and_links_to_them_are_read(tmp_path):
     (tmp_path / "a").write_bytes("é".encode())
     (tmp_path / "b").symlink_to(tmp_path / "a")

@@ -243,7 +243,7 @@ def inspect_file(path: Path) -> Inspection:
         from consilience.draws.inspect import inspect_cmdstan
 
         return inspect_cmdstan(path)
-    if path.suffix == PARQUET or (path.is_file() and is_shard(path)):
+    if path.suffix == PARQUET or (os.path.isfile(path) and is_shard(path)):
         return inspect_shard(as_file(path))
     file = as_file(path)
     try:

@@ -7,6 +7,7 @@ in one process. Digests of inputs are taken on the workers too, since no machine
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -120,6 +121,6 @@ def _with_absolute_paths(request: MergeRequest) -> MergeRequest:
 
 def _absolute(path: Path) -> Path:
     """Return an absolute path; of BASE+ADAPTER, which is none, of every part."""
-    if path.exists() or "+" not in str(path):
+    if os.path.exists(path) or "+" not in str(path):
         return path.absolute()
     return Path("+".join(str(Path(part).absolute()) for part in str(path).split("+")))

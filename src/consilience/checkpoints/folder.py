@@ -7,6 +7,7 @@ hub's cache, whose folders are links throughout), pickles are never opened, and 
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -101,11 +102,11 @@ def open_checkpoint(path: Path, takes_other_formats: bool = False) -> Checkpoint
     weights.
     """
     try:
-        if path.is_dir():
+        if os.path.isdir(path):
             checkpoint = _from_folder(path)
         elif path.name.endswith(".index.json"):
             checkpoint = _from_index(path, str(path))
-        elif not path.exists():
+        elif not os.path.exists(path):
             raise FileFormatError(path, "does not exist")
         else:
             checkpoint = _join_files([_weight_file(path, None)], str(path), None)
@@ -125,8 +126,8 @@ def adapter_folder(path: Path) -> Path | None:
     """
     folder = path.parent if path.name in (ADAPTER_WEIGHTS, ADAPTER_CONFIG) else path
     names = (ADAPTER_CONFIG, ADAPTER_WEIGHTS, "adapter_model.bin")
-    is_model = folder is path and any((folder / name).is_file() for name in (WEIGHTS, INDEX))
-    return folder if not is_model and any((folder / name).is_file() for name in names) else None
+    is_model = folder is path and any(os.path.isfile(folder / name) for name in (WEIGHTS, INDEX))
+    return folder if not is_model and any(os.path.isfile(folder / name) for name in names) else None
 
 
 def open_adapter(folder: Path) -> Checkpoint:
@@ -135,7 +136,7 @@ def open_adapter(folder: Path) -> Checkpoint:
     Raises FileFormatError where its configuration or its weights are missing, or not what their names say.
     """
     try:
-        if not (folder / ADAPTER_WEIGHTS).is_file():
+        if not os.path.isfile(folder / ADAPTER_WEIGHTS):
             if (folder / "adapter_model.bin").is_file():
                 raise FileFormatError(folder, "has only a pickle (adapter_model.bin), which is never loaded", _REMEDY)
             raise FileFormatError(folder, f"has {ADAPTER_CONFIG} and no {ADAPTER_WEIGHTS}", _REMEDY)

@@ -175,4 +175,6 @@ def _foreign_adapter(path: str) -> Path | None:
     from consilience.checkpoints.lora.files import adapter_at
 
     found = adapter_at(Path(path))
-    return None if found is None or (found.is_file() and SafetensorsFile(found).stated_format == ADAPTER) else found
+    return (
+        None if found is None or (os.path.isfile(found) and SafetensorsFile(found).stated_format == ADAPTER) else found
+    )

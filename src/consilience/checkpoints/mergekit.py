@@ -486,12 +486,12 @@ def _model_name(path: Path, model: Any) -> str:
 def _place(recipe: Path, model: str) -> str:
     """Return where a model lies: beside the recipe, here, or in the hub's cache."""
     beside = recipe.parent / model
-    if beside.exists():
+    if os.path.exists(beside):
         return str(beside)
     if "+" in model:
         return "+".join(_place(recipe, part) for part in model.split("+"))
     place = where_model_lies(model)
-    if Path(place).exists():
+    if os.path.exists(place):
         return place
     text = f"{model} is no folder next to it or here, nor in the hub's cache"
     raise FileFormatError(recipe, text, f"fetch it: hf download {model.partition('@')[0]}")
@@ -499,7 +499,7 @@ def _place(recipe: Path, model: str) -> str:
 
 def where_model_lies(model: str) -> str:
     """Return the path of a model that is one, or of its snapshot in the hub's cache; else the text as it is."""
-    if Path(model).exists():
+    if os.path.exists(model):
         return model
     if "+" in model:
         return "+".join(where_model_lies(part) for part in model.split("+"))
@@ -507,8 +507,8 @@ def where_model_lies(model: str) -> str:
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"models--{name.replace('/', '--')}"
     reference = cache / "refs" / (revision or "main")
-    commit = read_text(reference).strip() if reference.is_file() else revision
-    if commit and (snapshot := cache / "snapshots" / commit).is_dir() and snapshot.parent == cache / "snapshots":
+    commit = read_text(reference).strip() if os.path.isfile(reference) else revision
+    if commit and os.path.isdir(snapshot := cache / "snapshots" / commit) and snapshot.parent == cache / "snapshots":
         return str(snapshot)
     return model
 

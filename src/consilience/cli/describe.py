@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -183,7 +184,7 @@ def _describe_estimator(
 
 def _missing_module(network: Path) -> click.UsageError:
     """Return the error of a network without a module, which may be the misspelt name of an estimator."""
-    meant = "" if network.exists() else did_you_mean(network, [one.class_name for one in ESTIMATORS])
+    meant = "" if os.path.exists(network) else did_you_mean(network, [one.class_name for one in ESTIMATORS])
     if meant:
         return click.UsageError(f"{network} is no file and no estimator, did you mean {meant}?")
     text = "Missing option '--module', which networks need; for an estimator give its name, such as GaussianNB."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ def merge(
     if len(models) == 1 and recipe is None and Path(models[0]).suffix in RECIPES:
         recipe = Path(models[0])
         models = []
-    if numbers := [model for model in models if _is_number(model) and not Path(model).exists()]:
+    if numbers := [model for model in models if _is_number(model) and not os.path.exists(model)]:
         raise click.UsageError(f"{numbers[0]} is no checkpoint; write weights with commas: --weights 0.5,0.5")
     flags = _read_flags(settings)
     plan = _complete_recipe(MergeRecipe() if recipe is None else read_merge_recipe(recipe), models, settings)

@@ -160,7 +160,7 @@ def read_recipe(path: Path) -> Recipe:
     recipe = parsed(path, Recipe)
     models: list[str] = []
     for pattern in recipe.models:
-        is_pattern = glob.has_magic(pattern) and not (path.parent / pattern).exists()
+        is_pattern = glob.has_magic(pattern) and not os.path.exists(path.parent / pattern)
         models += _matches(path, pattern) if is_pattern else [str(path.parent / pattern)]
     files = ("output", "report", "symmetry", "inputs")
     update: dict[str, Any] = {name: beside(path, getattr(recipe, name)) for name in files}

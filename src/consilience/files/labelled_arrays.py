@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ def read_labelled_arrays(path: Path) -> LabelledArrays:
     suffix = path.suffix.lower()
     if suffix not in (".npy", ".npz"):
         raise FileFormatError(not_data(path, ".npz or .npy"))
-    if suffix == ".npz" and path.is_file() and zipfile.is_zipfile(path):
+    if suffix == ".npz" and os.path.isfile(path) and zipfile.is_zipfile(path):
         arrays = _read_archive(path)
         if arrays is not None:
             return arrays
@@ -64,7 +65,7 @@ def read_class_labels(path: Path, data: str, n_rows: int, what: str) -> Any:
     InputError for what is neither a file nor a column, and for a file of several columns.
     """
     try:
-        exists = path.exists()
+        exists = os.path.exists(path)
     except (OSError, ValueError):  # a name that no file can have
         exists = False
     if not exists:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -78,7 +79,7 @@ def quantisation_beside(folder: Path) -> str | None:
 def _json(path: Path) -> Mapping[str, Json]:
     """Return the JSON object in a file; an empty one for what is none."""
     try:
-        if not path.is_file() or path.stat().st_size > _MAX_BYTES:
+        if not os.path.isfile(path) or path.stat().st_size > _MAX_BYTES:
             return {}
         document = parse_document(path, read_file(path), "content")
     except (OSError, ValueError, FileFormatError):

@@ -8,6 +8,7 @@ to the library, whose reason is said. A header costs no more memory than its fil
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +66,7 @@ def read_start(path: Path, remedy: str) -> FileStart:
     Raises FileFormatError for a file that is missing, empty, truncated, a pickle, or anything else, and for one whose
     header would take more memory than `budget.allowed_memory` says; ending in `remedy`.
     """
-    if path.suffix.lower() in DATA_SUFFIXES and path.is_file():
+    if path.suffix.lower() in DATA_SUFFIXES and os.path.isfile(path):
         meant = (
             "describe a model with it: `consilience.describe(model, data)`, or compare models on it: "
             "`consilience.evaluate(fused, own, data)`"

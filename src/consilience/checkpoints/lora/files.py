@@ -7,6 +7,7 @@ alpha the tensor of that name, or of the peft configuration in diffusers' metada
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
@@ -100,8 +101,8 @@ def adapter_at(path: Path) -> Path | None:
     """Return the folder of an adapter of peft, or a file of LoRA, from a path; None for anything else."""
     if (folder := adapter_folder(path)) is not None:
         return folder
-    file = path / LORA_FILE if path.is_dir() else path
-    if file.suffix != _SUFFIX or not file.is_file():
+    file = path / LORA_FILE if os.path.isdir(path) else path
+    if file.suffix != _SUFFIX or not os.path.isfile(file):
         return None
     try:
         header = read_header(file)
@@ -113,7 +114,7 @@ def adapter_at(path: Path) -> Path | None:
 
 def open_adapter_at(path: Path) -> Checkpoint:
     """Return the adapter in a folder or a file, its header and its configuration read."""
-    return _open_file(path) if path.is_file() else open_adapter(path)
+    return _open_file(path) if os.path.isfile(path) else open_adapter(path)
 
 
 def _open_file(path: Path) -> Checkpoint:

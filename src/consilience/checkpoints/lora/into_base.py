@@ -6,6 +6,7 @@ unrounded.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,13 +35,13 @@ class Change(Protocol):
 def split_adapters(path: Path) -> tuple[Path, list[Path]]:
     """Return the base and the adapters of BASE+ADAPTER; a path that exists is one, whatever its name."""
     text = str(path)
-    if path.exists() or "+" not in text:
+    if os.path.exists(path) or "+" not in text:
         return path, []
     places = [place for place, letter in enumerate(text) if letter == "+"]
     for place in reversed(places):
         adapter = Path(text[place + 1 :])
         base, others = split_adapters(Path(text[:place]))
-        if base.exists() and adapter_at(adapter) is not None:
+        if os.path.exists(base) and adapter_at(adapter) is not None:
             return base, [*others, adapter]
     return path, []
 
