@@ -363,9 +363,8 @@ class Trouble:
 
     @classmethod
     def over(cls, transport, seed):
-        """Return trouble as a transport takes it: Flower's signatures are good for some minutes, and its server starts
-        in seconds."""
-        return cls(seed, kills=6, clocks=(), pause=3.0) if transport == "flower" else cls(seed)
+        """Return trouble as a transport takes it: Flower's server starts in seconds."""
+        return cls(seed, kills=6, pause=3.0) if transport == "flower" else cls(seed)
 
     def events(self):
         """Return the events in their order, with the pause before each."""

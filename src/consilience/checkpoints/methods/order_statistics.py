@@ -39,9 +39,11 @@ Query = tuple[int, int]
 """Number of a series of magnitudes, and the rank from the largest, 1, on."""
 
 
-def magnitudes(values: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
-    """Return magnitudes in 32 bits (n,)."""
-    return np.abs(values).astype(np.float32, copy=False)
+def magnitudes(
+    values: NDArray[np.floating[Any]], out: NDArray[np.floating[Any]] | None = None
+) -> NDArray[np.float32]:
+    """Return magnitudes in 32 bits (n,); `out` (n,), of the values' type, may be overwritten."""
+    return np.abs(values, out=out).astype(np.float32, copy=False)
 
 
 @dataclass(eq=False)
@@ -70,14 +72,17 @@ def sample_starts(size: int) -> list[int]:
 def survey_ranks(number: int, series: Sequence[NDArray[np.float32]], facts: Mapping[str, Any]) -> Any:
     """Return what a pass finds in a block: a sample, then what lies in brackets, then histograms."""
     if number == 0:
-        return _Gathered([[values] for values in series], np.zeros(len(series), dtype=np.int64))
+        return _Gathered([[values.copy()] for values in series], np.zeros(len(series), dtype=np.int64))
     if number > 1:
         return count_patterns(number - 2, series, facts)
     kept, above = [], []
     for of, low, high in zip(facts["series"], facts["low"], facts["high"], strict=True):
         values = series[of]
-        above.append(np.count_nonzero(values > high))
-        kept.append([values[(values >= low) & (values <= high)]])
+        is_above = values > high
+        above.append(np.count_nonzero(is_above))
+        is_inside = np.greater_equal(values, low)
+        is_inside ^= is_above
+        kept.append([values[is_inside]])
     return _Gathered(kept, np.array(above, dtype=np.int64))
 
 

@@ -178,8 +178,9 @@ class TIES(TaskVectorMethod):
         """Return the changes whose entries below the thresholds are 0, in place of the models."""
         deltas = task_vectors(block)
         if self.surveys:
+            size, is_kept = np.empty_like(deltas[0]), np.empty(deltas[0].shape, dtype=np.bool_)
             for delta, threshold in zip(deltas, facts["values"], strict=True):
-                delta *= magnitudes(delta) >= threshold
+                delta *= np.greater_equal(magnitudes(delta, size), threshold, out=is_kept)
         return deltas
 
 
@@ -262,7 +263,7 @@ def task_vectors(block: TensorBlock) -> list[Floats]:
 
 def sizes_of_changes(block: TensorBlock) -> list[NDArray[np.float32]]:
     """Return the magnitudes of changes, by model; the models are overwritten."""
-    return [magnitudes(delta) for delta in task_vectors(block)]
+    return [magnitudes(delta, delta) for delta in task_vectors(block)]
 
 
 _FAR = 4.0
@@ -294,7 +295,9 @@ def disjoint_mean(
     total *= 0.5  # the greater mass: half of |up| + |down| + ||up| - |down||
     if normalize:
         total /= _elected_weights(terms, mass)
-    if len(equal := np.flatnonzero((mass == 0) & (total > 0))):
+    are_equal = mass == 0
+    are_equal &= total > 0
+    if len(equal := np.flatnonzero(are_equal)):
         total[np.unravel_index(equal, total.shape)] = 0.0
     patterns = np.dtype(f"u{total.itemsize}").type
     signs = mass.view(patterns)
@@ -318,11 +321,15 @@ def _elected_weights(terms: Sequence[tuple[Floats, float]], mass: Floats) -> Flo
     """Return the sum of |w_k| over the models whose change has the sign of the mass (n,); where none has, above 0."""
     is_counted = all(weight == 1.0 for _, weight in terms) and len(terms) < 256
     counts = np.dtype(np.uint8) if is_counted else mass.dtype
-    n_rising, n_falling = np.zeros((2, *mass.shape), dtype=counts)
+    rising, falling = np.zeros((2, *mass.shape), dtype=counts)
+    has_sign = np.empty(mass.shape, dtype=np.bool_)
     for weighted, weight in terms:
-        n_rising += (weighted > 0) if is_counted else counts.type(weight) * (weighted > 0)
-        n_falling += (weighted < 0) if is_counted else counts.type(weight) * (weighted < 0)
-    elected = n_rising * (mass > 0) + n_falling * (mass < 0)
+        for total, compare in ((rising, np.greater), (falling, np.less)):
+            compare(weighted, 0, out=has_sign)
+            total += has_sign if is_counted else counts.type(weight) * has_sign
+    rising *= np.greater(mass, 0, out=has_sign)
+    falling *= np.less(mass, 0, out=has_sign)
+    elected = np.add(rising, falling, out=rising)
     least = 1 if is_counted else np.finfo(mass.dtype).tiny
     return np.maximum(elected, least, out=elected).astype(mass.dtype, copy=False)
 
