@@ -440,7 +440,8 @@ def befall(what, offset, everyone, home, rng, restore):
     server, *sites = everyone
     at_work = [one for one in sites if one.process is not None]
     if what == "clock":
-        (home / "clock").write_text(str(offset))
+        (home / ".clock").write_text(str(offset))
+        (home / ".clock").replace(home / "clock")
         return True
     if what == "kill server" or not at_work:
         actor = server

@@ -374,12 +374,16 @@ def _mark_ready(server: Any, spool: Path) -> None:
 
 
 def _follow_input(link: FlowerLink, server: Any, nodes: dict[str, int]) -> None:
-    """End the process when its input does: at once, or after "finish", once all waiting sites have the fused model."""
-    line = sys.stdin.readline()
-    if not line:  # the parent was killed, and may be started again at this port
-        os._exit(0)
-    begun, is_finish = time.monotonic(), line.strip() == "finish"
-    while is_finish and (waiting := [nodes.get(path.name) for path in link.waiting.iterdir()]):
+    """End the process at once when its input does, and after "finish", once all waiting sites have the fused model."""
+    while sys.stdin.readline():  # it is "finish"; no other comes
+        threading.Thread(target=_finish, args=(link, server, nodes), daemon=True).start()
+    os._exit(0)  # the parent was killed, and may be started again at this port
+
+
+def _finish(link: FlowerLink, server: Any, nodes: dict[str, int]) -> None:
+    """End the process once all waiting sites have the fused model, or do not come for it."""
+    begun = time.monotonic()
+    while waiting := [nodes.get(path.name) for path in link.waiting.iterdir()]:
         is_there = any(node is not None and link.online(node) for node in waiting)
         if time.monotonic() - begun > (LINGER_SECONDS if is_there else _ANSWER_SECONDS):
             break
@@ -407,8 +411,9 @@ def main() -> None:
     tls = {"ssl_certfile": settings["certificate"], "ssl_keyfile": settings["key"]} if has_tls else {}
     config = uvicorn.Config(gate, loop="asyncio", ws="none", log_level="warning", access_log=False, **tls)
     server = impatient_server(config)
-    allow_open_files(2 * MAX_CONNECTIONS)
     listener = listen(settings["host"], settings["port"])
+    # Half of the files are for connections, where the system allows fewer too: the others are what is read and written.
+    listener.most = allow_open_files(2 * MAX_CONNECTIONS) // 2
     listener.refused, listener.known = gate.note_address, gate.known
     threads = [threading.Thread(target=link.attend, args=item, daemon=True) for item in nodes.items()]
     threads.append(threading.Thread(target=link.beat, daemon=True))

@@ -94,12 +94,13 @@ def listen(host: str, port: int) -> Listener:
     return listener
 
 
-def allow_open_files(count: int) -> None:
-    """Let this process open so many files, as far as the system does."""
+def allow_open_files(count: int) -> int:
+    """Let this process open so many files, as far as the system does; return how many of them it does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
 
 
 def impatient_server(config: Any) -> Any:
