@@ -5,12 +5,18 @@ import warnings
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.base import clone
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
+from sklearn.mixture import GaussianMixture
 from sklearn.naive_bayes import GaussianNB
 
 import consilience as cs
-from consilience.errors import RareColumnWarning
+from consilience.api.kinds import inspect_file
+from consilience.errors import OptionError, RareColumnWarning
+from consilience.estimators.describe import ApproximateStatisticsWarning
+from consilience.estimators.rare_columns import without_rare_columns
+from consilience.estimators.site_rows import SiteRows
 
 N = 60
 
@@ -45,7 +51,9 @@ def test_products_give_the_row_that_a_column_sets_apart_from_the_file_and_the_fu
                          ids=lambda model: type(model).__name__)  # fmt: skip
 def test_a_site_is_told_which_columns_set_how_many_rows_apart(model):
     X = rows()
-    with pytest.warns(RareColumnWarning, match=r"^column 2 \(1 row\): set fewer than 5 rows apart.*\[W-RARE\]$"):
+    with pytest.warns(
+        RareColumnWarning, match=r"^column 2( in class 1.0)? \(1 row\): set fewer than 5 rows apart.*\[W-RARE\]$"
+    ):
         described(X, model)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -100,3 +108,57 @@ def test_few_rows_of_whole_numbers_are_refused_unless_they_may_be_known():
     assert cs.describe(model, data=(X, y), min_count=0).n_observations == 10
     X += np.random.default_rng(2).normal(size=X.shape) / 100
     cs.describe(Ridge().fit(X, y), data=(X, y))
+
+
+@pytest.mark.parametrize("model", [Ridge(), LinearDiscriminantAnalysis(), QuadraticDiscriminantAnalysis(reg_param=0.1)],
+                         ids=lambda model: type(model).__name__)  # fmt: skip
+def test_columns_that_set_few_rows_apart_are_constant_on_request_and_the_result_says_so(model):
+    X, other = rows(), rows(1)
+    X[:, 1] = np.arange(N) % 4 == 1  # common, and in the classes too
+    X[:, 2], other[:, 2] = np.arange(N) == 7, np.arange(N) % 5 < 2
+    y = X[:, 0] + np.random.default_rng(1).normal(size=N)
+    y = (np.arange(N) % 3 > 0).astype(float) if hasattr(model, "predict_proba") else y
+    with pytest.warns(ApproximateStatisticsWarning, match="withholds rows of fewer than 5 people.* column 2: there"):
+        site = cs.describe(clone(model).fit(X, y), data=(X, y), withhold_columns=True)
+    record = site.moments["rows"]
+    plain = cs.describe(clone(model).fit(X[:, :2], y), data=(X[:, :2], y)).moments["rows"]
+    products = record.scatter + record.n[..., None, None] * record.mean[..., None] * record.mean[..., None, :]
+    assert not products[..., 2, :].any()
+    np.testing.assert_array_equal(record.scatter[..., :2, :2], plain.scatter[..., :2, :2])
+    fusion = cs.fuse({"a": site, "b": described(other, clone(model))})
+    assert "withholds rows" in fusion.verdict.text
+    assert not any("withholds" in text for text in fusion.inputs[1].value.approximations)
+
+
+def test_whoever_has_the_sums_finds_the_same_columns_in_them(tmp_path):
+    X = np.c_[rows(), np.arange(N) < 30, np.arange(N) < 28, np.arange(N) >= 33]
+    y = X[:, 0] + np.random.default_rng(1).normal(size=N)
+    for model, target in ((Ridge(), y), (QuadraticDiscriminantAnalysis(reg_param=0.1), np.arange(N) % 2)):
+        model.fit(X, target)
+        with pytest.warns(RareColumnWarning) as caught:
+            cs.save(model, tmp_path / "a", data=(X, target), overwrite=True)
+        told = str(caught[0].message).partition(": set")[0]
+        assert dict(inspect_file(tmp_path / "a").rows)["rare columns"].partition(": set")[0] == told
+        with pytest.warns(ApproximateStatisticsWarning):
+            cs.save(model, tmp_path / "b", data=(X, target), withhold_columns=True)
+        assert "rare columns" not in dict(inspect_file(tmp_path / "b").rows)
+        (tmp_path / "b").unlink()
+
+
+def test_columns_are_withheld_from_sums_of_rows_alone(tmp_path):
+    X = rows()
+    with pytest.raises(OptionError, match="sums of rows; coefficients of a LogisticRegression"):
+        described(X, LogisticRegression(), withhold_columns=True)
+    statistics = described(X[:, :2])
+    with pytest.raises(OptionError, match="withhold_columns: needs the rows"):
+        cs.describe(statistics, withhold_columns=True)
+    with pytest.raises(OptionError, match="is for estimators that are fused by their sums"):
+        cs.describe(GaussianMixture(2, random_state=0).fit(X), data=X, withhold_columns=True)
+
+
+def test_sparse_columns_are_withheld_too():
+    X = csr_array(rows())
+    found, columns = without_rare_columns(SiteRows(X), 5.0, by_class=False)
+    assert columns == [2]
+    np.testing.assert_array_equal(found.dense, rows() * [1.0, 1.0, 0.0])
+    np.testing.assert_array_equal(X.toarray(), rows())

@@ -1,4 +1,9 @@
-"""What a round over Flower is started with: all public keys that cannot be used are named at once."""
+"""What a round over Flower is started with: all public keys that cannot be used are named at once.
+
+And what ends the process at its port."""
+
+import subprocess
+import sys
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -57,3 +62,26 @@ def test_an_address_is_a_host_and_a_port(folder, address):
     (folder / "bo.pub").write_bytes(BO)
     with pytest.raises(OptionError, match="HOST:PORT"):
         cs.federated.serve_flower(address, folder / "out", site_keys=folder, insecure=True)
+
+
+LINGERING = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from consilience.federated.flower import link
+
+waiting = SimpleNamespace(waiting=Path(sys.argv[1]), online=lambda node: True)
+link._follow_input(waiting, SimpleNamespace(), {"ada": 1})
+"""
+
+
+def test_a_process_that_waits_for_sites_ends_with_the_server_that_started_it(tmp_path):
+    (tmp_path / "ada").touch()  # is online, and has not got the fused model
+    command = [sys.executable, "-c", LINGERING, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as process:
+        process.stdin.write("finish\n")
+        process.stdin.flush()
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(3)
+        process.stdin.close()
+        assert process.wait(10) == 0

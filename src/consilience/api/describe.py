@@ -34,6 +34,7 @@ def describe(
     sample_weight: Any = None,
     features: Features | Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,
     min_count: float | None = None,
+    withhold_columns: bool | None = None,
     class_prior: Literal["own", "removed"] | None = None,
     layers: bool | None = None,
     output: str | int | None = None,
@@ -85,6 +86,10 @@ def describe(
     min_count : float, optional
         Components of fewer effective observations, and classes of fewer observations, are withheld, and a
         `WithheldWarning` names them; 0 withholds nothing. Default: 5.
+    withhold_columns : bool, optional
+        Of an estimator that is fused by its sums: whether columns that set fewer than `min_count` rows apart are
+        constant in the sums, so that these do not give such rows back; the fused model is then approximate, and says
+        so. Default: False, with a `RareColumnWarning` that names them.
     class_prior : {"own", "removed"}, optional
         Of a network: whether its probabilities contain the frequencies of the site's classes, as those of an ordinary
         loss do, or not, as under a logit-adjusted loss. Default: "own".
@@ -137,7 +142,8 @@ def describe(
     """
     keywords = {
         "n_observations": n_observations, "classes": classes, "example": example, "sample_weight": sample_weight,
-        "features": features_of(features, model, data), "min_count": min_count, "class_prior": class_prior,
+        "features": features_of(features, model, data), "min_count": min_count, "withhold_columns": withhold_columns,
+        "class_prior": class_prior,
         "layers": layers, "output": output, "held_out": held_out, "share_network": share_network,
     }  # fmt: skip
     stated = {name: value for name, value in keywords.items() if value is not None}

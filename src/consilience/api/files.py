@@ -40,6 +40,7 @@ def save(
     features: Features | Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,
     symmetry: Symmetry | None = None,
     min_count: float | None = None,
+    withhold_columns: bool | None = None,
     layers: bool | None = None,
     held_out: Any = None,
     share_network: bool | None = None,
@@ -86,6 +87,9 @@ def save(
     min_count : float, optional
         Components of a statistical model with fewer effective observations, and classes of fewer observations, are
         withheld, and a `WithheldWarning` names them; 0 withholds nothing. Default: 5.
+    withhold_columns : bool, optional
+        Of an estimator that is fused by its sums: whether columns that set few rows apart are constant in the sums, as
+        ``describe`` says. Default: False.
     layers : bool, optional
         Of a network that is described: whether the description has the Kronecker factors of its layers too, as
         ``describe`` says. Default: False.
@@ -110,8 +114,8 @@ def save(
     refuse_to_replace(path, overwrite)
     keywords = {
         "data": data, "n_observations": n_observations, "sample_weight": sample_weight, "classes": classes,
-        "example": example, "min_count": min_count, "layers": layers, "held_out": held_out,
-        "share_network": share_network,
+        "example": example, "min_count": min_count, "withhold_columns": withhold_columns, "layers": layers,
+        "held_out": held_out, "share_network": share_network,
     }  # fmt: skip
     stated = {name: value for name, value in keywords.items() if value is not None}
     kind = next((kind for kind in KINDS if kind.writes(model)), POSTERIORS)

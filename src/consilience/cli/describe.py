@@ -59,6 +59,12 @@ from consilience.networks.descriptions.files import description_path
     "--min-count", default=MIN_COUNT, show_default=True, type=click.FloatRange(0), help="Withhold smaller classes."
 )
 @click.option(
+    "--withhold-columns",
+    is_flag=True,
+    default=None,
+    help="Of an estimator: make columns constant that set fewer than --min-count rows apart.",
+)
+@click.option(
     "--layers/--no-layers",
     default=None,
     help="With second moments of what every layer reads and answers, for kfac.  [default: without]",
@@ -110,10 +116,11 @@ def describe(
         _refuse_network_options(
             {**options, "module": module, "classes": classes, "answer": answer, "example": example or None}
         )
-        _describe_estimator(adapter, data, output, settings, options["min_count"], overwrite, quiet, as_json)
+        kept = {name: options[name] for name in _OF_ESTIMATORS}
+        _describe_estimator(adapter, data, output, settings, kept, overwrite, quiet, as_json)
         return
-    if settings:
-        raise click.UsageError("--set is for estimators.")
+    if settings or options.pop("withhold_columns"):
+        raise click.UsageError(f"{'--set' if settings else '--withhold-columns'} is for estimators.")
     if module is None:
         raise _missing_module(network)
     target = description_path(network if output is None else output)
@@ -146,10 +153,14 @@ def _print_written(target: Path, notes: Sequence[str], wrote: Sequence[Path], qu
         click.echo(f"wrote {', '.join(map(str, wrote))}")
 
 
+_OF_ESTIMATORS = ("min_count", "withhold_columns")
+"""Options that an estimator takes."""
+
+
 def _refuse_network_options(options: Mapping[str, Any]) -> None:
     """Raise UsageError for options that an estimator does not take."""
     stated = {name for name, value in options.items() if value is not None}
-    if odd := sorted(stated - {"min_count", "class_prior"}):
+    if odd := sorted(stated - {*_OF_ESTIMATORS, "class_prior"}):
         raise click.UsageError(f"--{odd[0].replace('_', '-')} is for networks.")
 
 
@@ -160,8 +171,8 @@ def _estimator_called(name: Path) -> EstimatorAdapter | None:
 
 
 def _describe_estimator(
-    adapter: EstimatorAdapter, data: Path, output: Path | None, settings: Sequence[str], min_count: float,
-    overwrite: bool, quiet: bool, as_json: bool,
+    adapter: EstimatorAdapter, data: Path, output: Path | None, settings: Sequence[str],
+    kept: Mapping[str, Any], overwrite: bool, quiet: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Fit an estimator to the rows of a file, and write its sums."""
     if output is None:
@@ -178,7 +189,7 @@ def _describe_estimator(
         reason = f"a {adapter.class_name} cannot be fitted to it: {str(error).splitlines()[0][:200]}"
         raise InputError(data, reason) from error
     features = None if names is None else Features(names=names)
-    cs.save(fitted, output, data=X if y is None else (X, y), features=features, min_count=min_count, overwrite=True)
+    cs.save(fitted, output, data=X if y is None else (X, y), features=features, overwrite=True, **kept)
     _print_written(output, (), [output], quiet, as_json)
 
 

@@ -153,5 +153,7 @@ OF_NETWORKS = ("classes", "example", "class_prior", "layers", "output", "held_ou
 """Keywords of ``describe`` that are for networks only."""
 OF_STATISTICAL_MODELS = ("sample_weight", "features")
 """Keywords of ``describe`` that are for other models only."""
+OF_SUMS = ("withhold_columns",)
+"""Keywords of ``describe`` that are for estimators of sums only."""
 CALL_KEYWORDS = ("method", "weights", "n_observations", "rng", "engine", "progress", "held_out", *NETWORK_KEYWORDS)
 """Keywords of ``fuse`` that are no options of a method: for suggestions, and what ``--set`` may not say."""

@@ -15,6 +15,7 @@ import numpy as np
 from consilience.checks import Array, Json, is_number
 from consilience.core.caller import warn_caller
 from consilience.core.features import Features, final_model, is_pipeline, sklearn_features
+from consilience.core.inspection import listed
 from consilience.core.min_count import MIN_COUNT
 from consilience.errors import (
     ConsilienceError,
@@ -31,7 +32,7 @@ from consilience.estimators.adapters.table import adapter_for, adapter_of_kind, 
 from consilience.estimators.class_labels import ClassLabels
 from consilience.estimators.fourth_moments import with_own_fourth_moments
 from consilience.estimators.inference import column_names
-from consilience.estimators.rare_columns import rare_columns, refuse_whole_numbers
+from consilience.estimators.rare_columns import problem_of, rare_columns, refuse_whole_numbers, without_rare_columns
 from consilience.estimators.rebuild import mixes_columns, rebuild, steps_of
 from consilience.estimators.site_rows import SiteRows, names_within, read_rows
 from consilience.estimators.statistics import INFORMATION, NOISE, Statistics
@@ -71,6 +72,7 @@ def describe(
     sample_weight: Any = None,
     features: Features | None = None,
     min_count: float = MIN_COUNT,
+    withhold_columns: bool = False,
 ) -> Statistics:
     """Return the statistics of a fitted estimator, or of a Pipeline of affine steps and one: what a site sends.
 
@@ -97,9 +99,20 @@ def describe(
         statistics, rows = _described(model, data, n_observations, sample_weight)
     if features is not None:
         statistics = replace(statistics, features=_agreed(statistics, features, isinstance(model, Statistics)))
-    left, withheld = withhold(statistics, min_count)
+    if withhold_columns and rows is None:
+        raise OptionError("withhold_columns", "needs the rows, of which sums that are there already say too little")
     if rows is not None and min_count > 0 and holds_products(statistics):
-        _look_at_columns(statistics, rows, min_count)
+        refuse_whole_numbers(rows)
+        if withhold_columns:
+            statistics = _without_rare_columns(
+                statistics, final_model(model) if is_pipeline(model) else model, rows, min_count
+            )
+        elif found := rare_columns(rows, min_count, by_class=are_by_class(statistics)):
+            warn_caller(
+                problem_of(found, column_names(statistics), statistics.classes, min_count),
+                RareColumnWarning,
+            )
+    left, withheld = withhold(statistics, min_count)
     is_known = isinstance(model, Statistics) or NOISE in left.counts  # who adds noise knows it
     for text in () if is_known else left.approximations:
         warn_caller(
@@ -123,11 +136,29 @@ def holds_products(statistics: Statistics) -> bool:
     return INFORMATION in statistics.counts or any(not one.is_diagonal for one in statistics.moments.values())
 
 
-def _look_at_columns(statistics: Statistics, rows: SiteRows, min_count: float) -> None:
-    """Raise or warn where products of columns hold single rows of a site."""
-    refuse_whole_numbers(rows)
-    if found := rare_columns(rows, column_names(statistics), min_count):
-        warn_caller(found, RareColumnWarning)
+def are_by_class(statistics: Statistics) -> bool:
+    """Return whether sums of products are of every class by itself."""
+    return any(not one.is_diagonal and one.n.ndim for one in statistics.moments.values())
+
+
+def _without_rare_columns(statistics: Statistics, model: Any, rows: SiteRows, min_count: float) -> Statistics:
+    """Return sums of rows whose columns set no few of them apart, which say so."""
+    adapter = adapter_of_kind(statistics.kind)
+    if INFORMATION in statistics.counts:
+        text = f"is for sums of rows; coefficients of a {adapter.class_name} were fitted to the columns themselves"
+        raise OptionError("withhold_columns", text, "leave the columns out of the fit", "E-OPTION")
+    rows, columns = without_rare_columns(rows, min_count, by_class=are_by_class(statistics))
+    if not columns:
+        return statistics
+    sums, names = adapter.sums_of_model(model, rows), column_names(statistics)
+    text = (
+        f"a site withholds rows of fewer than {min_count:g} people, who have another value than all others in"
+        f" {listed([names[column] for column in columns])}: there these columns are constant"
+    )
+    approximations = (*sums.approximations, text)
+    return replace(
+        statistics, moments=sums.moments, counts=sums.counts, maxima=sums.maxima, approximations=approximations
+    )
 
 
 def _described(

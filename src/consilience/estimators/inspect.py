@@ -1,4 +1,4 @@
-"""Inspection of statistics files, from headers alone: what is inside, and what it tells about people."""
+"""Inspection of statistics files: what is inside, from the header, and what the sums tell about people."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from consilience.checks import Json
 from consilience.core.features import Features
 from consilience.core.inspection import PEOPLE, Row, listed, plain_words, provenance_rows
 from consilience.core.kind import Inspection
+from consilience.core.min_count import MIN_COUNT
 from consilience.estimators.adapters.heads import FEATURES
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.design import Design, design_in_words
-from consilience.estimators.files import StatisticsHeader, read_header
+from consilience.estimators.files import StatisticsHeader, read_header, read_statistics
 from consilience.estimators.heads.feature_maps import parsed_record
+from consilience.estimators.inference import column_names
+from consilience.estimators.rare_columns import MAX_COMPARED, rare_in_sums
+from consilience.estimators.rare_columns import listed as listed_columns
 from consilience.files.safetensors_file import SafetensorsFile
 
 
 def inspect_statistics(file: SafetensorsFile) -> Inspection:
-    """Return what the header of a statistics file says, and what the file tells about people."""
+    """Return what a statistics file says of itself, and what it tells about people."""
     header, tensors = read_header(file)
     shapes = {name: list(shape) for name, shape in tensors.shapes.items()}
     document: dict[str, Json] = {"header": header.model_dump(), "shapes": shapes}
@@ -30,6 +34,7 @@ def inspect_statistics(file: SafetensorsFile) -> Inspection:
         ("size", f"{n_bytes:,} bytes of sums, however many rows"),
         *(("approximate", text) for text in header.approximations),
     ]
+    rare = _rare_columns(file, header)
     made = header.provenance is not None
     if header.provenance is not None:
         rows += provenance_rows(header.provenance.model_dump())
@@ -41,7 +46,21 @@ def inspect_statistics(file: SafetensorsFile) -> Inspection:
         f"sums of the same estimator, its hyper-parameters and the same {header.n_columns} columns, of other rows",
         made,
     )
-    return Inspection(document, [*rows, *people_rows(header, set(shapes))], plain)
+    return Inspection(document, [*rows, *people_rows(header, set(shapes)), *rare], plain)
+
+
+def _rare_columns(file: SafetensorsFile, header: StatisticsHeader) -> list[Row]:
+    """Return which columns of 0 and 1 give single rows away, found as whoever has the file can."""
+    if header.n_columns > MAX_COMPARED:
+        return []
+    statistics = read_statistics(file)[0]
+    records = [one for one in statistics.moments.values() if not one.is_diagonal]
+    min_count = header.min_count or MIN_COUNT
+    found = [rare for one in records for rare in rare_in_sums(one, header.n_columns, min_count)]
+    if not found:
+        return []
+    names = listed_columns(found, column_names(statistics), statistics.classes)
+    return [("rare columns", f"{names}: set fewer than {min_count:g} rows apart, whose sum the products give")]
 
 
 def _estimator_rows(header: StatisticsHeader) -> list[Row]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from consilience.catalogue import suggestion
 from consilience.checks import Json
-from consilience.core.arguments import OF_STATISTICAL_MODELS
+from consilience.core.arguments import OF_STATISTICAL_MODELS, OF_SUMS
 from consilience.core.kind import FileFormat, Kind, Prepared, Request, Saving, SiteFacts, facet, root_mean_square
 from consilience.errors import InputError, OptionError, Problem
 from consilience.files.document import STATISTICS
@@ -26,7 +26,7 @@ class Estimators(Kind):
 
     name = "estimators"
     title = "estimators"
-    described_by = Kind.described_by | {*OF_STATISTICAL_MODELS}
+    described_by = Kind.described_by | {*OF_STATISTICAL_MODELS, *OF_SUMS}
     formats = (
         FileFormat(
             "statistics",

@@ -39,9 +39,7 @@ Query = tuple[int, int]
 """Number of a series of magnitudes, and the rank from the largest, 1, on."""
 
 
-def magnitudes(
-    values: NDArray[np.floating[Any]], out: NDArray[np.floating[Any]] | None = None
-) -> NDArray[np.float32]:
+def magnitudes(values: NDArray[np.floating[Any]], out: NDArray[np.floating[Any]] | None = None) -> NDArray[np.float32]:
     """Return magnitudes in 32 bits (n,); `out` (n,), of the values' type, may be overwritten."""
     return np.abs(values, out=out).astype(np.float32, copy=False)
 
