@@ -35,6 +35,7 @@ def describe(
     features: Features | Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,
     min_count: float | None = None,
     withhold_columns: bool | None = None,
+    round_counts: float | None = None,
     class_prior: Literal["own", "removed"] | None = None,
     layers: bool | None = None,
     output: str | int | None = None,
@@ -90,6 +91,9 @@ def describe(
         Of an estimator that is fused by its sums: whether columns that set fewer than `min_count` rows apart are
         constant in the sums, so that these do not give such rows back; the fused model is then approximate, and says
         so. Default: False, with a `RareColumnWarning` that names them.
+    round_counts : float, optional
+        Of a topic model: the word counts of its topics are rounded to multiples of this, so that they do not tell in
+        how many texts a rare word is. Default: not rounded.
     class_prior : {"own", "removed"}, optional
         Of a network: whether its probabilities contain the frequencies of the site's classes, as those of an ordinary
         loss do, or not, as under a logit-adjusted loss. Default: "own".
@@ -143,6 +147,7 @@ def describe(
     keywords = {
         "n_observations": n_observations, "classes": classes, "example": example, "sample_weight": sample_weight,
         "features": features_of(features, model, data), "min_count": min_count, "withhold_columns": withhold_columns,
+        "round_counts": round_counts,
         "class_prior": class_prior,
         "layers": layers, "output": output, "held_out": held_out, "share_network": share_network,
     }  # fmt: skip

@@ -41,6 +41,7 @@ def save(
     symmetry: Symmetry | None = None,
     min_count: float | None = None,
     withhold_columns: bool | None = None,
+    round_counts: float | None = None,
     layers: bool | None = None,
     held_out: Any = None,
     share_network: bool | None = None,
@@ -90,6 +91,9 @@ def save(
     withhold_columns : bool, optional
         Of an estimator that is fused by its sums: whether columns that set few rows apart are constant in the sums, as
         ``describe`` says. Default: False.
+    round_counts : float, optional
+        Of a topic model: the word counts of its topics are rounded to multiples of this, so that they do not tell in
+        how many texts a rare word is. Default: not rounded.
     layers : bool, optional
         Of a network that is described: whether the description has the Kronecker factors of its layers too, as
         ``describe`` says. Default: False.
@@ -114,7 +118,8 @@ def save(
     refuse_to_replace(path, overwrite)
     keywords = {
         "data": data, "n_observations": n_observations, "sample_weight": sample_weight, "classes": classes,
-        "example": example, "min_count": min_count, "withhold_columns": withhold_columns, "layers": layers,
+        "example": example, "min_count": min_count, "withhold_columns": withhold_columns,
+        "round_counts": round_counts, "layers": layers,
         "held_out": held_out, "share_network": share_network,
     }  # fmt: skip
     stated = {name: value for name, value in keywords.items() if value is not None}

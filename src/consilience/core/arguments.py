@@ -155,5 +155,14 @@ OF_STATISTICAL_MODELS = ("sample_weight", "features")
 """Keywords of ``describe`` that are for other models only."""
 OF_SUMS = ("withhold_columns",)
 """Keywords of ``describe`` that are for estimators of sums only."""
+OF_TOPICS = ("round_counts",)
+"""Keywords of ``describe`` that are for topic models only."""
+WHOSE = {
+    **dict.fromkeys(OF_NETWORKS, "networks"),
+    **dict.fromkeys(OF_STATISTICAL_MODELS, "statistical models"),
+    **dict.fromkeys(OF_SUMS, "estimators that are fused by their sums"),
+    **dict.fromkeys(OF_TOPICS, "topic models"),
+}
+"""What models a keyword of ``describe`` is for, where it is not for all."""
 CALL_KEYWORDS = ("method", "weights", "n_observations", "rng", "engine", "progress", "held_out", *NETWORK_KEYWORDS)
 """Keywords of ``fuse`` that are no options of a method: for suggestions, and what ``--set`` may not say."""

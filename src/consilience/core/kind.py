@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 import numpy as np
 
 from consilience.checks import Json
-from consilience.core.arguments import OF_NETWORKS, OF_SUMS
+from consilience.core.arguments import OF_NETWORKS, WHOSE
 from consilience.core.inputs import NamedInput, defined_in, name_inputs
 from consilience.core.progress import Progress
 from consilience.core.site_losses import RowLosses
@@ -233,8 +233,7 @@ class Kind(ABC):
         """Raise OptionError for a keyword of ``consilience.describe`` that is for models of other kinds."""
         for name in stated:
             if name not in self.described_by:
-                sums = "estimators that are fused by their sums"
-                whose = "networks" if name in OF_NETWORKS else sums if name in OF_SUMS else "statistical models"
+                whose = WHOSE.get(name, "statistical models")
                 if whose == "networks" and not self.described_by.isdisjoint(OF_NETWORKS):
                     raise OptionError(name, f"is not for {self.title}; leave it out")
                 raise OptionError(name, f"is for {whose}, and this model is none; leave it out")

@@ -36,6 +36,7 @@ from consilience.posteriors.thin_components import (
     withheld_text,
     without_components,
 )
+from consilience.posteriors.topics.rounded_counts import with_rounded_counts
 from consilience.posteriors.unsupported import unsupported_model
 
 _MAX_NAMED = 8
@@ -50,6 +51,7 @@ def describe(
     sample_weight: Any = None,
     features: Features | None = None,
     min_count: float = MIN_COUNT,
+    round_counts: float | None = None,
 ) -> Posterior:
     """Return the posterior over the components of a fitted model: what a site sends.
 
@@ -80,6 +82,8 @@ def describe(
         warn_caller(text, WithheldWarning)
     if features is not None:
         posterior = _with_features(posterior, features, is_told=isinstance(model, Posterior))
+    if round_counts is not None:
+        posterior = with_rounded_counts(posterior, round_counts)
     return withhold(posterior, min_count)
 
 

@@ -1,4 +1,4 @@
-"""Inspection of posterior files, from headers alone."""
+"""Inspection of posterior files, from headers; of topics, from their counts too."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from consilience.core.inspection import Row, listed, people_rows, plain_words
 from consilience.core.kind import Inspection
 from consilience.core.min_count import MIN_COUNT, MIN_SITES, TWO_SITES, shown_count, shown_text
 from consilience.drawing.words import format_count
+from consilience.families import Dirichlet
 from consilience.files.safetensors_file import SafetensorsFile
-from consilience.posteriors.files import PosteriorHeader, ProvenanceHeader, read_summary
+from consilience.posteriors.files import PosteriorHeader, ProvenanceHeader, read_posterior, read_summary
+from consilience.posteriors.topics.rounded_counts import rounding_of
 
 _OF_WORDS = ("dirichlet", "categorical")
 """Families whose columns may be words."""
 
 
 def inspect_posterior(file: SafetensorsFile) -> Inspection:
-    """Return what the header of a posterior file says."""
+    """Return what the header of a posterior file says, and whether word counts are rounded."""
     summary = read_summary(file)
     shapes = {name: list(shape) for name, shape in summary.shapes.items()}
     header = summary.header
@@ -43,7 +45,8 @@ def inspect_posterior(file: SafetensorsFile) -> Inspection:
     rows.append(("tensors", ", ".join(f"{name} {list(shape)}" for name, shape in sorted(summary.shapes.items()))))
     if header.provenance:
         rows += _provenance_rows(header.provenance)
-    return Inspection(document, [*rows, *_people_rows(header, summary.shapes)], _in_plain_words(header, summary.shapes))
+    rows += _people_rows(file, header, summary.shapes)
+    return Inspection(document, rows, _in_plain_words(header, summary.shapes))
 
 
 def _provenance_rows(made: ProvenanceHeader) -> list[Row]:
@@ -76,7 +79,16 @@ def _in_plain_words(header: PosteriorHeader, shapes: Mapping[str, tuple[int, ...
     return plain_words(f"{whose}: {components}{of}", total, partners, made is not None)
 
 
-def _people_rows(header: PosteriorHeader, shapes: Mapping[str, tuple[int, ...]]) -> list[Row]:
+def _word_counts(file: SafetensorsFile) -> str:
+    """Return how exactly a file of topics says how often words are in the texts."""
+    posterior, _ = read_posterior(file)
+    step = None if posterior.prior is None else rounding_of(posterior.natural, posterior.prior)
+    if step is None:
+        return "to the last digit: of a word that one text has, how often (`round_counts` rounds them)"
+    return f"multiples of {step:g}"
+
+
+def _people_rows(file: SafetensorsFile, header: PosteriorHeader, shapes: Mapping[str, tuple[int, ...]]) -> list[Row]:
     """Return what a posterior tells about people, in plain words."""
     rows: list[Row] = []
     names = header.features.names
@@ -84,6 +96,8 @@ def _people_rows(header: PosteriorHeader, shapes: Mapping[str, tuple[int, ...]])
         rows.append(
             ("words", "the vocabulary, names of people among it if texts had them, and how often topics use it")
         )
+        if header.family.get("name") == Dirichlet.name:
+            rows.append(("word counts", _word_counts(file)))
     else:
         rows.append(("components", "of each, the mean of its observations and how they vary: of one, that observation"))
     if header.counts or "counts" in shapes:

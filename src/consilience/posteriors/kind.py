@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from consilience.checks import Json
-from consilience.core.arguments import OF_STATISTICAL_MODELS
+from consilience.core.arguments import OF_STATISTICAL_MODELS, OF_TOPICS
 from consilience.core.inputs import REGISTERED_PACKAGES, defined_in
 from consilience.core.kind import (
     FileFormat,
@@ -35,7 +35,7 @@ class Posteriors(Kind):
     """Statistical models: mixtures, topic models, hidden Markov models, Gaussian processes."""
 
     name = "posteriors"
-    described_by = Kind.described_by | {*OF_STATISTICAL_MODELS}
+    described_by = Kind.described_by | {*OF_STATISTICAL_MODELS, *OF_TOPICS}
     formats = (
         FileFormat(
             "posterior",
