@@ -539,6 +539,7 @@ def run_topics(seed: int, known: dict[str, Any]) -> dict[str, Any]:
     """Return held-out perplexities of one seed."""
     rng = np.random.default_rng([seed, 7])
     topics = rng.dirichlet(np.full(WORDS, 0.1), COMPONENTS)
+    vocabulary = cs.Features(names=tuple(f"word {number}" for number in range(WORDS)))
 
     def texts(count: int) -> Rows:
         mixes = rng.dirichlet(np.full(COMPONENTS, 0.3), count)
@@ -546,7 +547,7 @@ def run_topics(seed: int, known: dict[str, Any]) -> dict[str, Any]:
 
     def site() -> cs.Posterior:
         model = LatentDirichletAllocation(n_components=COMPONENTS, random_state=int(rng.integers(2**31)), max_iter=30)
-        return describe(model.fit(texts(250)), min_count=0)
+        return describe(model.fit(texts(250)), min_count=0, features=vocabulary)
 
     def changed(one: cs.Posterior, change: Callable[[Rows], Rows], counts: float = 1.0) -> cs.Posterior:
         words = change(np.asarray(one.parameters()["concentration"]))
