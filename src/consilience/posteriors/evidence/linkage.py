@@ -95,13 +95,15 @@ class MomentGroups(ValuedGroups):
 
 @dataclass(frozen=True, eq=False)
 class Reduction:
-    """Runnalls' reduction of the components of a virtual loss that have observations."""
+    """Runnalls' reduction of the components of a virtual loss that have observations, or of some of them."""
 
     loss: VirtualLoss
+    among: Labels | None = None  # their numbers; None for all
 
     @cached_property
     def _rows(self) -> Labels:
-        return np.flatnonzero(self.loss.weights > 0)
+        rows = np.flatnonzero(self.loss.weights > 0)
+        return rows if self.among is None else np.intersect1d(rows, self.among)
 
     @cached_property
     def _path(self) -> AgglomerationPath:
@@ -111,7 +113,7 @@ class Reduction:
         return agglomerate(groups, np.arange(len(rows)))
 
     def labels(self, n_groups: int) -> Labels | None:
-        """Return the matching (L,) of so many groups; None without such a one. Components of no observations are -1."""
+        """Return the matching (L,) of so many groups, other components -1; None without such a one."""
         if not 1 <= n_groups <= len(self._rows):
             return None
         labels = np.full(len(self.loss.means), -1)

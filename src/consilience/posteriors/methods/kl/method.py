@@ -47,7 +47,7 @@ from consilience.posteriors.evidence.linkage import Reduction
 from consilience.posteriors.evidence.search import MAX_AGGLOMERATED_ROWS, steady_order
 from consilience.posteriors.evidence.selection import N_ERRORS, in_order
 from consilience.posteriors.evidence.topic_number import TopicNumber
-from consilience.posteriors.evidence.virtual_loss import mean_and_error, virtual_loss_of
+from consilience.posteriors.evidence.virtual_loss import VirtualLoss, mean_and_error, virtual_loss_of
 from consilience.posteriors.method import Assignment, Method, informed, match_informed
 from consilience.posteriors.methods.kl.divergences import DivergenceName, Geometry, KLGeometry, make_geometry, refusals
 from consilience.posteriors.methods.kl.problem import (
@@ -327,8 +327,8 @@ class KLFusion(Method):
         candidates = {"kmeans_gain": fit.labels[np.argsort(order)]} if fit.n_groups == n_groups else {}
         # No more can be gained than is lost.
         is_lossy = len(order) <= MAX_AGGLOMERATED_ROWS and loss(selected.labels)[0] > MIN_REDUCED_LOSS
-        reduced = Reduction(loss).labels(n_groups) if is_lossy else None
-        if reduced is not None and reduced.min() >= 0:
+        reduced = self._reduced(loss, selected.labels, ensemble.owner) if is_lossy else None
+        if reduced is not None:
             candidates["runnalls_gain"] = reduced
         # Paired on the same virtual draws, so the error is that of the difference.
         gains = {name: mean_and_error(loss.differences(selected.labels, one)) for name, one in candidates.items()}
@@ -352,6 +352,24 @@ class KLFusion(Method):
             confidence=confidence,
             details={**details, **diagnostics, **gain},
         )
+
+    def _reduced(self, loss: VirtualLoss, labels: Labels, owner: Labels) -> Labels | None:
+        """Return Runnalls' reduction to as many groups as a matching (L,) has; None without such a one.
+
+        Where the number was not given, groups of one site stay: what reduction would gain by merging them and splitting
+        others is a question of the number, which evidence has answered.
+        """
+        n_groups, is_free = int(labels.max()) + 1, np.ones(len(labels), dtype=np.bool_)
+        if self.n_components is None:
+            sites = np.zeros((n_groups + 1, int(owner.max()) + 1), dtype=np.bool_)
+            sites[labels, owner] = True  # those that are in no group, -1, are last
+            is_free = (sites.sum(axis=1)[labels] > 1) & (labels >= 0)
+        alone, apart = np.unique(labels[~is_free & (labels >= 0)], return_inverse=True)
+        reduced = Reduction(loss, np.flatnonzero(is_free)).labels(n_groups - len(alone))
+        if reduced is None or np.any(reduced[is_free] < 0):
+            return None
+        reduced[~is_free & (labels >= 0)] = n_groups - len(alone) + apart
+        return reduced
 
     def geometry(self, ensemble: Ensemble) -> Geometry:
         """Return the divergence between fused and local components, with its average."""
