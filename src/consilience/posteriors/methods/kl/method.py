@@ -361,14 +361,16 @@ class KLFusion(Method):
         """
         n_groups, is_free = int(labels.max()) + 1, np.ones(len(labels), dtype=np.bool_)
         if self.n_components is None:
-            sites = np.zeros((n_groups + 1, int(owner.max()) + 1), dtype=np.bool_)
-            sites[labels, owner] = True  # those that are in no group, -1, are last
-            is_free = (sites.sum(axis=1)[labels] > 1) & (labels >= 0)
-        alone, apart = np.unique(labels[~is_free & (labels >= 0)], return_inverse=True)
+            if labels.min() < 0:  # evidence has left some out
+                return None
+            sites = np.zeros((n_groups, int(owner.max()) + 1), dtype=np.bool_)
+            sites[labels, owner] = True
+            is_free = sites.sum(axis=1)[labels] > 1
+        alone, apart = np.unique(labels[~is_free], return_inverse=True)
         reduced = Reduction(loss, np.flatnonzero(is_free)).labels(n_groups - len(alone))
         if reduced is None or np.any(reduced[is_free] < 0):
             return None
-        reduced[~is_free & (labels >= 0)] = n_groups - len(alone) + apart
+        reduced[~is_free] = n_groups - len(alone) + apart
         return reduced
 
     def geometry(self, ensemble: Ensemble) -> Geometry:
