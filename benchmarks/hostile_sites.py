@@ -532,6 +532,70 @@ def run_networks(
     return known
 
 
+def run_described(seed: int, known: dict[str, Any]) -> dict[str, Any]:
+    """Return test errors of the default, of one seed: described MLPs of one start, some of whose descriptions lie."""
+    rng = np.random.default_rng([seed, 9])
+    inputs, labels = digits()
+    order = torch.tensor(rng.permutation(len(inputs)))
+    parts, tests = list(order[:1200].chunk(SITES)), order[1200:]
+    start = flat(network(seed, 32))
+
+    def site(rows: torch.Tensor, answers: torch.Tensor) -> Any:
+        return cs.describe(trained(of_weights(start, 32), inputs[rows], answers[rows]), (inputs[rows], answers[rows]))
+
+    def changed(one: Any, change: Callable[[Any], Any]) -> Any:
+        return replace(one, description=change(one.description))
+
+    def turned(told: Any) -> Any:
+        moments = {9 - group: of_group for group, of_group in told.class_moments.items()}
+        return replace(told, class_counts=told.class_counts[::-1].copy(), class_moments=moments)
+
+    def scaled(told: Any) -> Any:
+        def larger(one: Any) -> Any:
+            return replace(one, mean=5.0 * one.mean, factor=5.0 * one.factor, residual=25.0 * one.residual)
+
+        moments = {group: larger(of_group) for group, of_group in told.class_moments.items()}
+        return replace(told, inputs=larger(told.inputs), class_moments=moments)
+
+    def claimed(told: Any) -> Any:
+        def more(one: Any) -> Any:
+            return replace(one, n_observations=100.0 * one.n_observations)
+
+        moments = {group: more(of_group) for group, of_group in told.class_moments.items()}
+        counts = 100.0 * told.class_counts
+        return replace(more(told), class_counts=counts, inputs=more(told.inputs), class_moments=moments)
+
+    attacks: dict[str, Callable[[int], Any]] = {
+        "description: classes turned round": lambda one: changed(honest[one], turned),
+        "description: inputs x5": lambda one: changed(honest[one], scaled),
+        "description: counts x100": lambda one: changed(honest[one], claimed),
+        "description: all three": lambda one: changed(honest[one], lambda told: claimed(scaled(turned(told)))),
+        "label flip, described": lambda one: flipped[one],
+        "label flip, counts x100": lambda one: changed(flipped[one], claimed),
+    }
+    honest = [site(rows, labels) for rows in parts]
+    flipped = [site(rows, 9 - labels) for rows in parts]
+
+    def fuse(sites: list[Any], **options: Any) -> float:
+        net = cs.fuse(sites, **options).model
+        with torch.no_grad():
+            return float((net(inputs[tests]).argmax(1) != labels[tests]).float().mean())
+
+    def defend(sites: list[Any], f: int) -> Iterator[tuple[str, Callable[[], Any]]]:
+        del f
+        for name in ("plain", "robust=True"):
+            yield name, partial(fuse, sites, **LIBRARY[name])
+
+    cells = Cells(known, defend)
+    cells.add(0, "none", lambda: fuse(honest), honest)
+    for count in HOSTILE:
+        kept = honest[: SITES - count]
+        clean = cache(partial(fuse, kept))
+        for name, make in attacks.items():
+            cells.add(count, name, clean, [*kept, *(make(one) for one in range(SITES - count, SITES))])
+    return known
+
+
 # -- Topics, hidden Markov models and sums.
 
 
@@ -751,6 +815,7 @@ CASES: dict[str, tuple[Callable[[int, dict[str, Any]], dict[str, Any]], tuple[in
     "MLP, one start": (partial(run_networks, hidden=32, one_start=True), JUDGING),
     "softmax regression, one start": (partial(run_networks, hidden=0, one_start=True), JUDGING),
     "MLP, one start, skewed labels": (partial(run_networks, hidden=32, one_start=True, skewed=True), JUDGING),
+    "described MLP, one start": (run_described, JUDGING),
     "hidden Markov models": (partial(run_chains, n_starts=1), JUDGING),
     "hidden Markov models, best of five starts": (partial(run_chains, n_starts=5), JUDGING),
     "topics": (run_topics, JUDGING),
