@@ -103,6 +103,6 @@ check: test
 	$(MAKE) lint types walls docs
 
 clean:
-	rm -rf .venv .venv-lowest build dist docs/_build docs/api/generated demo-output
+	rm -rf .venv .venv-lowest build dist docs/_build docs/api/generated docs/gallery/generated demo-output
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .coverage htmlcov
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +

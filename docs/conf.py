@@ -23,11 +23,12 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinx_design",
+    "sphinx_gallery.gen_gallery",
     "sphinxcontrib.bibtex",
     "sphinxext.opengraph",
     "house_docs",
 ]
-exclude_patterns = ["_build", "_ext", "_templates"]
+exclude_patterns = ["_build", "_ext", "_templates", "gallery/examples", "gallery/generated/*.ipynb"]
 templates_path = ["_templates"]
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
@@ -48,6 +49,19 @@ napoleon_use_ivar = True
 python_use_unqualified_type_names = True
 # Words of types, such as "shape" in "ndarray of shape (n,)", are looked up, and are attributes of several classes too.
 suppress_warnings = ["ref.python"]
+
+sphinx_gallery_conf = {
+    "examples_dirs": "gallery/examples",
+    "gallery_dirs": "gallery/generated",
+    "filename_pattern": r"\.py$",  # all of them run
+    "abort_on_example_error": True,
+    "min_reported_time": 15,
+    "download_all_examples": False,
+    "show_memory": False,
+    "write_computation_times": False,
+    "show_signature": False,
+    "remove_config_comments": True,
+}
 
 intersphinx_mapping = write_inventories(HERE / "intersphinx.txt", HERE / "_build" / "inventories")
 

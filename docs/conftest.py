@@ -11,6 +11,9 @@ SLOW = {
 }  # fmt: skip
 
 
+collect_ignore = ["gallery/examples", "gallery/generated"]  # which building the pages runs
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Mark the examples of slow pages, before tests are chosen by their marks."""
