@@ -92,6 +92,18 @@ def test_arrays_take_no_more_than_their_size_allows(tmp_path):
     refused(tmp_path / "rows.npz", read_array, "over 10 times its size")
 
 
+def test_headers_of_arrays_take_no_more_than_a_header_may(tmp_path):
+    """NumPy asks for as many bytes at once as a header says that it has, of format 2 up to 4 GiB."""
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x02\x00" + (2**29).to_bytes(4, "little") + b"{" + bytes(600))
+    tracemalloc.start()
+    try:
+        with pytest.raises(FileFormatError, match="is damaged or not an array"):
+            read_array(tmp_path / "a.npy")
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_honest_arrays_are_read(tmp_path, save):
     values = np.random.default_rng(0).normal(size=(500, 3))

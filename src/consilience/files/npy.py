@@ -11,6 +11,7 @@ import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -87,17 +88,20 @@ def _check_archive(path: Path, stream: BinaryIO, size: int) -> None:
 
 def _check_array(path: Path, stream: IO[bytes], n_bytes: int, size: int) -> None:
     """Raise for an array whose header says more than the `n_bytes` that are stored of it; a file has `size` bytes."""
-    major, _ = np.lib.format.read_magic(stream)
+    start = BytesIO(stream.read(_MAX_HEADER_BYTES))  # else as much memory is taken as a header says that it is long
+    major, _ = np.lib.format.read_magic(start)
     read_header = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read_header(stream)
+    shape, _, dtype = read_header(start)
     if dtype.hasobject:
         raise ValueError("pickles are never loaded")
     needed = math.prod(shape) * dtype.itemsize
-    if needed + stream.tell() != n_bytes:
-        raise ValueError(f"its header says {needed:,} bytes of numbers, and {n_bytes - stream.tell():,} are there")
+    if needed + start.tell() != n_bytes:
+        raise ValueError(f"its header says {needed:,} bytes of numbers, and {n_bytes - start.tell():,} are there")
     check_size(path, needed, size, _UNCOMPRESSED)
 
 
+_MAX_HEADER_BYTES = 2**14
+"""Bytes of the start of an array file: NumPy refuses headers of more than 10,000 characters."""
 _UNCOMPRESSED = "write it without compression (numpy.savez; scipy.sparse.save_npz(..., compressed=False))"
 
 
