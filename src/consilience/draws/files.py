@@ -34,8 +34,8 @@ _MAX_VARIABLES = 10_000
 class VariableHeader(StrictModel):
     """A variable: names of its axes after chain and draw, and where it lies."""
 
-    dims: list[str]
-    constraint: str | list[str | int | float]
+    dims: Chunked[list[str]]
+    constraint: str | Chunked[list[str | int | float]]
 
 
 class CoordinateHeader(StrictModel):
@@ -58,7 +58,7 @@ class DrawsHeader(StrictModel):
     n_observations: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     likelihood_power: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     jacobian: Literal["once", "shared"] = "once"
-    exchangeable: list[str] = Field(default_factory=list)
+    exchangeable: Chunked[list[str]] = Field(default_factory=list)
     container: str
     attributes: Chunked[dict[str, str]] = Field(default_factory=dict)
     dropped: Chunked[list[str]] = Field(default_factory=list)

@@ -89,10 +89,15 @@ def _called(constraint: str | list[str | int | float]) -> str:
     return constraint if isinstance(constraint, str) else "(" + ", ".join(map(str, constraint)) + ")"
 
 
+def _law(law: object) -> str:
+    """Return a distribution as it is stated; files are inspected whatever they state."""
+    return " ".join(map(str, law)) if isinstance(law, list) else f"{law!s:.40}"
+
+
 def _prior(prior: object) -> str:
     """Return in words what the draws hold of the prior."""
     if prior is None:
         return "not stated"
     if isinstance(prior, dict):
-        return "whole: " + listed([f"{name} {' '.join(map(str, law))}" for name, law in prior.items()])
+        return "whole: " + listed([f"{name} {_law(law)}" for name, law in prior.items()])
     return str(prior) if isinstance(prior, str) else f"to the power {prior:g}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import FailFast, Field
 
 from consilience.checks import AnyArray, Array, Json
 from consilience.core.features import Features
@@ -59,7 +59,7 @@ class FactorHeader(StrictModel):
 class DesignHeader(StrictModel):
     """What a formula made columns and outcome of."""
 
-    outcome: list[str] | None = None
+    outcome: Chunked[list[str]] | None = None
     factors: Entries[FactorHeader] = Field(default_factory=dict)
     constants: dict[str, dict[str, Annotated[float, Field(allow_inf_nan=False)] | str | None]] = Field(
         default_factory=dict
@@ -80,10 +80,10 @@ class StatisticsHeader(StrictModel):
     n_columns: int = Field(gt=0)
     classes: Chunked[list[bool | int | float | str] | None] = None
     classes_are_objects: bool = False
-    target_shape: list[int] | None = None
+    target_shape: Chunked[list[int]] | None = None
     features: FeaturesHeader = Field(default_factory=FeaturesHeader)
     design: DesignHeader = Field(default_factory=DesignHeader)
-    steps: list[StepHeader] = Field(default_factory=list)
+    steps: Annotated[list[StepHeader], FailFast()] = Field(default_factory=list)
     last_step: str | None = None
     approximations: Chunked[list[str]] = Field(default_factory=list)
     min_count: float = Field(ge=0, allow_inf_nan=False)

@@ -12,9 +12,10 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from pydantic import FailFast
 
 from consilience.catalogue import unreadable
 from consilience.checks import AnyArray
@@ -74,7 +75,7 @@ class _EnsembleDocument(StrictModel):
     library_version: str
     members: Chunked[list[_Member]]
     answer: _AnswerMean
-    outputs: list[_AnswerMean]
+    outputs: Annotated[list[_AnswerMean], FailFast()]
 
 
 def is_ensemble(model: object) -> bool:

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import safetensors.numpy
-from pydantic import Field
+from pydantic import FailFast, Field
 
 from consilience.checks import AnyArray
 from consilience.core.frozen import FrozenDict
@@ -54,7 +54,7 @@ class MessageHeader(StrictModel):
     library_version: str
     round: str = Field(pattern=r"^[0-9a-f]{64}$")
     step: int = Field(ge=ADVERTISE, le=REVEAL)
-    sites: list[str] = Field(max_length=MAX_SITES)
+    sites: Annotated[list[str], FailFast()] = Field(max_length=MAX_SITES)
     signature: str = Field(pattern=r"^([0-9a-f]{128})?$")
 
 

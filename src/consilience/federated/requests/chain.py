@@ -22,10 +22,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from pydantic import Field
+from pydantic import FailFast, Field
 
 from consilience.checks import AnyArray, Array
 from consilience.errors import InputError
@@ -57,7 +57,7 @@ from consilience.networks.symmetry.unit_rows import balancing_scales, shared_gro
 class ChainRequestFields(LayerRequestFields):
     """JSON values of a request."""
 
-    networks: list[str] = Field(min_length=1)
+    networks: Annotated[list[str], FailFast()] = Field(min_length=1)
     """SHA-256 of the arrays of every network that was fused: a site's own is one of them."""
 
 

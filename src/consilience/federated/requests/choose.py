@@ -18,10 +18,10 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from pydantic import Field
+from pydantic import FailFast, Field
 
 import consilience as cs
 from consilience.api.kinds import KINDS, NETWORKS, kind_of, load_file
@@ -75,7 +75,7 @@ class ChoiceRequestFields(StrictModel):
 
     models: str
     """The kind of models, as in ``api.kinds``."""
-    candidates: list[str] = Field(min_length=1, max_length=MAX_SENT)
+    candidates: Annotated[list[str], FailFast()] = Field(min_length=1, max_length=MAX_SENT)
     n_classes: int = Field(ge=0, le=MAX_CLASSES)
     n_bytes: int = Field(ge=0)
     """Length of the file of the fused model; 0 of networks."""

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from pydantic import Field
+from pydantic import FailFast, Field
 
 from consilience.checks import Array
 from consilience.draws.constraint_table import as_constraint
@@ -33,7 +33,7 @@ from consilience.federated.requests.base import Answer, Content, Reduction, Requ
 from consilience.federated.requests.message_checks import LARGEST, few_rows, stand
 from consilience.files.csv import read_csv
 from consilience.files.npy import open_arrays, read_array
-from consilience.files.schemas import StrictModel
+from consilience.files.schemas import Chunked, StrictModel
 
 PRODUCTS = ("auto", "gaussian_product", "consensus_mc", "semiparametric")
 """Methods whose draws are of the product of the sites' densities, which sums of log densities are of."""
@@ -46,14 +46,14 @@ class VariableFields(StrictModel):
     """A variable: its name, its shape and where it lies."""
 
     name: str
-    shape: list[int]
-    constraint: str | list[str | int | float]
+    shape: Annotated[list[int], FailFast()]
+    constraint: str | Chunked[list[str | int | float]]
 
 
 class DensityRequestFields(StrictModel):
     """JSON values of a request."""
 
-    variables: list[VariableFields] = Field(min_length=1)
+    variables: Annotated[list[VariableFields], FailFast()] = Field(min_length=1)
 
 
 @dataclass(frozen=True, eq=False)

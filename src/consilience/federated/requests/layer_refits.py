@@ -12,10 +12,10 @@ differ in t_j. Here is what they share: which layers, the walk along them, and t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from pydantic import Field
+from pydantic import FailFast, Field
 
 from consilience.checks import Array
 from consilience.core.solve_layer import solve_layer
@@ -44,7 +44,7 @@ MIN_ROWS = 100
 class LayerRequestFields(StrictModel):
     """JSON values of a request."""
 
-    layers: list[str] = Field(min_length=1)
+    layers: Annotated[list[str], FailFast()] = Field(min_length=1)
     done: int = Field(ge=0)
     gain: float = Field(ge=0.0, allow_inf_nan=False)
     n_rows: float = Field(ge=0.0, allow_inf_nan=False)

@@ -31,7 +31,7 @@ from consilience.estimators.statistics import Statistics
 from consilience.estimators.verdict import judge
 from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
 from consilience.federated.requests.message_checks import array_problems, count_problems, few_rows, stand
-from consilience.files.schemas import StrictModel
+from consilience.files.schemas import Chunked, StrictModel
 
 _LARGEST = 1e150
 """Largest number in a message: sums of many, and products of two, are finite in float64."""
@@ -44,7 +44,7 @@ _STEPS = ("matrix", "shift")
 class FramesFields(StrictModel):
     """JSON values of a request."""
 
-    classes: list[bool | int | float | str] | None = None
+    classes: Chunked[list[bool | int | float | str]] | None = None
     classes_are_objects: bool = False
 
 

@@ -36,7 +36,7 @@ from consilience.estimators.site_rows import names_within, read_rows
 from consilience.estimators.statistics import DEGREES, INFORMATION, PEARSON, PRIOR, ROWS, SHIFT, WEIGHT, Statistics
 from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
 from consilience.federated.requests.message_checks import count_problems, few_rows, in_order, name_of, stand
-from consilience.files.schemas import FiniteJSON, StrictModel
+from consilience.files.schemas import Chunked, FiniteJSON, StrictModel
 
 _ASYMMETRY = 1e-8
 """Asymmetry, and negative eigenvalues, of an information matrix in units of its trace that are taken for rounding."""
@@ -51,9 +51,9 @@ class RefineRequestFields(StrictModel):
     estimator: str
     parameters: FiniteJSON
     n_columns: int = Field(gt=0, le=2**31)
-    classes: list[bool | int | float | str] | None = None
+    classes: Chunked[list[bool | int | float | str]] | None = None
     classes_are_objects: bool = False
-    target_shape: list[int] | None = None
+    target_shape: Chunked[list[int]] | None = None
     slope: float = Field(ge=0.0, allow_inf_nan=False)
     error: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
     sites: int = Field(ge=0, le=2**31)

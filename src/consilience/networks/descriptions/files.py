@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import FailFast
 
 from consilience.checks import AnyArray, Array
 from consilience.errors import FileFormatError, InputError, Problem
@@ -42,7 +43,7 @@ class StoredPart(StrictModel):
     """One argument of a network of several."""
 
     name: str | None
-    shape: list[int]
+    shape: Chunked[list[int]]
     kind: PartKind
 
 
@@ -51,8 +52,8 @@ class StoredOutputLabels(StrictModel):
 
     name: str | None
     width: int
-    classes: list[str] | None
-    counts: list[float] | None
+    classes: Chunked[list[str]] | None
+    counts: Chunked[list[float]] | None
     own_loss: float | None
 
     @classmethod
@@ -76,11 +77,11 @@ class DescriptionHeader(StrictModel):
     library_version: str
     digest: str
     n_observations: float
-    input_shape: list[int] | None
+    input_shape: Chunked[list[int]] | None
     input_kind: Literal["real", "tokens"]
-    parts: list[StoredPart]
+    parts: Annotated[list[StoredPart], FailFast()]
     whole_columns: Chunked[list[int]]
-    input_range: list[float] | None
+    input_range: Chunked[list[float]] | None
     inputs: StoredMoments | None
     classes: Chunked[list[str]] | None
     class_counts: Chunked[list[float]] | None
@@ -92,7 +93,7 @@ class DescriptionHeader(StrictModel):
     own_error: float | None
     own_loss: float | None
     output: str | int | None
-    output_labels: list[StoredOutputLabels]
+    output_labels: Annotated[list[StoredOutputLabels], FailFast()]
     held_out: str | None
     share_network: bool
     class_prior: Literal["own", "removed"]
@@ -104,7 +105,7 @@ class DescriptionHeader(StrictModel):
     layer_observations: float | None
     layer_likelihood: Literal["categorical", "gaussian"] | None
     min_count: float
-    notes: list[str]
+    notes: Chunked[list[str]]
 
 
 _PLAIN = ("digest", "input_kind", "output", "held_out", "share_network", "class_prior", "layer_likelihood")
