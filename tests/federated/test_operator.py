@@ -143,3 +143,9 @@ def run_again(place, output, **options):
 
     shutil.rmtree(place / "server")
     return run(place, output, **options).model.inputs
+
+
+@pytest.mark.parametrize(("claimed", "is_told"), [(150.0, False), (150.0 + 1e-9, False), (151.0, True)])
+def test_half_of_all_observations_is_no_majority_however_sums_are_rounded(claimed, is_told):
+    facts = {name: SiteFacts({}, n_observations=count) for name, count in (("a", claimed), ("b", 150.0))}
+    assert any("more than all others" in note for note in claim_notes(facts, False)) == is_told

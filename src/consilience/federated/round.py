@@ -205,6 +205,10 @@ MAX_CLAIM = 3.0
 `benchmarks/hostile_sites.py` (docs/sites/robust.md)."""
 
 
+_ROUNDING = 1e-9
+"""Relative error of a sum of expected counts: half of all is no majority."""
+
+
 def bounded_claims(facts: Mapping[str, SiteFacts]) -> dict[str, float]:
     """Return the observations that sites count for, at most `MAX_CLAIM` times the median; empty where one is silent."""
     stated = {site: one.n_observations for site, one in facts.items() if one.n_observations is not None}
@@ -221,7 +225,7 @@ def claim_notes(facts: Mapping[str, SiteFacts], is_bounded: bool) -> tuple[str, 
     notes = [
         f"claims: {site} states {claimed:,.0f} of {total:,.0f} observations, more than all others together"
         for site, claimed in stated.items()
-        if len(stated) > 1 and 2 * claimed > total
+        if len(stated) > 1 and 2 * claimed > total * (1.0 + _ROUNDING)
     ]
     counted = bounded_claims(facts) if is_bounded else {}
     return (
