@@ -1,8 +1,9 @@
 """
-Three sites in two dimensions
-=============================
+Gaussian mixtures of three sites
+================================
 
-Each site fits a mixture of the groups that it has seen. Fused, they are the mixture of all groups.
+Each site fits a mixture of the groups that it has seen. Fused, they are the mixture of
+all groups.
 """
 
 import matplotlib.pyplot as plt
@@ -30,4 +31,5 @@ figure, axes = plt.subplots()
 for name, points in rows.items():
     axes.scatter(*points.T, s=4, label=name)
 axes.scatter(*fusion.model.means_.T, marker="x", color="black", s=80, label="fused")
+axes.set_title("Three groups, of which each site has two")
 axes.legend()
