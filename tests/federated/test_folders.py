@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -247,6 +248,35 @@ def test_a_server_that_was_killed_at_the_very_end_publishes_what_it_had(files, p
     assert output.read_bytes() == expected("abc")
     assert (place / "server" / "1" / "round.json").read_bytes() == report
     receive(place, tmp_path / "back", timeout=1)
+
+
+@pytest.mark.parametrize("kept", ["1", "state.json"])
+def test_a_server_that_was_killed_while_it_tidied_up_has_ended(files, place, output, monkeypatch, kept):
+    for site in "abc":
+        send(files[site], place, site)
+
+    def killed(folder, **options):
+        if Path(folder).suffix != ".work":
+            remove(folder, **options)
+            return
+        for path in sorted(Path(folder).rglob("*"), reverse=True):  # in an order that is nobody's
+            if path.is_file() and kept not in path.relative_to(folder).parts:
+                path.unlink()
+        raise KeyboardInterrupt
+
+    remove = shutil.rmtree
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            serve(place, output, sites=["a", "b", "c"], **QUICK)
+    fused, report = output.read_bytes(), (place / "server" / "1" / "round.json").read_bytes()
+    for path in (place / "sites").glob("*/*"):  # as sites do that have the model
+        path.unlink()
+    again = serve(place, output, sites=["a", "b", "c"], **QUICK)
+    assert again.report.to_bytes() == report
+    assert output.read_bytes() == fused
+    assert (place / "server" / "1" / "round.json").read_bytes() == report
+    assert not output.with_name(f"{output.name}.work").exists()
 
 
 def test_going_on_with_another_plan_is_refused(files, place, output, tmp_path):

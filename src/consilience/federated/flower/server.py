@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from typing import Any
 
 from consilience.errors import InputError, OptionError, Problem
 from consilience.federated.flower.messages import quiet_flower
-from consilience.federated.folder.server import serve_folder, work_folder_of
+from consilience.federated.folder.server import remove_work_folder, serve_folder, work_folder_of
 from consilience.federated.masking.keys import site_keys
 from consilience.federated.masking.messages import STEPS
 from consilience.federated.plan import DEADLINE
@@ -120,7 +119,7 @@ def serve_flower(
         options = {"poll": 0.5, **options}
         result = serve_folder(spool, target, sites=sites or sorted(keys), work=work_folder, limits=limits, **options)
     if work is None and not result.has_failed_request:
-        shutil.rmtree(work_folder, ignore_errors=True)
+        remove_work_folder(work_folder)
     return result
 
 

@@ -187,7 +187,7 @@ def serve_folder(
         with sole_use(work_folder / "lock", used):
             result = server.run(tolerance)
     if work is None and not result.has_failed_request:
-        shutil.rmtree(work_folder, ignore_errors=True)
+        remove_work_folder(work_folder)
     return result
 
 
@@ -216,6 +216,15 @@ def _refuse_numbers(rounds: int, poll: float, tolerance: float) -> None:
 def work_folder_of(output: Path, work: str | Path | None) -> Path:
     """Return the server's own folder: beside the fused file, where none was given."""
     return Path(work) if work is not None else output.with_name(f"{output.name}.work")
+
+
+def remove_work_folder(folder: Path) -> None:
+    """Remove the work folder of a round that is over.
+
+    What says that a round is to be resumed goes first: of a server that is killed meanwhile the round stays over.
+    """
+    (folder / "state.json").unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _masked_plan(plan: RoundPlan, masked: Masked, rounds: int) -> RoundPlan:
