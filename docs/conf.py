@@ -54,6 +54,7 @@ sphinx_gallery_conf = {
     "examples_dirs": "gallery/examples",
     "gallery_dirs": "gallery/generated",
     "filename_pattern": r"\.py$",  # all of them run
+    "within_subsection_order": "FileNameSortKey",
     "abort_on_example_error": True,
     "min_reported_time": 15,
     "download_all_examples": False,
