@@ -321,3 +321,14 @@ def test_a_forest_plot_has_estimates_and_intervals_at_their_values():
     (predicted,) = shapes(figure, "line", "chosen")
     expected = zero + scale * analysis.prediction[0]
     np.testing.assert_allclose((predicted["x1"], predicted["x2"]), expected, atol=4 * DECIMALS)
+
+
+@pytest.mark.parametrize("kind", ["forest", "funnel"])
+def test_forests_and_funnels_are_drawn_by_their_names(kind):
+    one = cs.meta_analysis({"a": (1.0, 0.1), "b": (2.0, 0.1), "c": (1.5, 0.2)})
+    assert one.plot(kind).get_title()
+    sites = {"a": ([1.0, 0.0], np.eye(2) / 10), "b": ([2.0, 0.5], np.eye(2) / 9)}
+    two = cs.meta_analysis(sites, names=["x", "y"])
+    with pytest.raises(cs.errors.OptionError, match=f"there are .*{kind} x, {kind} y"):
+        two.plot("no plot")
+    assert two.plot(f"{kind} y").get_title()

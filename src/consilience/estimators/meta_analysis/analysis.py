@@ -226,9 +226,11 @@ class MetaAnalysis(Displayed, Plotted, Tabular):
         }
 
     def _charts(self) -> dict[str, Chart | str]:
-        forests = {name: self._forest(number) for number, name in enumerate(self.coefficients)}
-        of = {name: f"funnel {name}" if len(self.coefficients) > 1 else "funnel" for name in self.coefficients}
-        return {**forests, **{of[name]: self._funnel(number) for number, name in enumerate(self.coefficients)}}
+        charts: dict[str, Chart | str] = {}
+        for kind, chart in (("forest", self._forest), ("funnel", self._funnel)):
+            for number, name in enumerate(self.coefficients):
+                charts[f"{kind} {name}" if len(self.coefficients) > 1 else kind] = chart(number)
+        return charts
 
     def _funnel(self, number: int) -> Chart:
         """Return what draws the funnel of one coefficient: estimates over their standard errors."""
