@@ -34,4 +34,4 @@ print("trials differ:", analysis.verdict.code)
 # interval.
 
 figure, axes = plt.subplots(figsize=(7, 5), layout="constrained")
-analysis.plot(ax=axes)
+analysis.plot("forest", ax=axes)
