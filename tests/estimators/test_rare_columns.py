@@ -150,7 +150,7 @@ def test_columns_are_withheld_from_sums_of_rows_alone(tmp_path):
     with pytest.raises(OptionError, match="sums of rows; coefficients of a LogisticRegression"):
         described(X, LogisticRegression(), withhold_columns=True)
     statistics = described(X[:, :2])
-    with pytest.raises(OptionError, match="withhold_columns: needs the rows"):
+    with pytest.raises(OptionError, match="withhold_columns: needs the rows that sums"):
         cs.describe(statistics, withhold_columns=True)
     with pytest.raises(OptionError, match="is for estimators that are fused by their sums"):
         cs.describe(GaussianMixture(2, random_state=0).fit(X), data=X, withhold_columns=True)

@@ -147,8 +147,7 @@ def describe(
     keywords = {
         "n_observations": n_observations, "classes": classes, "example": example, "sample_weight": sample_weight,
         "features": features_of(features, model, data), "min_count": min_count, "withhold_columns": withhold_columns,
-        "round_counts": round_counts,
-        "class_prior": class_prior,
+        "round_counts": round_counts, "class_prior": class_prior,
         "layers": layers, "output": output, "held_out": held_out, "share_network": share_network,
     }  # fmt: skip
     stated = {name: value for name, value in keywords.items() if value is not None}

@@ -100,7 +100,7 @@ def describe(
     if features is not None:
         statistics = replace(statistics, features=_agreed(statistics, features, isinstance(model, Statistics)))
     if withhold_columns and rows is None:
-        raise OptionError("withhold_columns", "needs the rows, of which sums that are there already say too little")
+        raise OptionError("withhold_columns", "needs the rows that sums are taken of; give a fitted model with data")
     if rows is not None and min_count > 0 and holds_products(statistics):
         refuse_whole_numbers(rows)
         if withhold_columns:
