@@ -60,6 +60,7 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "show_memory": False,
     "write_computation_times": False,
+    "capture_repr": ("_repr_html_",),
     "show_signature": False,
     "remove_config_comments": True,
 }

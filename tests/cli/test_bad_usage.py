@@ -82,7 +82,7 @@ USAGE = {
     "fuse": "Missing argument 'MODELS...'",
     "fuse -o c": "Missing argument 'MODELS...'",
     "fuse a.safetensors b.safetensors": "Missing option '-o'",
-    "fuse a.safetensors -o c --fast": "No such option '--fast'",
+    "fuse a.safetensors -o c --fast": "No such option",
     "fuse a.safetensors -o c --seed one": "'one' is not a valid integer",
     "fuse a.safetensors -o c --seed -1": "-1 is not in the range x>=0",
     "check": "Missing argument 'MODELS...'",
