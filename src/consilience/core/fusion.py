@@ -235,7 +235,7 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
         scores = partial(
             draw_scores,
             scores=verdict.candidates,
-            chosen=self.details.get("chosen", verdict._chosen),
+            chosen=verdict._chosen or self.details.get("chosen"),
             criterion=verdict.criterion,
         )
         history = self.history

@@ -24,6 +24,8 @@ _OPEN = frozenset({
     "private", "rounded", "site", "sites", "stacked", "weighted",
 })  # fmt: skip
 """Codes of verdicts that know of nothing against the fused model."""
+_OF_CHOICE = ("chosen", "errors")
+"""Fields that only a choice among candidates has."""
 FUSED = "fused"
 """What the candidates of a verdict call the fused model."""
 
@@ -62,6 +64,11 @@ class Verdict(Displayed, Plotted, Tabular):
         What the fused model is by how it was computed, a sentence without its end; None for nothing to say.
     is_doubtful
         Whether the inputs may not mean the same, or something is still wrong with the fused model.
+    chosen
+        Name of the candidate that was taken, where there was a choice.
+    errors
+        By candidate, the standard error of its score's difference from that of the best of the sites' own models; empty
+        where it is not known.
     """
 
     code: str
@@ -74,6 +81,8 @@ class Verdict(Displayed, Plotted, Tabular):
     single_site: str | None = None
     standing: str | None = None
     is_doubtful: bool = False
+    chosen: str | None = None
+    errors: Mapping[str, float] = field(default_factory=dict)
 
     def _headline(self) -> str:
         return self.code
@@ -101,7 +110,7 @@ class Verdict(Displayed, Plotted, Tabular):
     @property
     def _chosen(self) -> str | None:
         """The candidate that is the fused model; None where the verdict does not say."""
-        return FUSED if FUSED in self.candidates else None
+        return self.chosen or (FUSED if FUSED in self.candidates else None)
 
     def in_short(self, n_models: int, outcome: str) -> str:
         """Return what a reader who fuses no models needs: what came of it, whether it is better, what comes next.
@@ -181,6 +190,7 @@ class Verdict(Displayed, Plotted, Tabular):
             single_site=said("single_site"),
             standing=said("standing"),
             is_doubtful=record.get("is_doubtful") is True,
+            chosen=said("chosen"),
         )
 
     def _blocks(self) -> list[Block | None]:
@@ -198,5 +208,6 @@ class Verdict(Displayed, Plotted, Tabular):
             warnings.warn(f"{self.text}{remedy} [{category.code}]", category, stacklevel=stacklevel)
 
     def to_json(self) -> dict[str, Json]:
-        """Return the verdict as JSON values."""
-        return {**vars(self), "candidates": dict(self.candidates)}
+        """Return the verdict as JSON values; what only a choice has is left out where there was none."""
+        record = {**vars(self), "candidates": dict(self.candidates), "errors": dict(self.errors)}
+        return {name: value for name, value in record.items() if value or name not in _OF_CHOICE}

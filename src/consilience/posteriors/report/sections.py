@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from consilience.core.candidates_section import choice_section
 from consilience.core.findings import NumberSupport, VocabularySummary
 from consilience.core.page_blocks import DIGEST_CAPTION, code, descent, digest_column, seed_text, site_name, strong
+from consilience.core.site_losses import HELD_OUT
 from consilience.core.verdict import FUSED
 from consilience.drawing.blocks import (
     MAX_ROWS,
@@ -42,10 +44,16 @@ NAMED_NUMBERS = 5
 """Numbers of components that are named with their probability, the likeliest first."""
 
 
+def how_sites_judge_it(content: PosteriorContent) -> Section | None:
+    """Return the losses on rows that sites held out; None where they were not asked."""
+    verdict = content.verdict
+    return choice_section(verdict, "model") if verdict and verdict.criterion.endswith(HELD_OUT) else None
+
+
 def what_it_loses(content: PosteriorContent) -> Section | None:
     """Return what the fused model and every site's own lose against all side by side."""
     verdict = content.verdict
-    if verdict is None or not verdict.losses:
+    if verdict is None or not verdict.losses or verdict.criterion.endswith(HELD_OUT):
         return None
     columns = [
         text_column("Model", lambda row: strong("the fused model") if row[0] == FUSED else shorten(row[0])),
