@@ -123,6 +123,8 @@ def _dropped(count: int, content: PosteriorContent) -> str:
         reasons.append("too few observations")
     if "unusable" in details:
         reasons.append("no usable parameters")
+    if "robust" in details:
+        reasons.append("`robust=` leaves out what does not fit with most sites")
     if "dropped" in details:
         reasons.append("fewer than half of the sites have such a component, which `minority='drop'` leaves out")
     because = " or ".join(reasons) or "the method found no fused component to join"
