@@ -109,7 +109,8 @@ def widths_of(page, tmp_path):
     )
     script = (
         "<script>addEventListener('load', () => { document.body.dataset.result = [...document.querySelectorAll("
-        "'iframe')].map(f => { const d = f.contentDocument, e = d.documentElement, wide = e.scrollWidth - e.clientWidth;"
+        "'iframe')].map(f => { const d = f.contentDocument, page = d.documentElement;"
+        "const wide = page.scrollWidth - page.clientWidth;"
         "const out = [...d.querySelectorAll('#in .scroll, #in .scroll *, #made .scroll')].filter("
         "e => e.getBoundingClientRect().right > f.width || e.matches('.scroll') && e.scrollWidth > e.clientWidth + 1);"
         "return [f.width, wide, out.length].join(' '); }).join('|'); })</script>"

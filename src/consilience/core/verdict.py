@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from consilience.checks import Json
-from consilience.drawing.blocks import Block, Facts, Paragraph, markup, sentences
+from consilience.drawing.blocks import Block, Facts, Paragraph, markup, prose, sentences
 from consilience.drawing.display import MAX_NAMES, Displayed, Tabular
 from consilience.drawing.plots import Chart, Plotted, draw_scores
 from consilience.drawing.words import shorten
@@ -131,23 +131,25 @@ class Verdict(Displayed, Plotted, Tabular):
             following = "see what is said below before anybody adopts it"
         elif not self.harmless:
             following = "compare it with each site's own on that site's data before anybody adopts it"
-        return f"{opening} {self._known()} Next: {following}."
+        side_by_side = self.single_site is None and outcome == SIDE_BY_SIDE
+        return f"{opening} {self._known(side_by_side=side_by_side)} Next: {following}."
 
-    def _known(self) -> str:
-        """Return a sentence on how good the fused model is known to be, and by what."""
+    def _known(self, *, side_by_side: bool) -> str:
+        """Return a sentence on how good the fused model, or all side by side, is known to be, and by what."""
         criterion = self.criterion or ""
         words = next((said for start, said in _IN_WORDS.items() if criterion.startswith(start)), criterion)
         basis = f" (judged by {words})" if words else ""
+        it_is, of_them = ("all together are", "alone") if side_by_side else ("it is", "of them")
         if self.single_site is not None and self.harmless is not False:
             unknown = "Nothing tells whether a fused one would be better"
             return f"{f'No fused one is clearly better{basis}' if words else unknown}."
         if self.harmless is False:
-            return f"It is worse than the best of them{basis}."
+            return f"{it_is.capitalize()} worse than the best {of_them}{basis}."
         if self.standing:
             return f"{self.standing}."
         if self.harmless:
-            return f"It is known to be no worse than any of them{basis}."
-        return f"Whether it is better than each of them is not known{basis}."
+            return f"{it_is.capitalize()} known to be no worse than any {of_them}{basis}."
+        return f"Whether {it_is} better than each {of_them} is not known{basis}."
 
     @property
     def speaks_against(self) -> bool:
@@ -157,7 +159,7 @@ class Verdict(Displayed, Plotted, Tabular):
     def paragraph(self) -> Paragraph:
         """Return the verdict as reports and notebooks show it."""
         remedy = f"To do: {shorten(self.remedy, 400)}." if self.remedy else ""
-        said = sentences(markup("<strong>{}</strong>", shorten(self.text, 800)), remedy)
+        said = sentences(markup("<strong>{}</strong>", prose(shorten(self.text, 800))), remedy)
         return Paragraph(said, self.paragraph_kind)
 
     @property

@@ -345,10 +345,12 @@ def _moments(content: PosteriorContent) -> Table | None:
         return f"{shorten(moments.names[place], 40)}{unit}"
 
     columns = [text_column("Feature", feature, limit=80), *map(column, range(n_shown))]
+    deviation = "the standard deviation of the observations in it"
+    if not content.describes_data:
+        deviation = "its standard error: how surely the mean is known, not how far observations are from it"
     caption = sentences(
-        "Mean of each fused component"
-        + ("." if content.family == "point" else ", and after ± the standard deviation of the observations in it.")
-        + " Both are in the units of the features.",
+        f"Mean of each fused component{'' if content.family == 'point' else f', and after ± {deviation}'}, in the units"
+        " of the features.",
         len(moments.mean) > n_shown
         and markup("{} of {} components are shown; {} has all.", n_shown, len(moments.mean), code("fusion.to_frame()")),
     )
@@ -372,14 +374,20 @@ def _embedding(space: str) -> Paragraph:
     )
 
 
+def _drawn_law(content: PosteriorContent) -> str:
+    return (
+        "a component" if content.describes_data else "a component's posterior: it shows how surely its place is known"
+    )
+
+
 def _plane(content: PosteriorContent, plane: ComponentPlane) -> Figure:
     is_points = content.family == "point"
     if is_points:
         shape = "Each dot is a component, which has a place and no width."
     elif plane.kind == "line":
-        shape = "Each bar covers the middle half of a component."
+        shape = f"Each bar covers the middle half of {_drawn_law(content)}."
     else:
-        shape = "Each ellipse holds half of a component."
+        shape = f"Each ellipse holds half of {_drawn_law(content)}."
     has_dropped = any(ellipse.component < 0 for ellipse in plane.local)
     grey = ", and grey where they were dropped" if has_dropped else ""
     differences = (
