@@ -180,10 +180,10 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
         ending = self.status.value.partition("; ")[0]
         problems = [*([] if self.status is Status.CONVERGED else [ending]), *self.open_problems()]
         remedies = [remedy for remedy in (self.status.remedy, *self.open_problems().values()) if remedy]
-        text = "; ".join([*problems, "whether the fused model is no worse than the best of the models is not known"])
+        text = "; ".join(["Whether the fused model is no worse than the best of the models is not known", *problems])
         return Verdict(
             code=self.status.name.lower(),
-            text=f"{text[0].upper()}{text[1:]}.",
+            text=f"{text}.",
             harmless=None,
             remedy="; ".join(dict.fromkeys(remedies)) or None,
         )
