@@ -222,3 +222,11 @@ def test_sites_are_in_the_order_of_their_names(tmp_path, path):
     assert re.findall(r"^(site-\d+) $", page.text, re.MULTILINE)[:12] == [f"site-{number}" for number in range(1, 13)]
     assert fusion.inputs[0].sha256 == hashlib.sha256((tmp_path / "site-10.safetensors").read_bytes()).hexdigest()
     assert fusion.inputs[0].sha256 in page.text
+
+
+def test_why_robust_fusion_left_a_site_out_is_said_in_the_same_words_everywhere(fused):
+    left_out = [{"model": "model 2", "step": "gate", "score": 9.0}]
+    told = {"left_out": left_out, "tolerated": 1, "unseen_error_ratio": 2.0}
+    robust = replace(fused, details={**fused.details, "robust": told})
+    assert "model 2 (far from most models) was left out" in robust.verdict.text
+    assert "gate" not in robust.summary()

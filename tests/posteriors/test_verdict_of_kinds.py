@@ -87,8 +87,10 @@ def test_a_chain_is_judged_without_the_order_of_its_states():
     start = "The states of the fused chain, compared without their order, lose less than 0.02 nats per observation"
     assert verdict.text.startswith(start)
     assert "held_out=" in verdict.text
-    assert verdict.standing == "Without their order its states lose less than 0.02 nats per observation against" + (
-        " keeping both"
+    assert (
+        verdict.standing
+        == "Its states, compared without their order, lose less than 0.02 nats per observation against"
+        + (" keeping both")
     )
     assert verdict.standing in fusion.in_short
     assert cs.Verdict.read(verdict.to_json()).standing == verdict.standing
@@ -99,5 +101,5 @@ def test_a_chain_of_which_no_loss_is_known_has_no_number():
     assert not re.search(r"\d", known.text)
     assert not known.standing
     assert known_of_chain("loses at most 0.3 nats per word against keeping both", "word").standing == (
-        "Without their order its states lose at most 0.3 nats per word against keeping both"
+        "Its states, compared without their order, lose at most 0.3 nats per word against keeping both"
     )

@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.core.details import LeftOut, Status
+from consilience.core.details import LeftOut, Status, why_left_out
 from consilience.core.robust import weak_spot
 from consilience.core.verdict import FUSED, Verdict
 from consilience.drawing.words import all_of, first_names, shorten
@@ -497,7 +497,7 @@ def _distant(components: Sequence[tuple[str, float]]) -> Finding:
 
 def _left_out(records: Sequence[LeftOut]) -> Finding:
     """Return which sites robust fusion left out, and why, of records of ``Judgement.details``."""
-    shown = first_names([f"{record['model']} ({record['step']})" for record in records], MAX_NAMED_SITES)
+    shown = first_names([f"{record['model']} ({why_left_out(record)})" for record in records], MAX_NAMED_SITES)
     names = first_names([str(record["model"]) for record in records], MAX_NAMED_SITES)
     be = "was" if len(records) == 1 else "were"
     return "left_out", f"{shown} {be} left out", f"look at {names}, which do not fit with most"

@@ -87,7 +87,7 @@ def known_of_chain(lost: str | None, unit: str) -> Known:
     said = with_unit.replace("loses", "lose", 1)
     return Known(
         f"the states of the fused chain, compared without their order, {said}; {order}",
-        f"Without their order its states {said}",
+        f"Its states, compared without their order, {said}",
     )
 
 
