@@ -180,7 +180,8 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
         ending = self.status.value.partition("; ")[0]
         problems = [*([] if self.status is Status.CONVERGED else [ending]), *self.open_problems()]
         remedies = [remedy for remedy in (self.status.remedy, *self.open_problems().values()) if remedy]
-        text = "; ".join(["Whether the fused model is no worse than the best of the models is not known", *problems])
+        subject = "all models side by side are" if self.keeps_models else "the fused model is"
+        text = "; ".join([f"Whether {subject} no worse than the best of the models is not known", *problems])
         return Verdict(
             code=self.status.name.lower(),
             text=f"{text}.",

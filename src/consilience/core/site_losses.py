@@ -349,7 +349,7 @@ class SiteChoice:
             return (
                 "For its own mix of rows each site has a better model today, all together; for that of all no site may."
             )
-        return "Whether it is better than those of the sites these rows cannot tell."
+        return "These rows cannot tell whether it is better than those of the sites."
 
     def _sentences(self) -> list[str]:
         """Return what is known of single sites and classes, and whose answers do not count."""

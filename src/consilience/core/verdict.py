@@ -124,14 +124,15 @@ class Verdict(Displayed, Plotted, Tabular):
             opening = f"{models} side by side, not fused into one."
         else:
             opening = f"{outcome[0].upper()}{outcome[1:]}, fused from {models}."
-        following = "check it on data that no site has trained on"
-        if self.harmless is False:
-            following = "do not adopt it before the causes below are mended"
-        elif self.speaks_against or (self.remedy and not self.harmless):
-            following = "see what is said below before anybody adopts it"
-        elif not self.harmless:
-            following = "compare it with each site's own on that site's data before anybody adopts it"
         side_by_side = self.single_site is None and outcome == SIDE_BY_SIDE
+        it = "them" if side_by_side else "it"
+        following = f"check {it} on data that no site has trained on"
+        if self.harmless is False:
+            following = f"do not adopt {it} before the causes below are mended"
+        elif self.speaks_against or (self.remedy and not self.harmless):
+            following = f"see what is said below before anybody adopts {it}"
+        elif not self.harmless:
+            following = f"compare {it} with each site's own on that site's data before anybody adopts {it}"
         return f"{opening} {self._known(side_by_side=side_by_side)} Next: {following}."
 
     def _known(self, *, side_by_side: bool) -> str:
