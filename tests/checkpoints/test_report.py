@@ -94,3 +94,16 @@ def test_the_command_writes_it(tmp_path):
     result = command("merge", *fine, "-o", tmp_path / "other", "--report", tmp_path / "other")
     assert "is also a file of models" in result.err
     assert not (tmp_path / "other").exists()
+
+
+def test_the_name_of_a_line_is_not_on_the_curve(tmp_path):
+    base, *fine = models(tmp_path)
+    cs.merge(fine, tmp_path / "out", "task_arithmetic", base=base).report(tmp_path / "a.html")
+    page = (tmp_path / "a.html").read_text()
+    figure = re.search(r'<svg [^>]*aria-label="The share of entries with both signs.*?</svg>', page, re.DOTALL)[0]
+    x, y = map(float, re.search(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*>independent signs', figure).groups())
+    right = 'text-anchor="end"' in re.search(r"<text [^>]*>independent signs", figure)[0]
+    low, high = (x - 100, x) if right else (x, x + 100)
+    dots = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', figure)
+    assert dots
+    assert all(not (low < float(cx) < high and y - 12 < float(cy) < y + 2) for cx, cy in dots)

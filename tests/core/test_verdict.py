@@ -24,6 +24,7 @@ def test_a_verdict_is_how_the_fusion_ended_and_the_remedy(fusion, status):
     assert verdict.code == status.name.lower()
     if status is not cs.results.Status.CONVERGED:
         assert verdict.text.endswith(f"; {ending}.")
+    assert verdict.text[0].isupper()
     assert verdict.text.startswith("Whether the fused model is no worse than the best of the models is not known")
     assert not advice or advice not in verdict.text
     assert (verdict.remedy or "") == (status.remedy or "")
@@ -73,7 +74,10 @@ def test_the_first_sentences_say_whether_it_was_fused_how_good_it_is_and_what_co
 
 
 def test_models_side_by_side_are_not_said_to_be_one():
-    assert cs.Verdict("fine", "x.").in_short(2, "all of them side by side").startswith("2 models side by side, not ")
+    short = cs.Verdict("fine", "x.").in_short(2, "all of them side by side")
+    assert short.startswith(
+        "2 models side by side, not fused into one. Whether all together are better than each alone "
+    )
 
 
 @pytest.mark.parametrize("harmless", [True, None])

@@ -84,6 +84,22 @@ def test_k_means(path):
     readable(page)
     assert set(SECTIONS) - {"found", "loss"} <= set(page.sections)
     assert "Method kmeans: " in " ".join(page.text.split())
+    assert "after ± its standard error: how surely the mean is known" in page.words
+    assert "holds half of a component's posterior" in page.words
+    assert "standard deviation of the observations" not in page.words
+    assert "<code>held_out=</code>" in page.source
+    assert "`" not in page.text
+
+
+def test_numbers_of_components_in_one_place_stand_beside_each_other(path):
+    spread = np.linspace(-1.0, 1.0, 80).reshape(40, 2)
+    rows = np.repeat([[0.0, 0.0], [9.0, 9.0]], 20, axis=0)
+    models = [KMeans(2, n_init=1, random_state=0).fit(rows + shift) for shift in (spread, 1.01 * spread)]
+    page = report(cs.fuse(models, "concatenate"), path)
+    marks = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="mark[^"]*"', page.source)
+    places = [(float(x), float(y)) for x, y in marks]
+    assert len(places) == 4
+    assert all(abs(a - c) >= 15 or abs(b - d) >= 15 for i, (a, b) in enumerate(places) for c, d in places[i + 1 :])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -206,3 +222,11 @@ def test_sites_are_in_the_order_of_their_names(tmp_path, path):
     assert re.findall(r"^(site-\d+) $", page.text, re.MULTILINE)[:12] == [f"site-{number}" for number in range(1, 13)]
     assert fusion.inputs[0].sha256 == hashlib.sha256((tmp_path / "site-10.safetensors").read_bytes()).hexdigest()
     assert fusion.inputs[0].sha256 in page.text
+
+
+def test_why_robust_fusion_left_a_site_out_is_said_in_the_same_words_everywhere(fused):
+    left_out = [{"model": "model 2", "step": "gate", "score": 9.0}]
+    told = {"left_out": left_out, "tolerated": 1, "unseen_error_ratio": 2.0}
+    robust = replace(fused, details={**fused.details, "robust": told})
+    assert "model 2 (far from most models) was left out" in robust.verdict.text
+    assert "gate" not in robust.summary()

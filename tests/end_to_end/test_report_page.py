@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 import consilience as cs
 from consilience.drawing import html as html_module
 from tests.copies import COPIES
-from tests.end_to_end.pages import enriched, report, safe
+from tests.end_to_end.pages import enriched, mixtures, report, safe, telling
 
 STYLE = Path(html_module.__file__).parent / "styles" / "report.css"
 
@@ -96,6 +97,42 @@ def test_a_browser_shows_every_figure_and_fetches_nothing(fused, tmp_path, path,
     assert all(int(wide) > 150 and int(high) > 60 and int(left) >= 0 for wide, high, left in sizes)
     assert 'data-fetched="0"' in shown
     assert int(re.search(r'data-wide="(-?\d+)"', shown).group(1)) <= 0  # the page itself never scrolls sideways
+
+
+WIDTHS = (390, 820, 1280)
+
+
+def widths_of(page, tmp_path):
+    """Return by width of the window how far the page is wider, and how many things stand out of their box in it."""
+    frames = "".join(
+        f'<iframe width="{width}" height="900" srcdoc="{escape(page.source)}"></iframe>' for width in WIDTHS
+    )
+    script = (
+        "<script>addEventListener('load', () => { document.body.dataset.result = [...document.querySelectorAll("
+        "'iframe')].map(f => { const d = f.contentDocument, page = d.documentElement;"
+        "const wide = page.scrollWidth - page.clientWidth;"
+        "const out = [...d.querySelectorAll('#in .scroll, #in .scroll *, #made .scroll')].filter("
+        "e => e.getBoundingClientRect().right > f.width || e.matches('.scroll') && e.scrollWidth > e.clientWidth + 1);"
+        "return [f.width, wide, out.length].join(' '); }).join('|'); })</script>"
+    )
+    (tmp_path / "frames.html").write_text(f"<!doctype html><body style='margin:0'>{script}{frames}</body>")
+    shown, _ = browse(tmp_path / "frames.html", tmp_path, "--window-size=1400,1000")
+    found = re.search(r'data-result="([^"]*)"', shown).group(1)
+    return {int(width): (int(wide), int(out)) for width, wide, out in (one.split() for one in found.split("|"))}
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: no chromium on PATH")
+def test_notes_on_sites_are_whole_at_every_width(tmp_path, path):
+    files = [tmp_path / f"{name}.safetensors" for name in ("karolinska-university-hospital", *"bcdef")]
+    for model, file in zip(mixtures(), files, strict=True):
+        cs.save(model, file)
+    why = "is far from every other site in most columns"
+    fusion = cs.fuse(files, n_components=3)
+    name = fusion.provenance["inputs"][4]["name"]
+    page = report(telling(fusion, outliers=[{"name": name, "why": why}]), path)
+    assert f"Outlier: {why}." in page.words
+    assert "columns-7" in page.source  # with counts and digests: as wide as the table of sites can be
+    assert widths_of(page, tmp_path) == dict.fromkeys(WIDTHS, (0, 0))
 
 
 AXE = os.environ.get("CONSILIENCE_AXE")

@@ -5,8 +5,10 @@ import pytest
 
 import consilience as cs
 from consilience.networks.choice import compare
+from consilience.networks.choice.candidate import Candidate, Effort
 from consilience.networks.choice.choose import MARGIN_OF_ALIKE, CandidateScores
 from consilience.networks.choice.criterion import Disagreement, ErrorOnLabels, SquaredError, SquaredGap
+from consilience.networks.choice.verdict import Choice
 from tests.networks.described_nets import perceptron, rows
 
 
@@ -145,3 +147,16 @@ def test_a_margin_is_asked_of_what_was_fitted_where_sites_have_their_classes_ali
     choice = choices[-1]
     asked = {(c.effort.is_fitted, m) for c, m in zip(choice.candidates, choice.scores.margins, strict=True)}
     assert asked == {(True, margin), (False, 0.0)}
+
+
+def test_errors_are_of_the_paired_difference_from_the_best_site():
+    losses = (np.random.default_rng(0).random((4, 500)) < [[0.3], [0.2], [0.1], [0.25]]).astype(float)
+    names = ("site:a", "site:b", "refit", "matched")
+    candidates = tuple(Candidate(name, Effort.SITE, None, None) for name in names)
+    errors = Choice(candidates, 2, scores=scores(losses, n_sites=2)).errors
+    assert set(errors) == {"site:a", "refit", "matched"}  # the best site is what the others are compared with
+    for number, name in ((0, "site:a"), (2, "refit"), (3, "matched")):
+        difference = losses[number] - losses[1]
+        assert errors[name] == pytest.approx(difference.std(ddof=1) / 500**0.5, rel=1e-5)
+    assert Choice(candidates, 2, scores=scores(losses, n_sites=0)).errors == {}
+    assert Choice(candidates, 2).errors == {}

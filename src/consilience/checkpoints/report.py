@@ -97,7 +97,7 @@ def _ratios(layers: Sequence[tuple[int, Mapping[str, Any]]], limit: float, stem:
         f" {max(values, default=0):.2f}; the limit of the alarm is {limit:g}."
     )
     axes, parts = _axes(layers, 1.08 * max([limit, *values]), "norm of change / largest fine-tune's")
-    parts += _reference(axes, layers, limit, f"limit {limit:g}")
+    parts += _reference(axes, layers, points, limit, f"limit {limit:g}")
     return Figure(axes.drawing([*parts, *_curve(axes, points)], alt), f"Ratios by layer {stem}".strip(),
                   "Beyond the limit most merges of fine-tunes were worse than their start.")  # fmt: skip
 
@@ -113,7 +113,7 @@ def _conflicts(layers: Sequence[tuple[int, Mapping[str, Any]]], stem: str, n_mod
         f" independent signs {expected:.1f} percent."
     )
     axes, parts = _axes(layers, 1.12 * max([expected, *values]), "sign conflicts, %")
-    parts += _reference(axes, layers, expected, "independent signs")
+    parts += _reference(axes, layers, points, expected, "independent signs")
     return Figure(axes.drawing([*parts, *_curve(axes, points)], alt), f"Sign conflicts by layer {stem}".strip(),
                   "Of entries that several models changed.")  # fmt: skip
 
@@ -126,10 +126,26 @@ def _axes(layers: Sequence[tuple[int, Any]], top: float, name: str) -> tuple[Axe
     return axes, axes.names("layer", name) + axes.y_ticks() + axes.x_labels(marks, [str(mark) for mark in marks])
 
 
-def _reference(axes: Axes, layers: Sequence[tuple[int, Any]], value: float, name: str) -> list[Markup]:
-    """Return a line at a value, with its name."""
+def _reference(
+    axes: Axes, layers: Sequence[tuple[int, Any]], points: Sequence[tuple[float, float]], value: float, name: str
+) -> list[Markup]:
+    """Return a line at a value, with its name at that end, and on that side, which is furthest from the points."""
+    length = 7.0 * len(name)  # estimated, since no font can be measured here
+
+    def distance(place: tuple[str, float]) -> float:
+        side, shift = place
+        y = axes.y(value) + shift - 4.0
+        near = [
+            abs(axes.y(b) - y)
+            for a, b in points
+            if (axes.x(a) > axes.right - length if side == "end" else axes.x(a) < axes.left + length)
+        ]
+        return min(near, default=axes.bottom)
+
+    side, shift = max((("end", -6.0), ("start", -6.0), ("end", 16.0), ("start", 16.0)), key=distance)
+    x = axes.right - 4 if side == "end" else axes.left + 4
     ends = [(layers[0][0], value), (layers[-1][0], value)]
-    return [axes.curve(ends, "chosen"), text(axes.right - 4, axes.y(value) - 6, name, "tick", "end")]
+    return [axes.curve(ends, "chosen"), text(x, axes.y(value) + shift, name, "tick", side)]
 
 
 def _curve(axes: Axes, points: Sequence[tuple[float, float]]) -> list[Markup]:

@@ -43,6 +43,12 @@ class LeftOut(TypedDict, total=False):
     score: float
 
 
+def why_left_out(record: LeftOut) -> str:
+    """Return why a site was left out, in words of a reader who does not know the tests by name."""
+    step = str(record["step"])
+    return {"gate": "far from most models"}.get(step, step)
+
+
 class RobustDetails(TypedDict):
     """What ``robust=True`` did: the sites that were left out, and how many hostile ones are ``tolerated`` at most.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from consilience.core.details import Status
@@ -74,6 +74,8 @@ class VerdictSummary:
     losses: tuple[tuple[str, float], ...]
     criterion: str  # what the losses are
     stated: Verdict  # the same as a value, without its candidates
+    # By candidate, the standard error of its difference from the best site's own; empty where not known
+    errors: Mapping[str, float] = field(default_factory=dict)
 
 
 def verdict_of(value: object) -> VerdictSummary | None:
@@ -82,7 +84,8 @@ def verdict_of(value: object) -> VerdictSummary | None:
     if stated is None or not isinstance(value, Mapping):
         return None
     losses = tuple(reversed(numbers_by_name(value.get("candidates"))))
-    return VerdictSummary(stated.text, stated.remedy or "", losses, stated.criterion or "", stated)
+    errors = {name: error for name, error in numbers_by_name(value.get("errors")) if error >= 0}
+    return VerdictSummary(stated.text, stated.remedy or "", losses, stated.criterion or "", stated, errors)
 
 
 @dataclass(frozen=True)

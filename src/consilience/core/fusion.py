@@ -180,10 +180,11 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
         ending = self.status.value.partition("; ")[0]
         problems = [*([] if self.status is Status.CONVERGED else [ending]), *self.open_problems()]
         remedies = [remedy for remedy in (self.status.remedy, *self.open_problems().values()) if remedy]
-        harm = "whether the fused model is no worse than the best of the models is not known"
+        subject = "all models side by side are" if self.keeps_models else "the fused model is"
+        text = "; ".join([f"Whether {subject} no worse than the best of the models is not known", *problems])
         return Verdict(
             code=self.status.name.lower(),
-            text=f"{'; '.join(problems) or 'converged'}; {harm}.",
+            text=f"{text}.",
             harmless=None,
             remedy="; ".join(dict.fromkeys(remedies)) or None,
         )
@@ -235,7 +236,7 @@ class Fusion(Displayed, Plotted, Tabular, ABC):
         scores = partial(
             draw_scores,
             scores=verdict.candidates,
-            chosen=self.details.get("chosen", verdict._chosen),
+            chosen=verdict._chosen or self.details.get("chosen"),
             criterion=verdict.criterion,
         )
         history = self.history

@@ -134,7 +134,7 @@ def how_it_was_made(content: Any, meanings: Mapping[str, str]) -> Section:
 def _pairs(label: str, name: str, rows: Sequence[tuple[object, object]], value: str = "Value") -> Table:
     """Return a table of names and values."""
     columns = [text_column(name, lambda row: row[0]), Column(value, lambda row: row[1])]
-    return Table(label, rows, columns, "entry")
+    return Table(label, rows, columns, "entry", kind="pairs")
 
 
 def _detail(name: str, meanings: Mapping[str, str]) -> Markup:
@@ -152,12 +152,20 @@ def opening(record: Mapping[str, Any], outcome: str) -> list[Block | None]:
 
 
 def columns_of_sites(records: Sequence[Any], columns: Sequence[Column]) -> list[Column]:
-    """Return the columns of a table of the sites in a record: their names, what is given, and their digests."""
-    name = text_column("Site", lambda one: one["name"], total=f"All {len(records):,}")
-    return [name, *columns, text_column("SHA-256", lambda one: (one.get("sha256") or "")[:12] or None)]
+    """Return the columns of a table of the sites in a record: their names, what is given, and their digests.
+
+    A column of which no site says anything is left out.
+    """
+    digests = text_column("SHA-256", lambda one: (one.get("sha256") or "")[:12] or None)
+    said = [column for column in (*columns, digests) if any(column.value(one) is not None for one in records)]
+    total = f"All {len(records):,}" if any(column.total is not None for column in said) else None
+    return [text_column("Site", lambda one: one["name"], total=total), *said]
 
 
 def options_and_versions(record: Mapping[str, Any]) -> list[Block]:
     """Return the options and the versions in the record of a fusion."""
-    options = {name: shorten(repr(value), 120) for name, value in record.get("options", {}).items()}
+    options = {
+        name: "not set" if value is None else shorten(repr(value), 120)
+        for name, value in record.get("options", {}).items()
+    }
     return [Facts(options), Facts({name: shorten(str(one), 40) for name, one in record.get("versions", {}).items()})]

@@ -44,6 +44,8 @@ SITE = "site:"
 """What names of candidates begin with that are the own models of sites."""
 OWN = "own"
 """What a site calls its own model among those that it scores: the first."""
+HELD_OUT = "on rows that sites held out"
+"""How the criterion of a choice at the sites ends."""
 MAX_NAMED = 3
 """Sites or classes that a sentence names; further ones are counted. Chosen by hand."""
 
@@ -327,14 +329,17 @@ class SiteChoice:
             remedy = "let each site keep its own model"
         else:
             code, text = "sites", f"Chosen at the sites: {self.name}, with {found}."
-        candidates = {name: float(f"{loss:.6g}") for name, loss in zip(self.names, self.losses[1:], strict=True)}
+        names = [OWN, *self.names]
+        compared = [*range(1, len(names)), *([] if self.is_shared else [0])]
         return Verdict(
             code=code,
             text=" ".join([text, *self._sentences()]),
             harmless=self.harmless,
-            candidates=candidates | ({} if self.is_shared else {OWN: float(f"{self.losses[0]:.6g}")}),
-            criterion=f"{self.criterion} on rows that sites held out",
+            candidates={names[k]: float(f"{self.losses[k]:.6g}") for k in compared},
+            criterion=f"{self.criterion} {HELD_OUT}",
             remedy=remedy,
+            chosen=self.name,
+            errors={names[k]: float(f"{self.difference(k, best_own)[1]:.6g}") for k in compared if k != best_own},
         )
 
     @property
@@ -344,7 +349,7 @@ class SiteChoice:
             return (
                 "For its own mix of rows each site has a better model today, all together; for that of all no site may."
             )
-        return "Whether it is better than those of the sites these rows cannot tell."
+        return "These rows cannot tell whether it is better than those of the sites."
 
     def _sentences(self) -> list[str]:
         """Return what is known of single sites and classes, and whose answers do not count."""

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from consilience.checks import Json
-from consilience.drawing.blocks import Block, Facts, Paragraph, markup, sentences
+from consilience.drawing.blocks import Block, Facts, Paragraph, markup, prose, sentences
 from consilience.drawing.display import MAX_NAMES, Displayed, Tabular
 from consilience.drawing.plots import Chart, Plotted, draw_scores
 from consilience.drawing.words import shorten
@@ -24,6 +24,8 @@ _OPEN = frozenset({
     "private", "rounded", "site", "sites", "stacked", "weighted",
 })  # fmt: skip
 """Codes of verdicts that know of nothing against the fused model."""
+_OF_CHOICE = ("chosen", "errors")
+"""Fields that only a choice among candidates has."""
 FUSED = "fused"
 """What the candidates of a verdict call the fused model."""
 
@@ -62,6 +64,11 @@ class Verdict(Displayed, Plotted, Tabular):
         What the fused model is by how it was computed, a sentence without its end; None for nothing to say.
     is_doubtful
         Whether the inputs may not mean the same, or something is still wrong with the fused model.
+    chosen
+        Name of the candidate that was taken, where there was a choice.
+    errors
+        By candidate, the standard error of its score's difference from that of the best of the sites' own models; empty
+        where it is not known.
     """
 
     code: str
@@ -74,6 +81,8 @@ class Verdict(Displayed, Plotted, Tabular):
     single_site: str | None = None
     standing: str | None = None
     is_doubtful: bool = False
+    chosen: str | None = None
+    errors: Mapping[str, float] = field(default_factory=dict)
 
     def _headline(self) -> str:
         return self.code
@@ -101,7 +110,7 @@ class Verdict(Displayed, Plotted, Tabular):
     @property
     def _chosen(self) -> str | None:
         """The candidate that is the fused model; None where the verdict does not say."""
-        return FUSED if FUSED in self.candidates else None
+        return self.chosen or (FUSED if FUSED in self.candidates else None)
 
     def in_short(self, n_models: int, outcome: str) -> str:
         """Return what a reader who fuses no models needs: what came of it, whether it is better, what comes next.
@@ -115,30 +124,33 @@ class Verdict(Displayed, Plotted, Tabular):
             opening = f"{models} side by side, not fused into one."
         else:
             opening = f"{outcome[0].upper()}{outcome[1:]}, fused from {models}."
-        following = "check it on data that no site has trained on"
+        side_by_side = self.single_site is None and outcome == SIDE_BY_SIDE
+        it = "them" if side_by_side else "it"
+        following = f"check {it} on data that no site has trained on"
         if self.harmless is False:
-            following = "do not adopt it before the causes below are mended"
+            following = f"do not adopt {it} before the causes below are mended"
         elif self.speaks_against or (self.remedy and not self.harmless):
-            following = "see what is said below before anybody adopts it"
+            following = f"see what is said below before anybody adopts {it}"
         elif not self.harmless:
-            following = "compare it with each site's own on that site's data before anybody adopts it"
-        return f"{opening} {self._known()} Next: {following}."
+            following = f"compare {it} with each site's own on that site's data before anybody adopts {it}"
+        return f"{opening} {self._known(side_by_side=side_by_side)} Next: {following}."
 
-    def _known(self) -> str:
-        """Return a sentence on how good the fused model is known to be, and by what."""
+    def _known(self, *, side_by_side: bool) -> str:
+        """Return a sentence on how good the fused model, or all side by side, is known to be, and by what."""
         criterion = self.criterion or ""
         words = next((said for start, said in _IN_WORDS.items() if criterion.startswith(start)), criterion)
         basis = f" (judged by {words})" if words else ""
+        it_is, of_them = ("all together are", "alone") if side_by_side else ("it is", "of them")
         if self.single_site is not None and self.harmless is not False:
             unknown = "Nothing tells whether a fused one would be better"
             return f"{f'No fused one is clearly better{basis}' if words else unknown}."
         if self.harmless is False:
-            return f"It is worse than the best of them{basis}."
+            return f"{it_is.capitalize()} worse than the best {of_them}{basis}."
         if self.standing:
             return f"{self.standing}."
         if self.harmless:
-            return f"It is known to be no worse than any of them{basis}."
-        return f"Whether it is better than each of them is not known{basis}."
+            return f"{it_is.capitalize()} known to be no worse than any {of_them}{basis}."
+        return f"Whether {it_is} better than each {of_them} is not known{basis}."
 
     @property
     def speaks_against(self) -> bool:
@@ -148,7 +160,7 @@ class Verdict(Displayed, Plotted, Tabular):
     def paragraph(self) -> Paragraph:
         """Return the verdict as reports and notebooks show it."""
         remedy = f"To do: {shorten(self.remedy, 400)}." if self.remedy else ""
-        said = sentences(markup("<strong>{}</strong>", shorten(self.text, 800)), remedy)
+        said = sentences(markup("<strong>{}</strong>", prose(shorten(self.text, 800))), remedy)
         return Paragraph(said, self.paragraph_kind)
 
     @property
@@ -181,6 +193,7 @@ class Verdict(Displayed, Plotted, Tabular):
             single_site=said("single_site"),
             standing=said("standing"),
             is_doubtful=record.get("is_doubtful") is True,
+            chosen=said("chosen"),
         )
 
     def _blocks(self) -> list[Block | None]:
@@ -198,5 +211,6 @@ class Verdict(Displayed, Plotted, Tabular):
             warnings.warn(f"{self.text}{remedy} [{category.code}]", category, stacklevel=stacklevel)
 
     def to_json(self) -> dict[str, Json]:
-        """Return the verdict as JSON values."""
-        return {**vars(self), "candidates": dict(self.candidates)}
+        """Return the verdict as JSON values; what only a choice has is left out where there was none."""
+        record = {**vars(self), "candidates": dict(self.candidates), "errors": dict(self.errors)}
+        return {name: value for name, value in record.items() if value or name not in _OF_CHOICE}

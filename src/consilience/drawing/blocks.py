@@ -225,6 +225,19 @@ class BlockGroup:
 
 
 @dataclass(frozen=True)
+class Folded:
+    """Blocks that a reader opens by their title; paper shows them open."""
+
+    title: str
+    blocks: Sequence[Block | None]
+
+    def render(self) -> Markup:
+        """Return it as HTML."""
+        body = render_blocks(self.blocks)
+        return markup('<details class="folded"><summary>{}</summary>\n{}\n</details>', self.title, body)
+
+
+@dataclass(frozen=True)
 class Section:
     """A part of a page."""
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from consilience.core.details import why_left_out
 from consilience.core.robust import weak_spot
 from consilience.core.verdict import Verdict
 from consilience.drawing.words import all_of, first_names, shorten
@@ -33,7 +34,7 @@ def judge(statistics: Statistics, n_sites: int, details: EstimatorDetails) -> Ve
     verdict, robust = _judge_sums(statistics, n_sites, details), details.get("robust")
     if robust is None:
         return verdict
-    left_out = [f"{shorten(record['model'])} ({record['step']})" for record in robust["left_out"]]
+    left_out = [f"{shorten(record['model'])} ({why_left_out(record)})" for record in robust["left_out"]]
     clauses = [f"Left out: {first_names(left_out, MAX_NAMED_SITES)}"] if left_out else []
     clauses += [f"{text[0].upper()}{text[1:]}" for text in [*statistics.approximations[1:], weak_spot(robust)]]
     return replace(verdict, text=" ".join([verdict.text, *(f"{clause}." for clause in clauses)]))

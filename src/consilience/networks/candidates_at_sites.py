@@ -54,5 +54,9 @@ def with_candidate(fusion: NetworkFusion, name: str) -> NetworkFusion:
             fusion, network=network, objective=math.nan, repaired="not needed: it is a site's own", judgement=None
         )
     else:
-        taken = replace(replace_module(fusion, fusion.candidates[name], f"{name}, chosen at the sites"), judgement=None)
-    return replace(taken, details={**taken.details, "chosen": name})
+        # What was done to the network that is replaced was not done to this one.
+        before = replace(fusion, repaired=None)
+        taken = replace_module(before, fusion.candidates[name], f"{name}, chosen at the sites")
+    result = {**taken.provenance.get("result", {}), "chosen": name, "repaired": taken.repaired}
+    provenance = {**taken.provenance, "result": result}
+    return replace(taken, details={**taken.details, "chosen": name}, provenance=provenance, judgement=None)

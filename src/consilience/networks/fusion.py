@@ -338,8 +338,8 @@ class NetworkFusion(Fusion):
         In training mode a channel has the deviation |gamma| and the mean beta, whatever the statistics are. Channels
         repaired on inputs have those that the models' channels have on these, so that both modes agree.
         """
-        is_fitted = self.repaired is not None and ("layers fitted" in self.repaired or "distilled" in self.repaired)
-        if not is_fitted or not self.matching:
+        repaired = self.repaired or ""  # also the name of a candidate that sites chose, such as "distill(refit)"
+        if not any(word in repaired for word in ("layers fitted", "refit", "distill")) or not self.matching:
             return False
         weights = np.array([local.weight for local in self.inputs])
         return norm_distance(self.network.arrays, [model.arrays for model in self.aligned], weights) > MAX_NORM_DISTANCE

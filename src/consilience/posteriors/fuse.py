@@ -301,6 +301,7 @@ def judge_of(
         matches=method.matches,
         trusts_sites=not method.is_robust,
         n_sites=n_sites,
+        has_means=adapter is not None and adapter.centres_are_means,
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.checks import Array
-from consilience.core.details import RobustDetails, Withheld
+from consilience.core.details import RobustDetails, Withheld, why_left_out
 from consilience.drawing.words import format_count, printable
 from consilience.posteriors.details import AverageDetails, PosteriorDetails, VocabularyDetails
 
@@ -90,11 +90,7 @@ def _not_averaged(robust: RobustDetails | None) -> list[str]:
     if not robust:
         return []
     named = robust["left_out"][:MAX_NAMED]
-    whys = {"gate": "far from most models"}
-    lines = [
-        f"{printable(record['model'])}: left out by `robust=True` ({whys.get(record['step'], record['step'])})"
-        for record in named
-    ]
+    lines = [f"{printable(record['model'])}: left out by `robust=True` ({why_left_out(record)})" for record in named]
     n_more = len(robust["left_out"]) - len(named)
     return [
         *lines,

@@ -25,7 +25,8 @@ losses. Of other distributions of categories, by the joint convexity of the dive
     VL <= sum_l w_l KL(p_l || f_g(l))            (Hershey and Olsen 2007, their variational bound with hard couplings)
 
 which is never a warning. Chains are judged by the mixture of their states' emissions,
-without their order, so that harm is not known. Other families have no loss.
+without their order, so that harm is not known; of centres by sums of squares (``verdict_of_kinds``). Other families
+have no loss.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from typing import Any
 import numpy as np
 
 from consilience.checks import Array, Labels
-from consilience.core.details import LeftOut, Status
+from consilience.core.details import LeftOut, Status, why_left_out
 from consilience.core.robust import weak_spot
 from consilience.core.verdict import FUSED, Verdict
 from consilience.drawing.words import all_of, first_names, shorten
@@ -58,6 +59,7 @@ from consilience.posteriors.evidence.virtual_loss import (
 )
 from consilience.posteriors.posterior import Posterior, shares_of
 from consilience.posteriors.robust.minority import take_rows
+from consilience.posteriors.verdict_of_kinds import Known, known_of_centres, known_of_chain
 
 N_ERRORS = 2.0
 """Standard errors by which a difference is known."""
@@ -258,6 +260,7 @@ def judge_fusion(
     matches: bool,
     trusts_sites: bool,
     n_sites: int | None = None,
+    has_means: bool = False,
 ) -> Verdict:
     """Return the verdict on a fusion of posteriors; see the module.
 
@@ -265,6 +268,7 @@ def judge_fusion(
     are mixtures of their components, `matches` whether the method says who is who, else all components are kept side by
     side. Unless it `trusts_sites`, what they say of themselves is not believed, and harm is not known. `n_sites` is
     their number where the models are a sample of them; that there is no harm is then not known of the others.
+    `has_means` says whether components are centres that are the means of their rows.
     """
     # In an order of the contents, so that neither who came first nor names change a bit of it.
     canonical, origin = ensemble.canonical(relabel=True)
@@ -282,6 +286,9 @@ def judge_fusion(
     found = _harm(losses, judged, harmless) + _findings(share, distant, details, status)
     found += _lossy(losses, ensemble, origin, details, is_advised=is_advised)
     opening = _opening(losses, judged, fused, trusts_sites=trusts_sites)
+    known = _known_of_kind(losses, canonical, fused, details, has_means=has_means) if trusts_sites else None
+    if known is not None:
+        opening = known.text
     if is_sample:
         opening = f"of a sample of {judged.n_sites} of the {n_sites} sites: {opening}"
         harmless = None if harmless else harmless
@@ -293,6 +300,7 @@ def judge_fusion(
         text=f"{text[0].upper()}{text[1:]}.",
         harmless=harmless,
         remedy="; ".join(dict.fromkeys(filter(None, (remedy for _, _, remedy in found)))) or None,
+        standing=(known.standing or None) if known is not None else None,
         **measured,
     )
 
@@ -401,6 +409,18 @@ def _opening(losses: Losses | None, ensemble: Ensemble, fused: Posterior, *, tru
     )
 
 
+def _known_of_kind(
+    losses: Losses | None, ensemble: Ensemble, fused: Posterior, details: PosteriorDetails, *, has_means: bool
+) -> Known | None:
+    """Return what is known of centres and of chains; None for all others, and where nothing is."""
+    if ensemble.is_chain:
+        lost, unit = (None, "") if losses is None else (_lost(losses, ensemble.n_sites), losses.unit)
+        return known_of_chain(lost, unit)
+    if losses is not None or details.get("withheld"):  # sums of squares are of all rows of a site
+        return None
+    return known_of_centres(ensemble, fused, has_means=has_means)
+
+
 def _lost(losses: Losses, n_sites: int) -> str:
     """Return what the fused model loses, in words."""
     against = f"against keeping {all_of(n_sites)}"
@@ -477,7 +497,7 @@ def _distant(components: Sequence[tuple[str, float]]) -> Finding:
 
 def _left_out(records: Sequence[LeftOut]) -> Finding:
     """Return which sites robust fusion left out, and why, of records of ``Judgement.details``."""
-    shown = first_names([f"{record['model']} ({record['step']})" for record in records], MAX_NAMED_SITES)
+    shown = first_names([f"{record['model']} ({why_left_out(record)})" for record in records], MAX_NAMED_SITES)
     names = first_names([str(record["model"]) for record in records], MAX_NAMED_SITES)
     be = "was" if len(records) == 1 else "were"
     return "left_out", f"{shown} {be} left out", f"look at {names}, which do not fit with most"

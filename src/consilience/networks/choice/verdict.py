@@ -73,6 +73,21 @@ class Choice:
             for candidate, score in zip(self.candidates, self.scores.means.tolist(), strict=True)
         }
 
+    @property
+    def errors(self) -> dict[str, float]:
+        """Standard error of every candidate's difference from the best site's own; empty where none was compared."""
+        if self.scores is None:
+            return {}
+        sites = [number for number, is_site in enumerate(self.scores.is_site) if is_site]
+        if not sites:
+            return {}
+        best = min(sites, key=self.scores.means.tolist().__getitem__)
+        return {
+            candidate.name: float(f"{self.scores.excess(number, best)[1]:.6g}")
+            for number, candidate in enumerate(self.candidates)
+            if number != best
+        }
+
 
 def verdict_of(choice: Choice, sites: Sites) -> Verdict:
     """Return the verdict on a choice: a sentence on what was taken, what it rests on, and the remedy."""
@@ -103,6 +118,8 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
         criterion=choice.criterion.name,
         loss=choice.loss,
         remedy=remedy,
+        chosen=choice.taken.name,
+        errors=choice.errors,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from consilience.checks import Array
+from consilience.core.candidates_section import choice_section
 from consilience.core.page_blocks import DIGEST_CAPTION, act, code, descent, digest_column, seed_text, site_name, strong
 from consilience.drawing.blocks import (
     MAX_ROWS,
@@ -68,16 +69,7 @@ def warnings(content: NetworkContent) -> list[Block | None]:
 
 def what_was_chosen(content: NetworkContent) -> Section | None:
     """Return the candidates of a choice with their scores; None where nothing was compared."""
-    verdict = content.verdict
-    if verdict is None or not verdict.losses:
-        return None
-    columns = [text_column("Network", lambda row: shorten(row[0])), Column("Score", lambda row: row[1], digits=4)]
-    caption = (
-        f"The {shorten(verdict.criterion)}: smaller is better. It is computed without labels from what the sites say "
-        "of their data, and orders networks better than it tells their accuracy."
-    )
-    table = Table("Candidates", verdict.losses, columns, "network", caption, "narrow")
-    return Section("candidates", "What was chosen among", [table])
+    return choice_section(content.verdict, "network")
 
 
 def what_went_in(content: NetworkContent) -> Section:

@@ -56,6 +56,8 @@ class Adapter(ABC):
     ``source["samples"]`` of its posterior is ``"given"`` or ``"assumed"``, and ``recount`` states another."""
     counts_are_rows: ClassVar[bool] = False
     """Whether the counts of all components add up to the rows of the data, so that a stated number can be checked."""
+    centres_are_means: ClassVar[bool] = False
+    """Whether components are centres, each the mean of its rows, whose squares are attached as ``inertia``."""
     follows_units: ClassVar[bool] = False
     """Whether components are laws of Gaussian data, so that a model of scaled data can be told in the data's own units
     (``scaling``). What is attached then has no units, but for `in_squared_units`."""

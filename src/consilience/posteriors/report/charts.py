@@ -224,6 +224,9 @@ _MAX_EQUAL_SCALE_RATIO = 3.0
 _MAX_OPAQUE_ELLIPSES = 80
 """More local ellipses than these are drawn faint. Chosen by eye."""
 
+_NUMBER_SIZE = 18.0
+"""Width and height that the number of a component takes. Chosen by eye."""
+
 _MIN_LABELLED_RADIUS = 16.0
 """Horizontal radius from which on an ellipse has room for its number. Chosen by eye."""
 
@@ -254,17 +257,24 @@ def plane_figure(plane: ComponentPlane) -> Markup:
             shapes.append(_ellipse(ellipse, axes.x, axes.y, kind, plane.kind))
     parts += axes.clip(shapes, "frame")
     if not is_line:
-        parts += [_component_number(ellipse, axes.x, axes.y) for ellipse in plane.fused]
+        parts += _component_numbers(plane.fused, axes.x, axes.y)
     return axes.drawing(parts, _plane_in_words(plane))
 
 
-def _component_number(ellipse: ComponentEllipse, x: Scale, y: Scale) -> Markup:
-    """Return the component's number, in its ellipse or next to one that is too small for it."""
-    radius = _HALF_MASS_RADIUS * math.sqrt(max(ellipse.covariance[0], 0.0)) * abs(x.factor)
-    kind, cx, cy = f"mark {colour_class(ellipse.component)}", x(ellipse.centre[0]), y(ellipse.centre[1])
-    if radius < _MIN_LABELLED_RADIUS:
-        return text(cx + radius + 7.0, cy - 7.0, str(ellipse.component), kind)
-    return text(cx, cy + 5.0, str(ellipse.component), kind, "middle")
+def _component_numbers(ellipses: Sequence[ComponentEllipse], x: Scale, y: Scale) -> list[Markup]:
+    """Return the components' numbers, each in its ellipse or next to one that is too small for it, none on another."""
+    taken: list[tuple[float, float]] = []
+    numbers = []
+    for ellipse in ellipses:
+        radius = _HALF_MASS_RADIUS * math.sqrt(max(ellipse.covariance[0], 0.0)) * abs(x.factor)
+        kind, cx, cy = f"mark {colour_class(ellipse.component)}", x(ellipse.centre[0]), y(ellipse.centre[1])
+        is_small = radius < _MIN_LABELLED_RADIUS
+        left, bottom = (cx + radius + 7.0, cy - 7.0) if is_small else (cx, cy + 5.0)
+        while any(abs(left - a) < _NUMBER_SIZE and abs(bottom - b) < _NUMBER_SIZE for a, b in taken):
+            left += _NUMBER_SIZE
+        taken.append((left, bottom))
+        numbers.append(text(left, bottom, str(ellipse.component), kind, None if is_small else "middle"))
+    return numbers
 
 
 def _axis_range(plane: ComponentPlane, axis: int) -> tuple[float, float]:

@@ -37,6 +37,7 @@ class PosteriorContent:
     """Everything the report shows; see ``content_of``."""
 
     family: str  # name of the exponential family of the components
+    describes_data: bool  # whether components are laws of data; else of parameters, such as a cluster's centre
     method: str
     options: tuple[tuple[str, Any], ...]  # of the method, by name
     seed: int | None  # None where the fusion was given a generator
@@ -108,6 +109,7 @@ def content_of(
     process = process_of(fused, [(site.name, posterior) for site, posterior in described], illustration.rows)
     return PosteriorContent(
         family=fused.family.name,
+        describes_data=fused.family.describes_data,
         method=provenance["method"],
         options=tuple(sorted(provenance["options"].items())),
         seed=provenance["seed"],

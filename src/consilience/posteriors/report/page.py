@@ -20,6 +20,7 @@ from consilience.posteriors.report.process_section import the_function
 SECTIONS = (
     sections.what_went_in,
     sections.what_came_out,
+    sections.how_sites_judge_it,
     sections.what_it_loses,
     sections.who_is_who,
     sections.the_components,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from consilience.core.candidates_section import choice_section
 from consilience.core.findings import NumberSupport, VocabularySummary
 from consilience.core.page_blocks import DIGEST_CAPTION, code, descent, digest_column, seed_text, site_name, strong
+from consilience.core.site_losses import HELD_OUT
 from consilience.core.verdict import FUSED
 from consilience.drawing.blocks import (
     MAX_ROWS,
@@ -42,10 +44,16 @@ NAMED_NUMBERS = 5
 """Numbers of components that are named with their probability, the likeliest first."""
 
 
+def how_sites_judge_it(content: PosteriorContent) -> Section | None:
+    """Return the losses on rows that sites held out; None where they were not asked."""
+    verdict = content.verdict
+    return choice_section(verdict, "model") if verdict and verdict.criterion.endswith(HELD_OUT) else None
+
+
 def what_it_loses(content: PosteriorContent) -> Section | None:
     """Return what the fused model and every site's own lose against all side by side."""
     verdict = content.verdict
-    if verdict is None or not verdict.losses:
+    if verdict is None or not verdict.losses or verdict.criterion.endswith(HELD_OUT):
         return None
     columns = [
         text_column("Model", lambda row: strong("the fused model") if row[0] == FUSED else shorten(row[0])),
@@ -115,6 +123,8 @@ def _dropped(count: int, content: PosteriorContent) -> str:
         reasons.append("too few observations")
     if "unusable" in details:
         reasons.append("no usable parameters")
+    if "robust" in details:
+        reasons.append("`robust=` leaves out what does not fit with most sites")
     if "dropped" in details:
         reasons.append("fewer than half of the sites have such a component, which `minority='drop'` leaves out")
     because = " or ".join(reasons) or "the method found no fused component to join"
@@ -335,10 +345,12 @@ def _moments(content: PosteriorContent) -> Table | None:
         return f"{shorten(moments.names[place], 40)}{unit}"
 
     columns = [text_column("Feature", feature, limit=80), *map(column, range(n_shown))]
+    deviation = "the standard deviation of the observations in it"
+    if not content.describes_data:
+        deviation = "its standard error: how surely the mean is known, not how far observations are from it"
     caption = sentences(
-        "Mean of each fused component"
-        + ("." if content.family == "point" else ", and after ± the standard deviation of the observations in it.")
-        + " Both are in the units of the features.",
+        f"Mean of each fused component{'' if content.family == 'point' else f', and after ± {deviation}'}, in the units"
+        " of the features.",
         len(moments.mean) > n_shown
         and markup("{} of {} components are shown; {} has all.", n_shown, len(moments.mean), code("fusion.to_frame()")),
     )
@@ -362,14 +374,20 @@ def _embedding(space: str) -> Paragraph:
     )
 
 
+def _drawn_law(content: PosteriorContent) -> str:
+    return (
+        "a component" if content.describes_data else "a component's posterior: it shows how surely its place is known"
+    )
+
+
 def _plane(content: PosteriorContent, plane: ComponentPlane) -> Figure:
     is_points = content.family == "point"
     if is_points:
         shape = "Each dot is a component, which has a place and no width."
     elif plane.kind == "line":
-        shape = "Each bar covers the middle half of a component."
+        shape = f"Each bar covers the middle half of {_drawn_law(content)}."
     else:
-        shape = "Each ellipse holds half of a component."
+        shape = f"Each ellipse holds half of {_drawn_law(content)}."
     has_dropped = any(ellipse.component < 0 for ellipse in plane.local)
     grey = ", and grey where they were dropped" if has_dropped else ""
     differences = (

@@ -41,6 +41,7 @@ class KMeansAdapter(Adapter):
     follows_units: ClassVar[bool] = True
     in_squared_units: ClassVar[tuple[str, ...]] = ("inertia",)
     counts_are_rows: ClassVar[bool] = True
+    centres_are_means: ClassVar[bool] = True
 
     def describe(self, model: Any, n_observations: float | None) -> Posterior:
         """Return the posterior of the centres; the model records its counts."""
@@ -138,6 +139,7 @@ class MiniBatchKMeansAdapter(KMeansAdapter):
 
     kind: ClassVar[str] = "sklearn.MiniBatchKMeans"
     class_name: ClassVar[str] = "MiniBatchKMeans"
+    centres_are_means: ClassVar[bool] = False
 
     def fitted(self, centres: Array, counts: Array, inertia: float, posterior: Posterior) -> Any:
         """Return a fitted model, which goes on with `partial_fit` from the sizes of its clusters."""
