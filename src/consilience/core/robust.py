@@ -76,6 +76,11 @@ rounds of regressions of eight columns, and with two of them gone four hostile s
 JOIN_LEVEL = 0.001
 """Chance that one honest normal site is as near to a group of copies as its members."""
 
+N_SAMPLING = 1.5
+"""Mean squared distance within a group of copies, at most, in what sampling alone gives honest sites. Copies with 0.6
+deviations of noise have 0.7 of honest distances; four honest chains whose fits went right, beside six that did not,
+have 1.9 (seeds 0-2)."""
+
 MAX_ALIKE = 0.65
 """Root mean square distance, in the usual one, that no copies exceed, however many coordinates: those of sites depend
 on each other. Honest pairs came no nearer than 0.55 in 25 coordinates, 0.78 in 135 and 0.82 in 650 or 2,410, of skewed
@@ -401,11 +406,15 @@ def standardized_squares(rows: Array) -> Array:
     return squares
 
 
-def copies_of_another(distances: Array, n_coordinates: float | Array, limit: int) -> NDArray[np.bool_]:
+def copies_of_another(
+    distances: Array, n_coordinates: float | Array, limit: int, by_sampling: Array | None = None
+) -> NDArray[np.bool_]:
     """Return which sites (J,) are copies of another that stays, from distances (J, J) of so many numbers, or (J, J).
 
     The largest groups that are copies of each other count, the nearest first, while their copies are no more than may
-    be left out; of a group that has too many its parts.
+    be left out; of a group that has too many its parts. Where it is known how far apart the squared distances of
+    honest sites are `by_sampling` alone (J, J), sites that are much further from each other are no copies, however far
+    all others lie: these may be fits that ended elsewhere.
     """
     n_sites = len(distances)
     copies = np.zeros(n_sites, dtype=np.bool_)
@@ -416,9 +425,10 @@ def copies_of_another(distances: Array, n_coordinates: float | Array, limit: int
     if not 0.0 < usual < np.inf:
         return copies
     squares = np.minimum(distances / usual, MAX_RATIO) ** 2
+    least = np.full_like(squares, np.inf) if by_sampling is None else N_SAMPLING * by_sampling / usual**2
     counts = np.broadcast_to(n_coordinates, distances.shape)
     root = to_tree(linkage(squares[np.triu_indices(n_sites, 1)], "average"))
-    waiting, left = [(_alike_ratio(squares, counts, root), root.id, root)], limit
+    waiting, left = [(_alike_ratio(squares, counts, least, root), root.id, root)], limit
     while waiting:
         ratio, _, node = heappop(waiting)
         if node.is_leaf():
@@ -430,16 +440,21 @@ def copies_of_another(distances: Array, n_coordinates: float | Array, limit: int
             left -= node.count - 1
             continue
         for child in (node.get_left(), node.get_right()):
-            heappush(waiting, (_alike_ratio(squares, counts, child), child.id, child))
+            heappush(waiting, (_alike_ratio(squares, counts, least, child), child.id, child))
     return copies
 
 
-def _alike_ratio(squares: Array, counts: Array, node: ClusterNode) -> float:
-    """Return the root mean square distance within a group, in what honest sites exceed; from scaled squares (J, J)."""
+def _alike_ratio(squares: Array, counts: Array, most: Array, node: ClusterNode) -> float:
+    """Return the root mean square distance within a group, in what honest sites exceed; from scaled squares (J, J).
+
+    Infinity where its squared distances exceed the `most` (J, J) that copies have.
+    """
     if node.is_leaf() or node.dist > MAX_ALIKE**2 or node.count > tolerated(len(squares)) + 1:
         return np.inf  # no need to look at so many pairs
     members, pairs = node.pre_order(), np.triu_indices(node.count, 1)
     within = float(squares[np.ix_(members, members)][pairs].mean())
+    if within > float(most[np.ix_(members, members)][pairs].mean()):
+        return np.inf
     n_coordinates = int(counts[np.ix_(members, members)][pairs].min())
     least, least_apart = _least_by_chance(len(squares), node.count, n_coordinates)
     return max(within**0.5 / least, node.dist**0.5 / least_apart) if least > 0.0 else np.inf
@@ -522,10 +537,17 @@ Groups = list[tuple[Labels, Array]]
 """Of every group the sites that have a copy of it (n,), ascending, and the squared distances (n, n) of the copies."""
 
 
-def judge(groups: Groups, n_sites: int, n_coordinates: int, out: Mapping[int, str] | None = None) -> Judgement:
+def judge(
+    groups: Groups,
+    n_sites: int,
+    n_coordinates: int,
+    out: Mapping[int, str] | None = None,
+    by_sampling: Sequence[Array] | None = None,
+) -> Judgement:
     """Return which of J sites are averaged, from squared distances in every group, of so many numbers in all.
 
-    Sites that were left `out` before, with the steps that they failed, count as hostile.
+    Sites that were left `out` before, with the steps that they failed, count as hostile. `by_sampling` has for every
+    group the squared distances (n, n) that honest copies have by chance alone, where that is known.
     """
     groups = [(sites, _cut(squares)) for sites, squares in groups]
     judgement = Judgement(np.full(n_sites, np.nan), dict(out or {}))
@@ -540,7 +562,8 @@ def judge(groups: Groups, n_sites: int, n_coordinates: int, out: Mapping[int, st
     chosen = np.flatnonzero(judgement.kept)
     counts = shared * (n_coordinates / max(len(groups), 1))
     among = np.ix_(chosen, chosen)
-    copies = copies_of_another(distances[among], counts[among], judgement.n_left)
+    chance = None if by_sampling is None else _over_groups(groups, by_sampling, shared)[among]
+    copies = copies_of_another(distances[among], counts[among], judgement.n_left, chance)
     judgement.leave_out(chosen[copies], COPY)
 
     def leave_out_colluding() -> None:
@@ -556,19 +579,29 @@ def judge(groups: Groups, n_sites: int, n_coordinates: int, out: Mapping[int, st
     return judgement
 
 
+def _over_groups(groups: Groups, squares: Sequence[Array], shared: Array) -> Array:
+    """Return the sum over groups of squared distances (J, J), as if all groups were shared; infinity where none is."""
+    total = np.zeros_like(shared)
+    for (sites, _), of_group in zip(groups, squares, strict=True):
+        total[np.ix_(sites, sites)] += of_group
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(shared > 0, total / shared * max(len(groups), 1), np.inf)
+
+
 def judge_twice(
     groups: Groups,
     standardized: Callable[[NDArray[np.bool_]], Groups],
     n_sites: int,
     n_coordinates: int,
     out: Mapping[int, str] | None = None,
+    by_sampling: Sequence[Array] | None = None,
 ) -> Judgement:
     """Return which sites are averaged: those that pass as they are (``judge``), and then in standardized coordinates.
 
     `standardized` takes which sites (J,) have passed, and returns of every group those of them that have a copy of it,
     and the squared distances of their `standardized_coordinates`.
     """
-    first = judge(groups, n_sites, n_coordinates, out)
+    first = judge(groups, n_sites, n_coordinates, out, by_sampling)
     later = judge(standardized(first.kept), n_sites, n_coordinates, first.steps)
     return Judgement(np.where(first.kept, later.scores, first.scores), later.steps)
 

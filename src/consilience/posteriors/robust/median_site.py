@@ -18,7 +18,7 @@ that distances are Hellinger's), and averaged in natural parameters with the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -292,7 +292,25 @@ def judge_sites(ensemble: Ensemble, labels: Labels, n_groups: int) -> Judgement:
         **dict.fromkeys(np.flatnonzero(other_priors(ensemble)).tolist(), "another prior than most"),
     }
     groups = [(owner, pairwise_squares(group_points)) for owner, group_points in zip(owners, points, strict=True)]
-    return judge_twice(groups, standardized, ensemble.n_sites, sum(p.shape[1] for p in points), out)
+    n_coordinates = sum(p.shape[1] for p in points)
+    return judge_twice(
+        groups, standardized, ensemble.n_sites, n_coordinates, out, _by_sampling(ensemble, rows_of_group, points)
+    )
+
+
+def _by_sampling(ensemble: Ensemble, rows_of_group: Sequence[Labels], points: Sequence[Array]) -> list[Array] | None:
+    """Return of every group the squared distances (n, n) that sampling alone gives its copies; None if unknown.
+
+    In deviations of the data means have variance 1 / n each, and logarithms of covariances as scaled here about as
+    much. The count of a copy is the usual one of its group, for any site may claim another.
+    """
+    counts = ensemble.column("counts")
+    if counts is None or not ensemble.family.describes_data:
+        return None
+    return [
+        np.full((len(rows), len(rows)), 2.0 * of_group.shape[1] / max(float(np.median(counts[rows])), 1.0))
+        for rows, of_group in zip(rows_of_group, points, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
