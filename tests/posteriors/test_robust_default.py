@@ -230,6 +230,39 @@ def test_no_more_sites_are_copies_than_may_be_hostile_and_of_equal_sites_nobody_
     assert not copies_of_another(np.zeros((10, 10)), 30, 4).any()
 
 
+def fits_in_different_optima(seed):
+    """Return ten sites' points: four near each other, as sampling lets them be, and six whose fits ended elsewhere."""
+    rng = np.random.default_rng(seed)
+    return np.concatenate([rng.normal(size=(4, 12)), 12.0 * rng.normal(size=(6, 12)) + rng.normal(size=(6, 12))])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_few_whose_fits_went_right_are_no_copies_where_sampling_tells(seed):
+    distances = np.sqrt(pairwise_squares(fits_in_different_optima(seed)))
+    by_sampling = np.full((10, 10), 8.0)  # a third of what these four differ by
+    assert copies_of_another(distances, 12, 4).any()
+    assert copies_of_another(distances, 12, 4, by_sampling)[:4].sum() <= 1  # a pair may be near by chance
+    copied = fits_in_different_optima(seed)
+    copied[1:4] = copied[0] + 0.3 * np.random.default_rng(seed).normal(size=(3, 12))
+    assert copies_of_another(np.sqrt(pairwise_squares(copied)), 12, 4, by_sampling)[:4].sum() == 3
+
+
+def test_what_a_site_claims_does_not_make_it_no_copy():
+    """Sampling is of the usual count of a group: mimics that claim many rows are as near as before."""
+    rng = np.random.default_rng(0)
+    honest = [mixture(rng) for _ in range(6)]
+    for factor in (1.0, 1e6):
+        mimics = []
+        for _ in range(3):
+            copy = within(honest[0], honest[0].parameters()["mean"] + 1e-3 * rng.normal(size=GROUPS.shape))
+            counts = factor * copy.counts
+            mimics.append(
+                cs.Posterior(copy.family, copy.natural, prior=copy.prior, counts=counts, weights=copy.weights)
+            )
+        records = fused([*honest, *mimics]).details["robust"]["left_out"]
+        assert [record["step"] for record in records].count(COPY) == 3
+
+
 def test_mimics_of_one_honest_site_are_no_majority_with_it():
     """Four mimics and the site that they copy are five of ten: they counted each, and the gate left the others out."""
     errors = {}

@@ -78,8 +78,7 @@ JOIN_LEVEL = 0.001
 
 N_SAMPLING = 1.5
 """Mean squared distance within a group of copies, at most, in what sampling alone gives honest sites. Copies with 0.6
-deviations of noise have 0.7 of honest distances; four honest chains whose fits went right, beside six that did not,
-have 1.9 (seeds 0-2)."""
+deviations of noise have 0.7 of what honest sites differ by, which is more than sampling. Chosen by hand."""
 
 MAX_ALIKE = 0.65
 """Root mean square distance, in the usual one, that no copies exceed, however many coordinates: those of sites depend
