@@ -825,6 +825,15 @@ CASES: dict[str, tuple[Callable[[int, dict[str, Any]], dict[str, Any]], tuple[in
 """Cases by name, the cheap ones first."""
 
 
+def rounded(found: Any) -> Any:
+    """Return results with numbers of six digits."""
+    if isinstance(found, dict):
+        return {name: rounded(one) for name, one in found.items()}
+    if isinstance(found, list):
+        return [rounded(one) for one in found]
+    return float(f"{found:.6g}") if isinstance(found, float) else found
+
+
 def bounds() -> dict[str, dict[str, float]]:
     """Return the least error over clean that any rule can promise (Huber's minimax bias), by k; of squares too."""
     errors = {str(count): minimax_ratio(count, SITES) for count in (0, *HOSTILE)}
@@ -852,7 +861,7 @@ def main() -> None:
             before = json.dumps(known := results.setdefault(case, {}).setdefault(str(seed), {}))
             results[case][str(seed)] = known = run(seed, known)
             if json.dumps(known) != before:
-                found = {"seeds": results, "bounds": bounds(), "versions": library_versions()}
+                found = {"seeds": rounded(results), "bounds": bounds(), "versions": library_versions()}
                 RESULT.write_text(json.dumps(found, allow_nan=True) + "\n")
                 print(case, seed, flush=True)  # noqa: T201  (progress of an hour's run)
 
