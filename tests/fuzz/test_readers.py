@@ -59,6 +59,18 @@ def test_mutants_are_read_or_refused(tmp_path, name, traced):
     assert troubles(tmp_path, name, range(8)) == []
 
 
+ONCE_TOO_MUCH = [
+    ("recipe", 100_067), ("npy", 10_317), ("draws", 10_613), ("draws", 10_668), ("fused draws", 10_600),
+    ("fisher", 11_377), ("adapter config", 11_381), ("sums", 11_966), ("parquet", 11_655), ("parquet", 11_987),
+]  # fmt: skip
+"""Copies that crashed a reader, or took too much, in long runs of benchmarks/fuzzing.py."""
+
+
+@pytest.mark.parametrize(("name", "number"), ONCE_TOO_MUCH)
+def test_what_was_too_much_once_is_read_or_refused(tmp_path, name, number, traced):
+    assert troubles(tmp_path, name, [number]) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", formats.FORMATS)
 def test_many_mutants_are_read_or_refused(tmp_path, name, traced):

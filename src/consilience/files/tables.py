@@ -135,7 +135,9 @@ def read_parquet(path: Path) -> NamedTable:
     _arrow()
     file = open_parquet(path, str(path), PLAIN_REMEDY, is_plain=False)
     try:
-        table = as_named_table(file.read())
+        data = file.read()
+        data.validate(full=True)  # places in dictionaries of texts may lead out of them
+        table = as_named_table(data)
     except Exception as error:  # Arrow raises errors of many types for damaged pages
         text = f"is no Parquet file that can be read ({str(error).partition(chr(10))[0]:.120})"
         raise FileFormatError(path, text) from error
