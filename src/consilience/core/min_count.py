@@ -7,7 +7,8 @@ Statistical Disclosure Control, 2001, chapter 9). The messages that fusion reads
 
 from __future__ import annotations
 
-from math import isfinite
+import sys
+from math import inf
 from typing import cast
 
 from consilience.checks import is_number
@@ -39,8 +40,8 @@ def shown_count(count: float) -> float:
     >>> [shown_count(count) for count in (0, 7, 8, 101.3)]
     [0, 5, 10, 100]
     """
-    if not isfinite(count):  # of a file that its reader refuses
-        return count
+    if not abs(count) <= sys.float_info.max:  # of a file that its reader refuses; JSON has integers of any size
+        return inf if count > 0 else count
     return SHOWN_MULTIPLE * int(count / SHOWN_MULTIPLE + 0.5)
 
 

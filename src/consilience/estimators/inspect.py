@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 from consilience.checks import Json
 from consilience.core.features import Features
@@ -89,7 +90,8 @@ def _estimator_rows(header: StatisticsHeader) -> list[Row]:
 def _rows_of_all(header: StatisticsHeader) -> float | None:
     """Return the rows of all sites, which the record of a fusion states by site; None of a site's own file."""
     weights = [] if header.provenance is None else [one.get("weight") for one in header.provenance.inputs]
-    rows = [weight for weight in weights if isinstance(weight, int | float) and 0 <= weight < math.inf]
+    most = sys.float_info.max / max(len(weights), 1)  # JSON has integers of any size
+    rows = [weight for weight in weights if isinstance(weight, int | float) and 0 <= weight <= most]
     return float(sum(rows)) if rows and len(rows) == len(weights) else None
 
 

@@ -29,9 +29,6 @@ REMEDY = "write it with consilience.save"
 _MAX_NESTING = 64
 """Levels of lists and dicts in a document at most, far above the ten or so of honest ones. Chosen by hand."""
 
-_MAX_DIGITS = 300
-"""Digits of an integer at most: every float can be of its size."""
-
 # Escapes of surrogates, halves of a character: only a pair of them is text.
 _SURROGATE_IN_TEXT = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 _SURROGATE_IN_BYTES = re.compile(rb"\\ud[89a-f]", re.IGNORECASE)
@@ -42,12 +39,12 @@ Model = TypeVar("Model", bound=BaseModel)
 def parse_document(path: Path, text: str | bytes, what: str = "metadata", remedy: str = REMEDY) -> Any:
     """Return the values of a JSON document from a file.
 
-    Raises FileFormatError for text that is not JSON, that has a key twice in one object or an integer beyond all
-    floats, that is nested too deeply, or that would take more memory than `budget.allowed_memory` says.
+    Raises FileFormatError for text that is not JSON, that has a key twice in one object, that is nested too deeply, or
+    that would take more memory than `budget.allowed_memory` says.
     """
     check_text(path, text, what, remedy)
     try:
-        document = json.loads(text, object_pairs_hook=dict_of_unique_keys, parse_int=_bounded_integer)
+        document = json.loads(text, object_pairs_hook=dict_of_unique_keys)
         if _nesting(document) > _MAX_NESTING:
             raise ValueError(f"nested deeper than {_MAX_NESTING} levels")
         if (_SURROGATE_IN_TEXT if isinstance(text, str) else _SURROGATE_IN_BYTES).search(text):  # type: ignore[arg-type]
@@ -55,13 +52,6 @@ def parse_document(path: Path, text: str | bytes, what: str = "metadata", remedy
     except (ValueError, RecursionError) as error:
         raise FileFormatError(path, f"its {what} is not valid JSON ({error})", remedy) from error
     return document
-
-
-def _bounded_integer(digits: str) -> int:
-    """Return an integer of JSON, which has them of any size: those of seeds are of forty digits, counts are floats."""
-    if len(digits.removeprefix("-")) > _MAX_DIGITS:
-        raise ValueError(f"a number of {len(digits)} digits, and {_MAX_DIGITS} are the most")
-    return int(digits)
 
 
 def check_version(path: Path | str, document: Any, newest: int) -> None:

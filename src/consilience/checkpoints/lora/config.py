@@ -11,6 +11,7 @@ module's name; each pattern is looked up on its own (peft, ``get_pattern_key``).
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fnmatch import translate
@@ -81,8 +82,12 @@ def config_problems(name: str, config: Mapping[str, Json], understood: Collectio
             yield Problem(name, f"sets {field} ({_shown(value)}): {reason}", _MERGE_INTO_BASE, "E-ADAPTER")
 
 
+_LARGEST = sys.float_info.max
+"""The largest number that is calculated with: JSON has integers of any size."""
+
+
 def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= _LARGEST
 
 
 def disagreements(
