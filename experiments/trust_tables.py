@@ -96,10 +96,10 @@ def robust_table() -> str:
 
 def _is_weak(seeds: list[dict[str, Any]], count: str, in_nats: bool) -> bool:
     """Return whether ``robust=True`` misses what it promises at so many hostile sites; see the constants above."""
-    if count == "0":
-        return False
     plain, default = (_costs(seeds, count, defence, in_nats) for defence in ("plain", DEFAULT))
     worst = max(default.values())
+    if count == "0":
+        return worst > (MAX_NATS if in_nats else MAX_OVER_NONE)
     if in_nats:
         return worst > MAX_NATS or any(default[attack] > max(plain[attack], 0.0) + MAX_NATS for attack in default)
     attacks = list(seeds[0][count])

@@ -424,10 +424,10 @@ def copies_of_another(
     if not 0.0 < usual < np.inf:
         return copies
     squares = np.minimum(distances / usual, MAX_RATIO) ** 2
-    least = np.full_like(squares, np.inf) if by_sampling is None else N_SAMPLING * by_sampling / usual**2
+    most = np.full_like(squares, np.inf) if by_sampling is None else N_SAMPLING * by_sampling / usual**2
     counts = np.broadcast_to(n_coordinates, distances.shape)
     root = to_tree(linkage(squares[np.triu_indices(n_sites, 1)], "average"))
-    waiting, left = [(_alike_ratio(squares, counts, least, root), root.id, root)], limit
+    waiting, left = [(_alike_ratio(squares, counts, most, root), root.id, root)], limit
     while waiting:
         ratio, _, node = heappop(waiting)
         if node.is_leaf():
@@ -439,7 +439,7 @@ def copies_of_another(
             left -= node.count - 1
             continue
         for child in (node.get_left(), node.get_right()):
-            heappush(waiting, (_alike_ratio(squares, counts, least, child), child.id, child))
+            heappush(waiting, (_alike_ratio(squares, counts, most, child), child.id, child))
     return copies
 
 
@@ -541,23 +541,19 @@ def judge(
     n_sites: int,
     n_coordinates: int,
     out: Mapping[int, str] | None = None,
-    by_sampling: Sequence[Array] | None = None,
+    by_sampling: Sequence[float] | None = None,
 ) -> Judgement:
     """Return which of J sites are averaged, from squared distances in every group, of so many numbers in all.
 
     Sites that were left `out` before, with the steps that they failed, count as hostile. `by_sampling` has for every
-    group the squared distances (n, n) that honest copies have by chance alone, where that is known.
+    group the squared distance that sampling alone gives honest copies, where that is known.
     """
     groups = [(sites, _cut(squares)) for sites, squares in groups]
     judgement = Judgement(np.full(n_sites, np.nan), dict(out or {}))
-    total, shared = np.zeros((n_sites, n_sites)), np.zeros((n_sites, n_sites))
-    for sites, squares in groups:
-        total[np.ix_(sites, sites)] += squares
+    shared = np.zeros((n_sites, n_sites))
+    for sites, _ in groups:
         shared[np.ix_(sites, sites)] += 1.0
-    with np.errstate(invalid="ignore", divide="ignore"):
-        # Of groups that not both have, nothing is known: the others stand for them.
-        distances = np.sqrt(np.where(shared > 0, total / shared, np.nan) * max(len(groups), 1))
-    distances = np.where(np.isnan(distances), np.inf, distances)
+    distances = np.sqrt(_over_groups(groups, [squares for _, squares in groups], shared))
     chosen = np.flatnonzero(judgement.kept)
     counts = shared * (n_coordinates / max(len(groups), 1))
     among = np.ix_(chosen, chosen)
@@ -578,13 +574,17 @@ def judge(
     return judgement
 
 
-def _over_groups(groups: Groups, squares: Sequence[Array], shared: Array) -> Array:
-    """Return the sum over groups of squared distances (J, J), as if all groups were shared; infinity where none is."""
+def _over_groups(groups: Groups, squares: Sequence[Array | float], shared: Array) -> Array:
+    """Return the sum over groups of squared distances (J, J); infinity where two sites share no group.
+
+    Of groups that not both have, nothing is known: the others stand for them.
+    """
     total = np.zeros_like(shared)
     for (sites, _), of_group in zip(groups, squares, strict=True):
         total[np.ix_(sites, sites)] += of_group
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(shared > 0, total / shared * max(len(groups), 1), np.inf)
+        found = np.where(shared > 0, total / shared, np.nan) * max(len(groups), 1)
+    return np.where(np.isnan(found), np.inf, found)
 
 
 def judge_twice(
@@ -593,7 +593,7 @@ def judge_twice(
     n_sites: int,
     n_coordinates: int,
     out: Mapping[int, str] | None = None,
-    by_sampling: Sequence[Array] | None = None,
+    by_sampling: Sequence[float] | None = None,
 ) -> Judgement:
     """Return which sites are averaged: those that pass as they are (``judge``), and then in standardized coordinates.
 

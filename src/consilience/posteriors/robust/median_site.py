@@ -298,8 +298,8 @@ def judge_sites(ensemble: Ensemble, labels: Labels, n_groups: int) -> Judgement:
     )
 
 
-def _by_sampling(ensemble: Ensemble, rows_of_group: Sequence[Labels], points: Sequence[Array]) -> list[Array] | None:
-    """Return of every group the squared distances (n, n) that sampling alone gives its copies; None if unknown.
+def _by_sampling(ensemble: Ensemble, rows_of_group: Sequence[Labels], points: Sequence[Array]) -> list[float] | None:
+    """Return of every group the squared distance that sampling alone gives two copies; None if unknown.
 
     In deviations of the data means have variance 1 / n each, and logarithms of covariances as scaled here about as
     much. The count of a copy is the usual one of its group, for any site may claim another.
@@ -308,7 +308,7 @@ def _by_sampling(ensemble: Ensemble, rows_of_group: Sequence[Labels], points: Se
     if counts is None or not ensemble.family.describes_data:
         return None
     return [
-        np.full((len(rows), len(rows)), 2.0 * of_group.shape[1] / max(float(np.median(counts[rows])), 1.0))
+        2.0 * of_group.shape[1] / max(float(np.median(counts[rows])), 1.0)
         for rows, of_group in zip(rows_of_group, points, strict=True)
     ]
 
