@@ -7,9 +7,10 @@ images: the accuracy on 5,000 test images, the bytes that a site sends, and the 
 and at the server. No method sees a test label; the best site is chosen by them, to compare with.
 
 A cell's networks and results are files in ``CONSILIENCE_CACHE``, so that the run may be stopped and started again.
-``--cells`` runs a part by name, and ``--write`` writes ``networks.json`` beside this file, from which
+``--cells`` runs a part by name, and ``--write`` adds what was run to ``networks.json`` beside this file, from which
 ``networks_tables.py`` makes the tables of docs/evidence/one_shot.md. ``--default`` runs the default alone, after its
-rule has changed, and writes ``networks_default.json``. Everything runs on one thread.
+rule has changed, for ``networks_default.json``. A cell that is recorded there is not run again: take it out of the
+file for that. Everything runs on one thread.
 """
 
 from __future__ import annotations
@@ -204,13 +205,14 @@ def main() -> None:
     arguments = parser.parse_args()
     kept = training.CACHE / ("one-shot-default" if arguments.default else "one-shot-results")
     kept.mkdir(parents=True, exist_ok=True)
-    cells: dict[str, Any] = {}
+    recorded = OF_DEFAULT if arguments.default else RESULTS
+    cells: dict[str, Any] = json.loads(recorded.read_text())["cells"] if recorded.exists() else {}
     with threadpool_limits(1):
         torch.set_num_threads(1)
         for setting in settings():
             path = kept / f"{setting.name}.json"
             is_asked = any(fnmatch(setting.name, pattern) for pattern in arguments.cells.split(","))
-            if is_asked and not path.exists():
+            if is_asked and setting.name not in cells and not path.exists():
                 training.train_cell(setting, lambda line: sys.stdout.write(f"{line}\n"))
                 found = (default_alone if arguments.default else results)(training.load_cell(setting))
                 stated = {"setting": training.settings_of(setting), "versions": versions()}
