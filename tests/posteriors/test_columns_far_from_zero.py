@@ -1,7 +1,7 @@
-"""Columns far from zero, such as timestamps: fused to the stated digits, or refused with a constant to subtract."""
+"""Columns far from zero, such as timestamps: models are fused as about zero, and natural parameters that have lost
+their widths are refused with a constant to subtract."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from hmmlearn import hmm
 from safetensors import safe_open
@@ -12,9 +12,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import consilience as cs
-from consilience.families.linalg import MAX_WIDTH_ERROR
 from tests.cli.running import command
 
+FAR = [(1e4, 1.0), (1e6, 1.0), (1.7e9, 1e4), (1.7e9, 1.0), (-1.7e9, 1e-2), (1e13, 1.0), (1.0, 1e-8), (0.0, 1e-8)]
+"""Offsets, and scales of the rows."""
 CENTRES = np.array([[0.0, 0.0], [8.0, 0.0], [0.0, 8.0]])
 
 
@@ -45,41 +46,112 @@ def fused(offset=0.0, scale=1.0, covariance_type="full"):
 
 
 @pytest.mark.parametrize("covariance_type", ["full", "tied", "diag", "spherical"])
-@pytest.mark.parametrize(("offset", "scale"), [(1e4, 1.0), (1e6, 1.0), (1.7e9, 1e4), (1.0, 1e-5), (0.0, 1e-8)])
+@pytest.mark.parametrize(("offset", "scale"), FAR)
 def test_what_is_fused_is_what_is_fused_about_zero(covariance_type, offset, scale):
     expected, model = fused(covariance_type=covariance_type), fused(offset, scale, covariance_type)
     means, covariances = (model.means_ - offset) / scale, model.covariances_ / scale**2
     order = [int(np.argmin(((means - mean) ** 2).sum(axis=1))) for mean in expected.means_]
-    width_error = 4 * np.finfo(float).eps * (offset / scale) ** 2 + 1e-9
-    assert width_error < 4 * MAX_WIDTH_ERROR
-    np.testing.assert_allclose(means[order], expected.means_, atol=1e-6)
+    rounding = np.finfo(float).eps * abs(offset) / scale  # of a mean in float64, in deviations
+    np.testing.assert_allclose(means[order], expected.means_, atol=1e-6 + 4 * rounding)
     of_groups = covariances if covariance_type == "tied" else covariances[order]
-    np.testing.assert_allclose(of_groups, expected.covariances_, atol=4 * width_error)
+    np.testing.assert_allclose(of_groups, expected.covariances_, atol=1e-6 + 40 * rounding)
+
+
+@pytest.mark.parametrize("method", ["spahm", "amps", "kmeans", "dp", "average", "concatenate"])
+def test_every_method_does_the_same_far_from_zero(method):
+    near, far = (
+        cs.fuse([mixture(seed, offset) for seed in (0, 1)], method, n_observations=[300, 300], rng=0)
+        for offset in (0.0, 1e8)
+    )
+    np.testing.assert_array_equal(far.matching.labels, near.matching.labels)
+    np.testing.assert_allclose(far.model.means_ - 1e8, near.model.means_, atol=1e-6)
+    np.testing.assert_allclose(far.model.covariances_, near.model.covariances_, atol=1e-6)
+
+
+def test_a_pipeline_far_from_zero_is_the_one_about_zero_with_another_mean():
+    def fit(seed, offset):
+        model = make_pipeline(StandardScaler(), GaussianMixture(3, random_state=0)).fit(rows(seed))
+        model[0].mean_ = model[0].mean_ + offset
+        return model
+
+    near, far = (
+        cs.fuse([fit(seed, offset) for seed in (0, 1)], n_observations=[300, 300]).model for offset in (0, 1e8)
+    )
+    np.testing.assert_allclose(far[0].mean_ - 1e8, near[0].mean_, atol=1e-6)
+    np.testing.assert_allclose(far[1].means_, near[1].means_, atol=1e-6)
+    np.testing.assert_allclose(far[1].covariances_, near[1].covariances_, atol=1e-6)
+
+
+def test_variational_mixtures_keep_their_prior_far_from_zero():
+    def fit(seed, offset):
+        model = BayesianGaussianMixture(n_components=3, random_state=0).fit(rows(seed))
+        model.means_, model.mean_prior_ = model.means_ + offset, model.mean_prior_ + offset
+        return model
+
+    near, far = (cs.fuse([fit(seed, offset) for seed in (0, 1)]).model for offset in (0, 1e8))
+    np.testing.assert_allclose(far.means_ - 1e8, near.means_, atol=1e-6)
+    np.testing.assert_allclose(far.mean_prior_ - 1e8, near.mean_prior_, atol=1e-6)
+    np.testing.assert_allclose(far.covariances_, near.covariances_, rtol=1e-6)
+    np.testing.assert_allclose(far.weights_, near.weights_, rtol=1e-6)
 
 
 @pytest.mark.parametrize("covariance_type", ["full", "tied", "diag", "spherical"])
-@pytest.mark.parametrize(("offset", "scale"), [(1e7, 1.0), (1e8, 1.0), (1.7e9, 1.0), (-1.7e9, 1e-2), (1.0, 1e-8)])
-def test_what_is_lost_is_refused_with_a_constant_that_helps(covariance_type, offset, scale):
+def test_states_of_chains_too(covariance_type):
+    def fit(seed, offset):
+        model = hmm.GaussianHMM(3, covariance_type, random_state=0, n_iter=5, tol=np.inf).fit(rows(seed))
+        model.means_ = model.means_ + offset
+        return model
+
+    near, far = (
+        cs.fuse([fit(seed, offset) for seed in (0, 1)], n_observations=[300, 300]).model for offset in (0, 1e8)
+    )
+    np.testing.assert_allclose(far.means_ - 1e8, near.means_, atol=1e-6)
+    np.testing.assert_allclose(far.covars_, near.covars_, rtol=1e-6)
+    np.testing.assert_allclose(far.transmat_, near.transmat_, rtol=1e-6)
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "diag"])
+@pytest.mark.parametrize("robust", [False, True])
+def test_what_is_told_of_a_fusion_far_from_zero_is_told_in_its_columns(covariance_type, robust, tmp_path):
+    near, far = (
+        cs.fuse(
+            [mixture(seed, offset, 1.0, covariance_type) for seed in (0, 1, 2)], n_observations=[300] * 3, robust=robust
+        )
+        for offset in (0.0, 1e8)
+    )
+    far.save(tmp_path / "far.safetensors")
+    again = cs.load(tmp_path / "far.safetensors")
+    assert again.digest == far.posterior.digest
+    np.testing.assert_allclose(again.parameters()["mean"] - 1e8, near.posterior.parameters()["mean"], atol=1e-6)
+    expected, told = (fusion.posterior.to_columns() for fusion in (near, far))
+    for name, values in told.items():
+        np.testing.assert_allclose(np.array(values) - (1e8 if "mean" in name else 0), expected[name], atol=1e-5)
+    if not robust:
+        for interval, of_near in zip(far.intervals().rows, near.intervals().rows, strict=True):
+            np.testing.assert_allclose(
+                [interval.mean - 1e8, interval.low - 1e8, interval.high - 1e8],
+                [of_near.mean, of_near.low, of_near.high],
+                atol=1e-5,
+            )
+    scores = [cs.evaluate(fusion, fusion.model, rows(9, offset)).scores for fusion, offset in ((near, 0.0), (far, 1e8))]
+    for score, of_near in zip(scores[1], scores[0], strict=True):
+        assert score.fused == pytest.approx(of_near.fused, abs=1e-5)
+
+
+def test_one_hostile_origin_moves_nobody():
+    honest = [cs.describe(mixture(seed), n_observations=300) for seed in range(4)]
+    hostile = cs.describe(mixture(5, 1e12), n_observations=300)
     with pytest.raises(cs.errors.InputError) as caught:
-        fused(offset, scale, covariance_type)
-    problems = caught.value.problems
-    assert len(problems) == 2  # one line a site
-    for problem in problems:
-        assert "so far from zero in column 0" in problem
-        assert "the same at all sites" in problem.remedy
-    constant = float(str(problems[0]).split("a constant such as ")[1].split()[0])
-    fused(offset - constant, scale, covariance_type)  # followed literally
+        cs.fuse([*honest, hostile])
+    assert {str(problem).split(":")[0] for problem in caught.value.problems} == {"model 4"}
 
 
-def test_the_column_that_is_far_is_named_alone(tmp_path):
-    table = pd.DataFrame(rows(0), columns=["dose", "time"])
-    table["time"] += 1.7e9
-    model = GaussianMixture(3, random_state=0).fit(table)
-    with pytest.raises(cs.errors.InputError, match=r"in column 'time' \(about 17\d{8}\) that float64") as caught:
-        cs.save(model, tmp_path / "lund.safetensors", n_observations=300)
-    assert "dose" not in str(caught.value)
-    table["time"] -= 1.7e9
-    cs.save(GaussianMixture(3, random_state=0).fit(table), tmp_path / "lund.safetensors", n_observations=300)
+def test_posteriors_about_an_origin_are_not_packed(tmp_path):
+    for seed in (0, 1):
+        cs.save(mixture(seed, 1e8), tmp_path / f"site-{seed}.safetensors", n_observations=300)
+    result = command("pack", tmp_path, "-o", tmp_path / "packed.safetensors")
+    assert result.code == 1
+    assert "subtract a constant from its columns" in result.err
 
 
 def test_a_file_of_a_program_that_does_not_check_says_the_same(tmp_path):
@@ -96,22 +168,6 @@ def test_a_file_of_a_program_that_does_not_check_says_the_same(tmp_path):
         result = command(name, *paths, *(["-o", tmp_path / "fused.safetensors"] if name == "fuse" else []))
         assert result.code == 1
         assert "oslo.safetensors: components 0, 1, 2 lie so far from zero in column 0 (about 1700000000)" in result.err
-
-
-@pytest.mark.parametrize(
-    "fit",
-    [
-        lambda x: BayesianGaussianMixture(n_components=3, random_state=0).fit(x),
-        lambda x: make_pipeline(StandardScaler(), GaussianMixture(3, random_state=0)).fit(x),
-        lambda x: hmm.GaussianHMM(3, "full", random_state=0, n_iter=5).fit(x),
-    ],
-    ids=["variational", "pipeline", "hmm"],
-)
-def test_every_model_with_widths_says_it(fit):
-    with pytest.raises(
-        cs.errors.InputError, match=r"^components? [\d, ]+ lies? so far from zero in column 0 \(about 30000"
-    ):
-        cs.describe(fit(rows(0, 3e7)), min_count=0)
 
 
 def test_centres_alone_have_no_width_to_lose():

@@ -148,7 +148,7 @@ def _pseudo_observations(posterior: Posterior) -> Array | None:
 def parameter_scales(posterior: Posterior) -> dict[str, float]:
     """Return the root mean square of each standard parameter and of the counts, by name."""
     with np.errstate(all="ignore"):
-        scales = dict(_scales("", posterior.family.from_natural(posterior.natural)))
+        scales = dict(_scales("", posterior.parameters()))
     return scales if posterior.counts is None else {**scales, "counts": root_mean_square(posterior.counts)}
 
 
@@ -167,6 +167,7 @@ def extent_of(posterior: Posterior) -> Extent | None:
     if gaussians is None:
         return None
     means, covariances = (np.asarray(part) for part in gaussians)
+    means = means + posterior.origin
     mean, deviation = place_of(means, covariances, posterior.shares)
     eigenvalues = covariances if covariances.ndim == 2 else np.linalg.eigvalsh(covariances)
     return Extent(

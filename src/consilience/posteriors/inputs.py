@@ -27,6 +27,7 @@ from consilience.posteriors.adapters.table import adapter_of, has_labels
 from consilience.posteriors.describe import describe_all, require_same_as_recorded, unknown_number, unusable_components
 from consilience.posteriors.files import POSTERIOR_FILES
 from consilience.posteriors.mixture_density import place_of
+from consilience.posteriors.origin import about, common_origin
 from consilience.posteriors.posterior import Posterior
 from consilience.posteriors.scaling import in_order_of, is_of_pipeline, without_pipeline
 from consilience.posteriors.vocabulary import VocabularyAlignment, align_vocabularies
@@ -63,7 +64,7 @@ class PosteriorReading(FormatReading[Posterior]):
         if gaussians is not None:
             n = np.inf if value.counts is None else float(value.counts.sum())
             centres, covariances = map(np.asarray, gaussians)
-            means, deviations = place_of(centres, covariances, value.shares)
+            means, deviations = place_of(centres + value.origin, covariances, value.shares)
             columns = ColumnMoments(value.features.names, n, means, deviations, has_origin=False)
         return Meaning(columns, labels if has_labels(value) else None)
 
@@ -122,6 +123,8 @@ def describe_inputs(
         # All are in the units of the data, so Pipelines go with models of unscaled data, and such a model comes out.
         described = [site.with_value(without_pipeline(site.value)) for site in described]
     described, notes = _in_one_order(described)
+    described, too_far = _about_one_origin(described)
+    problems += too_far
     alignment, unaligned = None, list[Problem]()
     if all(isinstance(site.value.family, Dirichlet) for site in described):  # as topic models are
         labels, values = [site.label for site in described], [site.value for site in described]
@@ -144,6 +147,26 @@ def _in_one_order(described: list[Described[Posterior]]) -> tuple[list[Described
             notes.append(f"{site.label} has its columns in another order: aligned by name")
         ordered.append(site if moved is None else site.with_value(moved))
     return ordered, notes
+
+
+def _about_one_origin(
+    described: list[Described[Posterior]],
+) -> tuple[list[Described[Posterior]], list[Problem]]:
+    """Return sites with natural parameters about one origin, where some have one, and those too far from it."""
+    alike = [site for site in described if site.value.family == described[0].value.family]
+    origin = common_origin([site.value for site in alike])
+    if origin is None:
+        return described, []
+    moved, problems = list[Described[Posterior]](), list[Problem]()
+    for site in described:
+        try:
+            moved.append(site.with_value(about(site.value, origin)) if site in alike else site)
+        except InputError:  # its widths are lost beside the distance
+            moved.append(site)
+            text = "has components too far from those of the other models to calculate with both in float64"
+            remedy = "see whether its columns are in the same units and count from the same zero"
+            problems.append(Problem(site.label, text, remedy, "E-MISMATCH"))
+    return moved, problems
 
 
 def unusable_in(site: Described[Posterior]) -> list[int]:

@@ -12,6 +12,7 @@ from consilience.drawing.words import format_count
 from consilience.families import Dirichlet
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.files import PosteriorHeader, ProvenanceHeader, read_posterior, read_summary
+from consilience.posteriors.posterior import ORIGIN
 from consilience.posteriors.topics.rounded_counts import rounding_of
 
 _OF_WORDS = ("dirichlet", "categorical")
@@ -104,7 +105,7 @@ def _people_rows(file: SafetensorsFile, header: PosteriorHeader, shapes: Mapping
         rows.append(("counts", "how many observations each component has, in the file to the last digit"))
     if "weights" in shapes:
         rows.append(("weights", "which share of the observations each component has"))
-    attached = sorted(name for name in shapes if name.startswith("attached"))
+    attached = sorted(name for name in shapes if name.startswith("attached") and name != f"attached.{ORIGIN}")
     if attached:
         rows.append(("sums", f"over all observations of a component: {listed(attached)}"))
     if header.provenance is not None:

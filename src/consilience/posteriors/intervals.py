@@ -205,7 +205,7 @@ def intervals_of(posterior: Posterior, details: PosteriorDetails, n_sites: Label
         natural = family.rescaled_location(natural, factors * np.array(hierarchical["interval_share"]))
         heterogeneity = hierarchical["heterogeneity"][family.part_names[0]]
         n_sites = np.array(hierarchical["n_sites"])
-    mean, low, high = family.mean_intervals(natural, level)
+    mean, low, high = (values + posterior.origin for values in family.mean_intervals(natural, level))
     overlapping = overlapping_components(posterior)
     names = posterior.features.names or tuple(str(column) for column in range(mean.shape[1]))
     units = posterior.features.units or ("",) * mean.shape[1]

@@ -100,6 +100,7 @@ class Posteriors(Kind):
         from consilience.posteriors.adapters.table import has_labels
         from consilience.posteriors.admission import extent_of, inadmissible, parameter_scales
         from consilience.posteriors.files import read_posterior
+        from consilience.posteriors.posterior import ORIGIN
         from consilience.posteriors.vocabulary import is_topic_posterior
 
         if companion is not None:
@@ -112,7 +113,9 @@ class Posteriors(Kind):
             "kind": "posterior",
             "source": facet(dict(posterior.source)),
             "family": facet(family if has_words else {**family, **posterior.family.config()}),
-            "attached arrays": facet({name: [list(a.axes), a.rule] for name, a in posterior.attached.items()}),
+            "attached arrays": facet(
+                {name: [list(a.axes), a.rule] for name, a in posterior.attached.items() if name != ORIGIN}
+            ),
             "Fisher information": "none",
             **{
                 name: "stated" if getattr(posterior, name) is not None else "not stated"

@@ -22,6 +22,7 @@ from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.families import Family
 from consilience.families.linalg import log_gaussians, log_student_ts
+from consilience.posteriors.origin import variances_of
 
 CHUNK_BYTES = 2**26
 """Memory of the differences between points and centres that are held at once: 64 MiB, chosen by hand."""
@@ -43,6 +44,8 @@ class MixtureDensity:
         The covariances of the plug-in density. Default: those of ``family.plug_in``.
     knows_counts : bool, default True
         Whether the number of observations behind the components is known; else the predictive density is a guess.
+    origin : ndarray of shape (D,) or float, default 0.0
+        What the natural parameters are about: they are laws of rows less this.
 
     Raises
     ------
@@ -55,6 +58,7 @@ class MixtureDensity:
     weights: Array
     covariances: Array | None = None
     knows_counts: bool = True
+    origin: Array | float = 0.0
 
     def __post_init__(self) -> None:
         if self.family.predictive(self.natural[:1]) is None:
@@ -86,14 +90,14 @@ class MixtureDensity:
         return np.concatenate(parts) if parts else np.empty(0)
 
     def _chunks(self, points: Array) -> Iterator[Array]:
-        """Yield the rows of `points` (n, D), so many at once that (G, D, rows) numbers fit into CHUNK_BYTES."""
+        """Yield rows of `points` (n, D) less the origin, so many that (G, D, rows) numbers fit into CHUNK_BYTES."""
         n_rows = max(1, CHUNK_BYTES // (8 * len(self.natural) * max(1, points.shape[1])))
         for start in range(0, len(points), n_rows):
-            yield points[start : start + n_rows]
+            yield points[start : start + n_rows] - self.origin
 
 
 def place_of(means: Array, covariances: Array, shares: Array) -> tuple[Array, Array]:
     """Return mean and deviation (D,) of a mixture, of means (L, D), covariances or their diagonals, and shares (L,)."""
-    variances = covariances if covariances.ndim == 2 else np.diagonal(covariances, axis1=1, axis2=2)
+    variances = variances_of(covariances)
     mean = shares @ means
     return mean, np.sqrt(shares @ (variances + (means - mean) ** 2))

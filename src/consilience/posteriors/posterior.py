@@ -28,6 +28,8 @@ from consilience.families.base import Family
 AxisTag = Literal["component", "fixed"]
 Rule = Literal["sum", "mean", "precision-mean", "keep"]
 RULES: tuple[Rule, ...] = ("sum", "mean", "precision-mean", "keep")
+ORIGIN = "origin"
+"""Name of the attached array that says what natural parameters are about; see ``posteriors.origin``."""
 
 
 def _frozen(values: ArrayLike) -> Array:
@@ -258,6 +260,9 @@ class Posterior(Displayed, Plotted, Tabular):
             problems += [f"attached array {name!r} {text}" for text in attached.problems(self.n_components)]
         names = self.features.names
         dim = getattr(self.family, "dim", None)
+        origin = self.attached.get(ORIGIN)
+        if origin is not None and (origin.values.shape != (dim,) or not self.family.describes_data):
+            problems.append(f"attached array {ORIGIN!r} has shape {origin.values.shape}, expected one number a column")
         if names is not None and dim is not None and len(names) != dim:
             problems.append(f"has {len(names)} feature names for {dim} dimensions")
         return problems
@@ -287,6 +292,12 @@ class Posterior(Displayed, Plotted, Tabular):
             object.__setattr__(taken, name, value)
         return taken
 
+    @property
+    def origin(self) -> Array | float:
+        """What is added to a mean that the natural parameters say, in units of the data (D,); 0 for nearly all."""
+        return self.attached[ORIGIN].values if ORIGIN in self.attached else 0.0
+
     def parameters(self) -> dict[str, Any]:
         """Return the standard parameters of the components, by name."""
-        return self.family.from_natural(self.natural)
+        found = self.family.from_natural(self.natural)
+        return {**found, "mean": found["mean"] + self.origin} if ORIGIN in self.attached else found

@@ -24,7 +24,8 @@ from consilience.core.features import Features, final_model, sklearn_features
 from consilience.errors import ConsilienceError, InputError, UnsupportedError
 from consilience.families.linalg import isotropic_square
 from consilience.posteriors.adapters.base import Adapter
-from consilience.posteriors.posterior import Attached, Posterior, shares_of
+from consilience.posteriors.origin import origin_of, variances_of
+from consilience.posteriors.posterior import ORIGIN, Attached, Posterior, shares_of
 
 PIPELINE = "pipeline"
 """Key of a posterior's source that says that its model was the last step of a Pipeline."""
@@ -190,17 +191,22 @@ def affine_image(adapter: Adapter, posterior: Posterior, to_units: AffineMap) ->
 
 def _image(posterior: Posterior, to_units: AffineMap, in_squared_units: Collection[str]) -> Posterior:
     """Return the posterior of components of A z + b, with the arrays of some names in squared units of the data."""
-    matrix, shift = to_units.matrix, to_units.shift
-    family = posterior.family
-    prior = posterior.prior
+    matrix, prior, family = to_units.matrix, posterior.prior, posterior.family
+    zero = np.zeros(len(to_units.shift))
+    shift = to_units.shift + matrix @ (zero + posterior.origin)  # to where the image of z = origin is
+    parts = family.plug_in(family.affine_image(posterior.natural, matrix, zero))
+    origin = {} if parts is None else origin_of(parts[0] + shift, variances_of(parts[1]), posterior.shares)
+    shift = shift - (origin[ORIGIN].values if origin else zero)
+    attached = {
+        name: _squared_units(array, matrix) if name in in_squared_units else array
+        for name, array in posterior.attached.items()
+        if name != ORIGIN
+    }
     return replace(
         posterior,
         natural=family.affine_image(posterior.natural, matrix, shift),
         prior=None if prior is None else family.affine_image(prior[None], matrix, shift)[0],
-        attached={
-            name: _squared_units(array, matrix) if name in in_squared_units else array
-            for name, array in posterior.attached.items()
-        },
+        attached={**attached, **origin},
     )
 
 
@@ -214,7 +220,7 @@ def in_order_of(posterior: Posterior, names: Sequence[str], adapter: Adapter | N
     if own is None or sorted(own) != sorted(names) or len(set(own)) < len(own):
         return None
     in_squared_units = () if adapter is None else adapter.in_squared_units
-    others = [array for name, array in posterior.attached.items() if name not in in_squared_units]
+    others = [array for name, array in posterior.attached.items() if name not in (*in_squared_units, ORIGIN)]
     if adapter is not None and not (adapter.follows_units or adapter.follows_order):
         return None
     if any("fixed" in array.axes and len(own) in array.values.shape for array in others):
@@ -291,8 +297,7 @@ def _mixture_moments(posterior: Posterior) -> tuple[Array, Array]:
     """Return mean and standard deviation (D,) of the mixture of all components, by counts where these are known."""
     parameters = posterior.family.plug_in(posterior.natural)
     assert parameters is not None  # noqa: S101  (narrows the type; adapters of other data do not follow units)
-    means, widths = parameters
-    variances = widths if widths.ndim == 2 else np.diagonal(widths, axis1=1, axis2=2)  # (L, D)
+    means, variances = parameters[0] + posterior.origin, variances_of(parameters[1])  # (L, D) each
     stated = [values for values in (posterior.counts, posterior.weights) if values is not None and values.sum() > 0]
     shares = shares_of(stated[0] if stated else np.ones(len(means)))
     mean = shares @ means

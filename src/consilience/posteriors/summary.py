@@ -175,7 +175,7 @@ def feature_moments(posterior: Posterior) -> ComponentMoments | None:
         names = tuple(f"feature {i}" for i in range(dim))
     if units is None or len(units) != dim:
         units = ("",) * dim
-    return ComponentMoments(names, units, mean, deviation)
+    return ComponentMoments(names, units, mean + posterior.origin, deviation)
 
 
 def component_columns(posterior: Posterior) -> dict[str, list[Any]]:

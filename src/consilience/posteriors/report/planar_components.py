@@ -63,7 +63,7 @@ def plane_of(fused: Posterior, local: Array, labels: Labels) -> ComponentPlane |
         location_and_spread = fused.family.locations_and_spreads(fused.natural)
         if location_and_spread is None:
             return None
-        mean, spread = location_and_spread
+        mean, spread = location_and_spread[0] + fused.origin, location_and_spread[1]
         dim = mean.shape[1]
         names = fused.features.names or tuple(f"feature {i}" for i in range(dim))
         numbers = np.arange(len(mean))
@@ -71,7 +71,7 @@ def plane_of(fused: Posterior, local: Array, labels: Labels) -> ComponentPlane |
         if len(drawn_locals):
             local_part = fused.family.locations_and_spreads(local[drawn_locals])
             assert local_part is not None  # noqa: S101  (the family is that of the fused components)
-            parts.append((*local_part, labels[drawn_locals]))
+            parts.append((local_part[0] + fused.origin, local_part[1], labels[drawn_locals]))
         if dim == 1:
             ellipses = [_stack_on_lines(*part) for part in parts]
             axes, kind, share = (names[0], "fused component"), "line", None

@@ -17,14 +17,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from consilience.checks import AnyArray, Array
 from consilience.core.features import Features
-from consilience.errors import FileFormatError
+from consilience.errors import FileFormatError, UnsupportedError
 from consilience.files.document import SHARD, check_version, validate_document
 from consilience.files.format import document_text
 from consilience.files.safetensors_file import TensorHeader
 from consilience.files.schemas import FeaturesHeader
 from consilience.posteriors.columns import ComponentColumns, ShardSchema
 from consilience.posteriors.files import family_of
-from consilience.posteriors.posterior import Attached, Posterior
+from consilience.posteriors.posterior import ORIGIN, Attached, Posterior
 
 FORMAT_VERSION = 1
 """Version of the shard format; a file of a later one is refused."""
@@ -61,6 +61,9 @@ class ShardHeader(BaseModel):
 
 def kind_of(posterior: Posterior) -> ShardSchema:
     """Return the kind of a posterior: what it shares with those with which it can be packed."""
+    if ORIGIN in posterior.attached:
+        text = "is kept about an origin, since its means are far from zero, and packed posteriors have none"
+        raise UnsupportedError("", text, "subtract a constant from its columns, the same at all sites, and fit again")
     attached = {name: (array.axes, array.rule, _lengths(array)) for name, array in sorted(posterior.attached.items())}
     stated = tuple(name for name in STATED if getattr(posterior, name) is not None)
     return ShardSchema(posterior.family, dict(posterior.source), posterior.features, attached, stated)

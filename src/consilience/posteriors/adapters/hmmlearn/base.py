@@ -121,7 +121,7 @@ class PointEstimateAdapter(HmmlearnAdapter):
             emissions.natural,
             prior=emissions.prior,
             counts=counts[states],
-            attached={name: array.take(states) for name, array in attached.items()},
+            attached={**{name: array.take(states) for name, array in attached.items()}, **emissions.attached},
             source={"kind": self.kind, **emissions.source, "samples": "assumed" if n_observations is None else "given"},
         )
 

@@ -20,8 +20,11 @@ from consilience.posteriors.adapters.hmmlearn.parameters import (
 from consilience.posteriors.adapters.sklearn.covariance_types import (
     COVARIANCE_TYPES,
     ConjugateParameters,
+    about_origin,
+    attached_origin,
     family_of,
     from_natural,
+    in_units_of_data,
     kept_covariances,
     per_row,
     posterior_and_prior,
@@ -73,10 +76,11 @@ class GaussianHMMAdapter(PointEstimateAdapter):
         counts = counts[states]
         covariances = self._covariances(model, covariance_type, dim, states)
         parameters = ConjugateParameters(means, counts, counts, per_row(counts, covariances))  # n_k S_k
-        form, natural = family.evidence_form(to_natural(family, parameters))
+        attached = attached_origin(parameters, counts)
+        form, natural = family.evidence_form(to_natural(family, about_origin(parameters, attached)))
         # n_k degrees of freedom count from none at all, which is ``flat``; a prior of zeros has a few more
         source = {"covariance_type": covariance_type}
-        return Posterior(family, natural - form.flat, prior=np.zeros(family.size), source=source)
+        return Posterior(family, natural - form.flat, prior=np.zeros(family.size), attached=attached, source=source)
 
     def _covariance_matrices(self, model: Any, n_states: int, dim: int) -> Array:
         """Return the covariance matrix of every state (K, D, D), of whatever covariance type."""
@@ -102,7 +106,7 @@ class GaussianHMMAdapter(PointEstimateAdapter):
 
         covariance_type = posterior.source["covariance_type"]
         self.require_family(posterior, type(family_of(covariance_type, 1)))
-        fitted = from_natural(posterior.family, posterior.natural)
+        fitted = in_units_of_data(posterior)
         counts = fitted.kappa if posterior.counts is None else posterior.counts
         model = GaussianHMM(n_components=len(counts), covariance_type=covariance_type)
         model.n_features = fitted.mean.shape[1]
@@ -139,7 +143,7 @@ class VariationalGaussianHMMAdapter(VariationalAdapter):
         fitted = _parameters(model, "posterior_", covariance_type, n_states, dim)
         state_priors = _parameters(model, "prior_", covariance_type, n_states, dim)
         counts = counts_beyond_prior("beta_posterior_", fitted.kappa, state_priors.kappa)  # n_k (K,)
-        attached = {}
+        attached = attached_origin(fitted, counts)
         if covariance_type == "tied":
             attached["scale_prior"] = Attached(state_priors.spread, ("component", "fixed", "fixed"), "mean")
             attached["dof_prior"] = Attached(state_priors.dof, ("component",), "mean")
@@ -150,7 +154,7 @@ class VariationalGaussianHMMAdapter(VariationalAdapter):
             common_value("dof_prior_", state_priors.dof)[None],
             common_value("scale_prior_", state_priors.spread)[None],
         )
-        natural, prior_natural = posterior_and_prior(family, fitted, prior)
+        natural, prior_natural = posterior_and_prior(family, fitted, prior, attached)
         return Posterior(
             family,
             natural,
@@ -166,7 +170,8 @@ class VariationalGaussianHMMAdapter(VariationalAdapter):
 
         covariance_type = posterior.source["covariance_type"]
         self.require_family(posterior, type(family_of(covariance_type, 1)))
-        fused, prior = (from_natural(posterior.family, eta) for eta in (posterior.natural, prior_of(posterior)))
+        fused, prior = in_units_of_data(posterior), from_natural(posterior.family, prior_of(posterior))
+        prior_mean = prior.mean + posterior.origin
         n_states, dim = fused.mean.shape
         dof_prior: Any = np.repeat(prior.dof, n_states)
         dof: Any = fused.dof
@@ -180,7 +185,7 @@ class VariationalGaussianHMMAdapter(VariationalAdapter):
             dof = dof_prior + float((dof - state_dof_priors).sum())
             covariances = scale / dof
         priors = {
-            "means_prior": np.repeat(prior.mean, n_states, axis=0),
+            "means_prior": np.repeat(prior_mean, n_states, axis=0),
             "beta_prior": np.repeat(prior.kappa, n_states),
             "dof_prior": dof_prior,
             "scale_prior": scale_prior,

@@ -7,7 +7,8 @@ matched means included. ``diag`` and ``spherical`` are Normal-Gammas.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,6 +16,8 @@ from numpy.typing import ArrayLike
 from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.families import Family, NormalGamma, NormalWishart, SphericalNormalGamma
+from consilience.posteriors.origin import origin_of, variances_of
+from consilience.posteriors.posterior import ORIGIN, Attached, Posterior
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 
@@ -57,11 +60,23 @@ def to_natural(family: Family, parameters: ConjugateParameters) -> Array:
     return family.to_natural(mean=mean, kappa=kappa, shape=family.dim * dof / 2.0, rate=family.dim * spread / 2.0)
 
 
-def posterior_and_prior(family: Family, fitted: ConjugateParameters, prior: ConjugateParameters) -> tuple[Array, Array]:
-    """Return natural parameters (n, P) of fitted components, and those (P,) of their one prior."""
+def attached_origin(fitted: ConjugateParameters, counts: Array) -> dict[str, Attached]:
+    """Return the origin that components of some counts (K,) are described about, by its name; none for most."""
+    return origin_of(fitted.mean, variances_of(per_row(1.0 / fitted.dof, fitted.spread)), counts)
+
+
+def about_origin(parameters: ConjugateParameters, attached: Mapping[str, Attached]) -> ConjugateParameters:
+    """Return parameters with means from the attached origin on, where there is one."""
+    return replace(parameters, mean=parameters.mean - attached[ORIGIN].values) if ORIGIN in attached else parameters
+
+
+def posterior_and_prior(
+    family: Family, fitted: ConjugateParameters, prior: ConjugateParameters, attached: Mapping[str, Attached]
+) -> tuple[Array, Array]:
+    """Return natural parameters (n, P) of fitted components and those (P,) of their one prior, about one origin."""
     names = [field.name for field in fields(ConjugateParameters)]
     stacked = (np.concatenate([getattr(fitted, name), getattr(prior, name)]) for name in names)
-    natural = to_natural(family, ConjugateParameters(*stacked))
+    natural = to_natural(family, about_origin(ConjugateParameters(*stacked), attached))
     return natural[:-1], natural[-1]
 
 
@@ -76,6 +91,12 @@ def from_natural(family: Family, natural: Array) -> ConjugateParameters:
     assert isinstance(family, SphericalNormalGamma)  # noqa: S101  (narrows the type; family_of gives no other)
     mean, kappa, shape, rate = family.standard(natural)
     return ConjugateParameters(mean, kappa, 2.0 * shape / family.dim, 2.0 * rate[:, 0] / family.dim)
+
+
+def in_units_of_data(posterior: Posterior) -> ConjugateParameters:
+    """Return the parameters of a posterior, with means in units of the data."""
+    found = from_natural(posterior.family, posterior.natural)
+    return replace(found, mean=found.mean + posterior.origin)
 
 
 def with_shared_factor(fitted: ConjugateParameters) -> ConjugateParameters:

@@ -7,6 +7,7 @@ W^-1 / nu of a Normal-Wishart (or b / a of Normal-Gammas), and ``precisions_`` n
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -19,10 +20,13 @@ from consilience.errors import InputError
 from consilience.posteriors.adapters.base import ASSUMED_SAMPLES, Adapter, set_sklearn_features
 from consilience.posteriors.adapters.sklearn.covariance_types import (
     ConjugateParameters,
+    about_origin,
+    attached_origin,
     covariances_of_components,
     family_of,
     flat_dof,
     from_natural,
+    in_units_of_data,
     kept_covariances,
     per_row,
     posterior_and_prior,
@@ -32,7 +36,8 @@ from consilience.posteriors.adapters.sklearn.covariance_types import (
     with_shared_factor,
 )
 from consilience.posteriors.mixture_density import MixtureDensity
-from consilience.posteriors.posterior import Attached, Posterior
+from consilience.posteriors.origin import origin_of, variances_of
+from consilience.posteriors.posterior import ORIGIN, Attached, Posterior
 
 
 class MixtureAdapter(Adapter):
@@ -50,9 +55,20 @@ class MixtureAdapter(Adapter):
         Of Bayesian mixtures that is by expected logarithms of weights and precisions: a lower bound of the log
         predictive density, and looser the fewer observations a component has.
         """
-        bare, (name, kind) = without_feature_names(model), self.score
+        (bare, data), (name, kind) = _about_its_means(without_feature_names(model), data), self.score
         values, labels = bare.score_samples(data), bare.predict(data)
         return row_scores(name, "nats per row", values, labels, len(model.means_), larger_is_better=True, kind=kind)
+
+
+def _about_its_means(model: Any, data: Any) -> tuple[Any, Any]:
+    """Return a mixture and rows (n, D) about its means where these are far from zero: scikit-learn expands squares."""
+    covariances = covariances_of_components(model.covariances_, str(model.covariance_type), len(model.means_))
+    origin = origin_of(np.asarray(model.means_), variances_of(covariances), np.asarray(model.weights_))
+    if not origin:
+        return model, data
+    moved = copy(model)
+    moved.means_ = model.means_ - origin[ORIGIN].values
+    return moved, np.asarray(data) - origin[ORIGIN].values
 
 
 class GaussianMixtureAdapter(MixtureAdapter):
@@ -79,12 +95,15 @@ class GaussianMixtureAdapter(MixtureAdapter):
         counts = self._component_counts(model.weights_, n_observations)  # n_k (K,)
         covariances = covariances_of_components(model.covariances_, covariance_type, n_components)
         dof, spread = counts + flat_dof(covariance_type, dim), per_row(counts, covariances)  # W^-1 = n_k S
+        fitted = ConjugateParameters(model.means_, counts, dof, spread)
+        attached = attached_origin(fitted, counts)
         return Posterior(
             family,
-            to_natural(family, ConjugateParameters(model.means_, counts, dof, spread)),
+            to_natural(family, about_origin(fitted, attached)),
             prior=np.zeros(family.size),
             counts=counts,
             weights=model.weights_,
+            attached=attached,
             features=sklearn_features(model),
             source={
                 "kind": self.kind,
@@ -115,7 +134,7 @@ class GaussianMixtureAdapter(MixtureAdapter):
 
         covariance_type = posterior.source["covariance_type"]
         self.require_family(posterior, type(family_of(covariance_type, 1)))
-        fitted = from_natural(posterior.family, posterior.natural)
+        fitted = in_units_of_data(posterior)
         model = GaussianMixture(n_components=posterior.n_components, covariance_type=covariance_type)
         counts = fitted.kappa if posterior.counts is None else posterior.counts
         covariances = kept_covariances(fitted, counts, covariance_type)
@@ -140,7 +159,7 @@ class GaussianMixtureAdapter(MixtureAdapter):
         if covariance_type == "spherical":
             covariances = np.broadcast_to(covariances[:, None], fitted.mean.shape)
         natural, knows_counts = to_natural(posterior.family, fitted), posterior.source.get("samples") != "assumed"
-        return MixtureDensity(posterior.family, natural, counts, covariances, knows_counts=knows_counts)
+        return MixtureDensity(posterior.family, natural, counts, covariances, knows_counts, posterior.origin)
 
 
 class BayesianGaussianMixtureAdapter(MixtureAdapter):
@@ -171,14 +190,17 @@ class BayesianGaussianMixtureAdapter(MixtureAdapter):
             np.asarray(model.covariance_prior_, dtype=np.float64)[None],
         )
         fitted = ConjugateParameters(model.means_, model.mean_precision_, dof, spread)
-        natural, prior_natural = posterior_and_prior(family, fitted, prior)
+        counts = self._counts(model, weight_prior)
+        origin = attached_origin(fitted, counts)
+        natural, prior_natural = posterior_and_prior(family, fitted, prior, origin)
+        concentration = Attached(np.array(model.weight_concentration_prior_), (), "mean")
         return Posterior(
             family,
             natural,
             prior=prior_natural,
-            counts=self._counts(model, weight_prior),
+            counts=counts,
             weights=model.weights_,
-            attached={"weight_concentration_prior": Attached(np.array(model.weight_concentration_prior_), (), "mean")},
+            attached={"weight_concentration_prior": concentration, **origin},
             features=sklearn_features(model),
             source={
                 "kind": self.kind,
@@ -215,14 +237,14 @@ class BayesianGaussianMixtureAdapter(MixtureAdapter):
         covariance_type = posterior.source["covariance_type"]
         weight_prior = posterior.source["weight_concentration_prior_type"]
         self.require_family(posterior, type(family_of(covariance_type, 1)))
-        fitted = from_natural(posterior.family, posterior.natural)
+        fitted = in_units_of_data(posterior)
         options: dict[str, Any] = {}
         concentration = float(posterior.attached["weight_concentration_prior"].values)
         if posterior.prior is not None:
             prior = from_natural(posterior.family, posterior.prior[None])
             prior_spread = prior.spread[0]
             options = {
-                "mean_prior": prior.mean[0],
+                "mean_prior": prior.mean[0] + posterior.origin,
                 "mean_precision_prior": float(prior.kappa[0]),
                 "degrees_of_freedom_prior": float(prior.dof[0]),
                 "covariance_prior": float(prior_spread) if covariance_type == "spherical" else prior_spread,
@@ -257,7 +279,7 @@ class BayesianGaussianMixtureAdapter(MixtureAdapter):
         natural = posterior.natural
         if posterior.source["covariance_type"] == "tied":
             natural = to_natural(posterior.family, with_shared_factor(from_natural(posterior.family, natural)))
-        return MixtureDensity(posterior.family, natural, self._weights(posterior)[1])
+        return MixtureDensity(posterior.family, natural, self._weights(posterior)[1], origin=posterior.origin)
 
     @staticmethod
     def _weights(posterior: Posterior) -> tuple[Any, Array]:
