@@ -16,6 +16,8 @@ import numpy as np
 from battery.cells import HALVES
 from battery.summary import PARTS, TARGETS, calibration, has_scores, paired, part, summary
 
+from consilience.posteriors.verdict import held_out_bound
+
 HERE = Path(__file__).parent
 AGAINST = ("told", "k-means", "Runnalls", "slope rule", "pooled")
 SCORES = {"ari": "matching ARI", "ami": "AMI", "log_likelihood": "nats"}
@@ -161,6 +163,31 @@ def alarms_table(half: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def bounds_table() -> str:
+    """Return how often held-out rows lose no more, and gain half as much at least, as the verdict says."""
+    lines = ["| fusions | lose no more than is stated | gain half of what is stated |", "| --- | ---: | ---: |"]
+    for half, name in (("tune", "the half that set it"), ("second", "the other half")):
+        rows = json.loads((HERE / f"verdicts-{half}.json").read_text())["rows"]
+        told = [row for row in rows if row["loss"] is not None]
+        within = sum(row["true_loss"] <= held_out_bound(row["loss"]) for row in told)
+        better = [row for row in told if row["harmless"] and row["candidates"]]
+        stated = [
+            min(value for key, value in row["candidates"].items() if key != "fused") - row["loss"] for row in better
+        ]
+        gained = sum(row["gain"] + 2 * row["gain_error"] >= 0.5 * s for row, s in zip(better, stated, strict=True))
+        lines.append(f"| {name} | {within} of {len(told)} | {gained} of {len(better)} |")
+    cells = [row["methods"] for row in _rows("sets")]
+    for method in ("default", "told"):
+        pairs = [(one["concatenation"], one[method].get("fused", one[method])) for one in cells]
+        within = sum(
+            all_of["log_likelihood"] - fused["log_likelihood"] <= held_out_bound(fused["virtual_loss"])
+            for all_of, fused in pairs
+        )
+        name = "default" if method == "default" else "G given"
+        lines.append(f"| fourteen sets, {name} | {within} of {len(pairs)} | |")
+    return "\n".join(lines) + "\n"
+
+
 def processes_table(half: str) -> str:
     """Return AMPS, SPAHM and the Dirichlet process with their own number and with that of the evidence."""
     rows = json.loads((HERE / f"processes-{half}.json").read_text())["cells"]
@@ -275,3 +302,4 @@ MAKERS: dict[str, Callable[[str], str]] = {
 TABLES: dict[str, Callable[[], str]] = {
     f"{name}-{half}": partial(make, half) for name, make in MAKERS.items() for half in HALVES
 } | {"battery-sets": sets_table, "battery-sets-ami": sets_ami_table, "battery-sets-paired": sets_paired_table}
+TABLES["battery-bounds"] = bounds_table
