@@ -151,3 +151,34 @@ def test_components_of_no_observations_are_in_no_group_and_offsets_do_not_matter
     assert near.labels(3)[4] == -1
     assert is_same_partition(near.labels(3), far.labels(3))
     assert near.labels(9) is None
+
+
+def displaced(seed, n_sites, between, dim=10, n_components=5):
+    """Posteriors of sites whose components are displaced by a normal effect and have covariances of their own."""
+    rng = np.random.default_rng([seed, 43])
+    family = cs.families.NormalWishart(dim)
+    centres = rng.normal(size=(n_components, dim)) * np.sqrt(2.5)
+    roots = rng.normal(size=(n_components, dim, 2 * dim))
+    covariances = roots @ roots.transpose(0, 2, 1) / (2 * dim)
+    posteriors, truth = [], []
+    for _ in range(n_sites):
+        own = rng.permutation(n_components)[:3]
+        groups = [
+            rng.multivariate_normal(centres[k] + between * rng.normal(size=dim), covariances[k], size=150) for k in own
+        ]
+        means = np.stack([group.mean(axis=0) for group in groups])
+        scatters = np.stack([np.cov(group.T, bias=True) * len(group) for group in groups])
+        n = np.full(len(own), 150.0)
+        natural = family.to_natural(mean=means, kappa=n, dof=n + dim, inverse_scale=scatters)
+        posteriors.append(cs.Posterior(family, natural, prior=np.zeros(family.size), counts=n))
+        truth.extend(own.tolist())
+    return posteriors, np.array(truth)
+
+
+@pytest.mark.parametrize(("seed", "n_sites", "between"), [(0, 6, 0.5), (2, 6, 0.7), (2, 12, 0.7), (1, 20, 0.7)])
+def test_displaced_copies_of_one_width_are_copies(seed, n_sites, between):
+    """Their distances alone are those of different components."""
+    posteriors, truth = displaced(seed, n_sites, between=between)
+    fusion = cs.fuse(posteriors)
+    assert "linked" not in fusion.details["number"]
+    assert adjusted_rand_score(truth, fusion.matching.labels) > 0.99

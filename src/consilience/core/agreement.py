@@ -200,15 +200,21 @@ def _compared(means: Array, deviations: Array, counts: Array) -> tuple[Array, Ar
 
 def _of_others(values: Array) -> Array:
     """Return for each site the median of the others (J, d), of values (J, d)."""
-    everyone = np.arange(len(values))
-    return np.stack([np.median(values[everyone != site], axis=0) for site in everyone])
+    ranks = np.argsort(np.argsort(values, axis=0, kind="stable"), axis=0)
+    ordered, n_others = np.sort(values, axis=0), len(values) - 1
+    below, above = (n_others - 1) // 2, n_others // 2  # places of the middle of the others, once one is taken out
+    low, high = (np.take_along_axis(ordered, place + (ranks <= place), axis=0) for place in (below, above))
+    return np.asarray(0.5 * (low + high))
 
 
 def _spread_of_others(values: Array) -> Array:
     """Return for each site the median absolute deviation of the others (J, d): zero where there is one other."""
-    everyone = np.arange(len(values))
-    others = [values[everyone != site] for site in everyone]
-    return np.stack([np.median(np.abs(own - np.median(own, axis=0)), axis=0) for own in others])
+    centres, found = _of_others(values), np.full_like(values, np.nan)
+    for column in range(values.shape[1]):
+        for centre in np.unique(centres[:, column]):  # three at most: who is taken out moves the median by one place
+            is_its = centres[:, column] == centre
+            found[is_its, column] = _of_others(np.abs(values[:, [column]] - centre))[is_its, 0]
+    return found
 
 
 def _of_most(values: Array) -> Array:

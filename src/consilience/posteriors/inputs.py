@@ -59,7 +59,7 @@ class PosteriorReading(FormatReading[Posterior]):
     def meaning_of(self, value: Posterior) -> Meaning:
         """Return mean and deviation of the columns of a mixture, and the labels of components that have some."""
         labels, family = value.features.classes, value.family
-        gaussians = family.plug_in(value.natural) if family.describes_data and not family.check(value.natural) else None
+        gaussians = family.plug_in(value.natural) if family.describes_data else None
         columns = None
         if gaussians is not None:
             n = np.inf if value.counts is None else float(value.counts.sum())
