@@ -19,6 +19,7 @@ than without it (``virtual_loss``).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -194,6 +195,12 @@ def match_by_evidence(ensemble: Ensemble, max_components: int | None, *, exclusi
     return replace(assignment, status=status)
 
 
+def widths_agree(heterogeneity: Iterable[float | None]) -> bool:
+    """Return whether copies in a matching are as wide as each other, by their heterogeneity of each part, if any."""
+    *_, of_widths = (None, *heterogeneity)  # the last part
+    return of_widths is None or of_widths < MIN_HETEROGENEITY_OF_WIDTHS
+
+
 def _linked(
     ensemble: Ensemble,
     judged: Judged,
@@ -203,7 +210,7 @@ def _linked(
     number: NumberDetails,
 ) -> Assignment | None:
     """Return the matching of linked components where it loses clearly less than that by evidence (L,); else None."""
-    if judged.selection.selected.matching.heterogeneity[-1] < MIN_HETEROGENEITY_OF_WIDTHS:
+    if widths_agree(judged.selection.selected.matching.heterogeneity.tolist()):
         return None
     counts = ensemble.column("counts")
     n_observations = np.inf if counts is None else max(float(counts.sum()), 1.0)

@@ -42,6 +42,7 @@ from consilience.posteriors.evidence.diagnostics import (
     match_by_evidence,
     match_of_size,
     match_topics,
+    widths_agree,
 )
 from consilience.posteriors.evidence.linkage import Reduction
 from consilience.posteriors.evidence.search import MAX_AGGLOMERATED_ROWS, steady_order
@@ -325,9 +326,11 @@ class KLFusion(Method):
         problem, rng = KLProblem.of(stack, self.direction), np.random.default_rng(0)
         fit = best_clusters(problem, n_groups, rng, N_CLUSTER_STARTS, self.max_iterations)
         candidates = {"kmeans_gain": fit.labels[np.argsort(order)]} if fit.n_groups == n_groups else {}
-        # No more can be gained than is lost.
-        is_lossy = len(order) <= MAX_AGGLOMERATED_ROWS and loss(selected.labels)[0] > MIN_REDUCED_LOSS
-        reduced = self._reduced(loss, selected.labels, ensemble.owner) if is_lossy else None
+        # Copies as wide as each other are displaced ones, and no more can be gained than is lost.
+        is_one_width = widths_agree(selected.details.get("heterogeneity", {}).values())
+        is_reducible = len(order) <= MAX_AGGLOMERATED_ROWS and not is_one_width
+        is_reducible = is_reducible and loss(selected.labels)[0] > MIN_REDUCED_LOSS
+        reduced = self._reduced(loss, selected.labels, ensemble.owner) if is_reducible else None
         if reduced is not None:
             candidates["runnalls_gain"] = reduced
         # Paired on the same virtual draws, so the error is that of the difference.
