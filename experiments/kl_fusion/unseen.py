@@ -1,8 +1,8 @@
 """The default on simulations that shaped no rule: ``python experiments/kl_fusion/unseen.py``.
 
 Those of ``simulate.py`` by seeds 20 to 25, of fifty sites and of twelve, without fits to all data. Writes
-``unseen.json`` beside this file, from which ``tables.py`` makes the table of docs/evidence/kl_fusion.md. Simulations are
-kept in the cache folder, so that the run may be stopped and started again (all of it takes about ten minutes).
+``unseen.json`` beside this file, from which ``tables.py`` makes the table of docs/evidence/kl_fusion.md. Simulations
+are kept in the cache folder, so that the run may be stopped and started again (all of it takes about ten minutes).
 """
 
 from __future__ import annotations
