@@ -66,6 +66,7 @@ From models to a fused file:
   consilience check lund.safetensors oslo.safetensors
   consilience fuse lund.safetensors oslo.safetensors -o fused.safetensors
   consilience inspect fused.safetensors
+Networks take `--module nets:make_net` too, a function that makes one.
 In Python, `consilience.save(model, "lund.safetensors", data=X)` or `data=(X, y)` writes a
 site's file, and `consilience.rebuild("fused.safetensors")` returns the fused model.
 
