@@ -64,6 +64,22 @@ def demo_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def first_contact_table() -> str:
+    """Return the seconds from a clone to a fused file, by walk, with the number of commands that were typed."""
+    found = json.loads((ROOT / "benchmarks/first_contact.json").read_text())
+    lines = [
+        "| from a clone to a fused file of your own | commands | seconds in all | installing | at the sites | fusing |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name, walk in found["walks"].items():
+        install, (script, check, fuse, *_) = found["install"][walk["extra"]], walk["seconds"].values()
+        extra = "" if walk["extra"] == "no extra" else f", with `.{walk['extra']}`"
+        before = sum(install.values())
+        seconds = " | ".join(f"{one:.0f}" for one in (before + script + check + fuse, before, script, check + fuse))
+        lines.append(f"| {name}{extra} | {len(install) + 3} | {seconds} |")
+    return "\n".join(lines) + "\n"
+
+
 def short_demo_table() -> str:
     """Return the demo's comparison of four: the best site, averages, the fused model, all data."""
     results = json.loads((ROOT / "experiments/demo/results.json").read_text())["results"]
@@ -379,6 +395,7 @@ def mutation_sample_table() -> str:
 TABLES = {
     "demo": demo_table,
     "demo-short": short_demo_table,
+    "first-contact": first_contact_table,
     "speed": speed_table,
     "iteration": iteration_table,
     "scaling": scaling_table,

@@ -21,6 +21,7 @@ def test_the_hub_finds_what_a_merge_was_made_of(tmp_path):
     told, text = header(done.output / "README.md")
     assert told["base_model"] == ["org/name", "b", "base"]
     assert (told["library_name"], told["tags"]) == ("transformers", ["merge", "consilience"])
+    assert text.count("times as far from the base") == 1
     assert text.index("By the weights, the merge is") < text.index("Weights alone do not say")
 
 

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import consilience as cs
+from consilience.api.kinds import ADAPTERS
 from tests.checkpoints.some_adapters import PREFIX, SIZES, changes, factors, write_adapter
 from tests.checkpoints.test_lora_files import changes_of_diffusers, diffusers, expected, kohya, mean
 
@@ -112,6 +113,11 @@ def test_what_an_adapter_file_tells_is_said(tmp_path, capsys):
     shown = command("inspect", tmp_path / "a.safetensors").out
     assert "Modules that were trained as a whole, and biases, travel whole" in " ".join(shown.split())
     assert "norm" in shown
+    assert not ADAPTERS.pack(tmp_path / "a.safetensors", tmp_path / "b.safetensors")  # it can be sent as it is
+    for foreign in (tmp_path / "a", tmp_path / "a/adapter_model.safetensors"):
+        of_peft = command("inspect", foreign).out
+        assert of_peft.startswith("This is a LoRA adapter of ")
+        assert "in the convention of peft" in of_peft
     few = cs.LoraAdapter.read(tmp_path / "a")
     with pytest.raises(cs.errors.InputError, match="is about 3 observations, fewer than 5: nothing may leave"):
         cs.fuse([few, cs.describe(few, n_observations=3)])

@@ -1,12 +1,15 @@
 """Recipes of mergekit are read as they are: the merge is that of its formulas, tensor by tensor."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import consilience as cs
+from consilience.checkpoints.mergekit import METHODS
 from consilience.checkpoints.recipe import read_merge_recipe
 from tests.checkpoints.some_checkpoints import read, write
 
@@ -60,6 +63,14 @@ def assert_merged(found, expected):
 
 def layer_of(name):
     return int(name.split(".")[2]) if ".layers." in name else None
+
+
+def test_the_page_names_all_methods_and_parameters_that_are_read_and_what_they_are_called_here():
+    page = (Path(__file__).parents[2] / "docs/coming_from/mergekit.md").read_text()
+    named = {re.split(r"[ =(]", code)[0] for code in re.findall(r"`([^`\n]+)`", page)}
+    for method, known in METHODS.items():
+        renamed = {name: option for name, (option, _) in known.parameters.items() if name != option}
+        assert {method, known.name, *renamed, *filter(None, renamed.values())} - named == set(), method
 
 
 def test_a_linear_recipe(run):

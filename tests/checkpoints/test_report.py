@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import consilience as cs
+from tests.checkpoints.some_adapters import factors, write_adapter
 from tests.checkpoints.some_checkpoints import write
 from tests.cli.running import command
 
@@ -94,6 +95,32 @@ def test_the_command_writes_it(tmp_path):
     result = command("merge", *fine, "-o", tmp_path / "other", "--report", tmp_path / "other")
     assert "is also a file of models" in result.err
     assert not (tmp_path / "other").exists()
+
+
+def test_the_command_writes_it_of_a_folder_and_of_a_single_file_that_were_merged_before(tmp_path):
+    base, *fine = models(tmp_path)
+    for output in (tmp_path / "out", tmp_path / "single.safetensors"):
+        cs.merge(fine, output, "ties", base=base).report(tmp_path / "a.html")
+        assert command("report", output, "-o", tmp_path / "b.html", "--overwrite").code == 0
+        assert (tmp_path / "b.html").read_text() == (tmp_path / "a.html").read_text()
+    refused = command("report", tmp_path / "out", "-o", tmp_path / "c.html", "--truth", "y")
+    assert refused.complaints() == ["--truth: shows nothing of a merge; leave it out"]
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"format": "consilience-merge", "inputs": 3}'])
+def test_a_record_that_no_merge_wrote_is_refused(tmp_path, text):
+    (tmp_path / "merge.json").write_text(text)
+    refused = command("report", tmp_path, "-o", tmp_path / "a.html")
+    assert (refused.code, len(refused.complaints())) == (1, 1)
+    assert not (tmp_path / "a.html").exists()
+
+
+def test_the_page_of_adapters_calls_them_so_and_has_no_norm_of_a_base(tmp_path):
+    adapters = [write_adapter(tmp_path / name, factors(seed)) for seed, name in enumerate("ab")]
+    cs.merge(adapters, tmp_path / "out").report(tmp_path / "p")
+    page = (tmp_path / "p").read_text()
+    assert "2 adapters" in page
+    assert ">base<" not in page
 
 
 def test_the_name_of_a_line_is_not_on_the_curve(tmp_path):

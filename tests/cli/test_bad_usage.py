@@ -100,6 +100,13 @@ def test_usage_is_explained(command, unchanged, words):
     assert USAGE[words] in done.err
 
 
+@pytest.mark.parametrize("words", [[], ["round"]])
+def test_without_a_command_the_help_is_printed_once(command, words):
+    done = command(*words)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == command(*words, "--help").out
+
+
 def test_usage_errors_are_one_line_after_the_usage(command):
     done = command("fuse", *TWO, *OUTPUT, "--weights", "1,2,3")
     assert (done.code, done.out) == (2, "")

@@ -13,6 +13,7 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import LatentDirichletAllocation
 
 import consilience as cs
+from consilience.core.observations import ExpectedColumns, read_observations
 from tests.cli.bad_files import BAD, LISTED, TRAP, content, site
 
 TWO = ("a.safetensors", "b.safetensors")
@@ -279,3 +280,9 @@ def test_usage_is_explained(command, words):
     done = command("evaluate", *words.split())
     assert (done.code, done.out) == (2, "")
     assert USAGE[words] in done.err
+
+
+def test_semicolons_are_seen_where_the_columns_have_no_names(tmp_path):
+    (tmp_path / "rows.csv").write_text("a;b\n1;2\n")
+    with pytest.raises(cs.errors.InputError, match="has 1 columns, expected 2; write it with commas between cells"):
+        read_observations(tmp_path / "rows.csv", None, ExpectedColumns(2, None, False))

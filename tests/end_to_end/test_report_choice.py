@@ -10,7 +10,7 @@ from torch import nn
 
 import consilience as cs
 from consilience.core.candidates_section import MAX_DRAWN, MAX_OPEN_ROWS, choice_section
-from consilience.core.findings import verdict_of
+from consilience.core.findings import losses_at_sites, verdict_of
 from consilience.core.site_losses import HELD_OUT
 from consilience.networks.candidates_at_sites import with_candidate
 from tests.cli.running import command
@@ -112,6 +112,11 @@ def test_sites_that_chose_are_shown_with_their_rows(described, path):
         expected = choice.difference(1 + list(choice.names).index(name), best)[1]
         np.testing.assert_allclose(error, expected, rtol=1e-5)
     assert "not measured on rows of the sites" not in page.text
+    said = re.search(r'aria-label="(\d+ sites, own and chosen model by [^"]*)"', page.source)[1]
+    records = fusion.details["held_out"]["sites"]
+    assert said.startswith(f"{len(records)} sites, ")
+    for one in records:
+        assert f"{one['site']} {100 * one['own']:.4g} and {100 * one['chosen']:.4g}" in said
 
 
 def test_a_mixture_that_sites_judged_is_not_said_to_be_judged_by_parameters(path):
@@ -145,6 +150,36 @@ def test_records_without_errors_and_with_more_candidates_than_are_drawn():
     assert f"The best {MAX_DRAWN} of {MAX_DRAWN + 5} are drawn." in section
     assert "diamond" not in section
     assert "standard error" not in section.lower()
+
+
+HELD_OUT_ROWS = {"rows": 90, "own": 0.5, "chosen": 0.25, "standard_error": 0.0625}
+
+
+def section_of_sites(*sites):
+    record = {"text": "Chosen.", "candidates": {"a": 0.25, "b": 0.5}, "criterion": f"error {HELD_OUT}", "chosen": "a"}
+    at_sites = losses_at_sites({"held_out": {"sites": list(sites)}})
+    return choice_section(verdict_of(record), "network", at_sites).render()
+
+
+def test_bars_of_losses_at_sites_end_at_zero_and_sites_that_gain_least_are_drawn():
+    many = [{"site": f"site {n}", **HELD_OUT_ROWS, "own": 0.3 + 0.01 * n} for n in range(MAX_DRAWN + 5)]
+    section = section_of_sites(*many, {"site": "<b>", **HELD_OUT_ROWS, "own": 0.2, "standard_error": 0.9})
+    assert f"The {MAX_DRAWN} of {MAX_DRAWN + 6} sites that gain least are drawn." in section
+    figure = re.search(r'<svg [^>]*aria-label="(\d+ sites, own.*?)</svg>', section, re.DOTALL)[1]
+    assert figure.startswith(
+        f"{MAX_DRAWN} sites, own and chosen model by error {HELD_OUT}, %: &lt;b&gt; 20 and 25; site 0"
+    )
+    assert "−" not in figure  # no tick is negative
+    assert "<b>" not in section
+
+
+@pytest.mark.parametrize(
+    "sites",
+    [(), (3,), ({"site": "a", **HELD_OUT_ROWS},), ({"site": "a", **HELD_OUT_ROWS}, {"site": "b"}),
+     ({"site": "a", **HELD_OUT_ROWS}, {"site": "b", **HELD_OUT_ROWS, "own": "0.1"})],
+)  # fmt: skip
+def test_without_losses_of_several_sites_none_are_drawn(sites):
+    assert "At each site" not in section_of_sites(*sites)
 
 
 def test_names_of_candidates_are_text():

@@ -8,6 +8,7 @@ from sklearn.metrics import accuracy_score, log_loss, r2_score
 from sklearn.naive_bayes import CategoricalNB, GaussianNB
 
 import consilience as cs
+from consilience.errors import InputError
 from tests.estimators.estimators_zoo import class_rows, code_rows, regression_rows
 
 
@@ -69,6 +70,21 @@ def test_a_class_that_a_model_does_not_know_is_a_note():
     assert evaluation.better == "fused"
     assert "the fused model is better by" in str(evaluation)
     assert evaluation.to_json()["better"] == "fused"
+
+
+def test_classes_in_a_table_are_those_of_the_models_by_value(tmp_path):
+    X, y, fused, own = two(GaussianNB, lambda seed: (lambda X, y: (X, (y == y[0]) * 1))(*class_rows(seed)))
+    expected = numbers(cs.evaluate(fused, own, (X, y)))
+    for written in (float, str, lambda one: "no" if one == 0 else "yes"):
+        labels = [written(one) for one in y.tolist()]
+        table = "\n".join(",".join(map(str, [*row, label])) for row, label in zip(X.tolist(), labels, strict=True))
+        (tmp_path / "rows.csv").write_text(f"a,b,c,d,tree\n{table}\n")
+        for data in ((X, np.array(labels)), tmp_path / "rows.csv"):
+            if written in (float, str):
+                assert numbers(cs.evaluate(fused, own, data)) == expected
+            else:
+                with pytest.raises(InputError, match="classes no, yes, of which no model knows any; they know 0, 1"):
+                    cs.evaluate(fused, own, data)
 
 
 def test_each_class_has_its_own_score():

@@ -162,6 +162,9 @@ def test_refinement_reaches_the_fit_of_all_rows(name):
     with pytest.raises(AttributeError, match="has no attribute 'llf'; what needs rows stays at the sites"):
         _ = refined.model.llf
     assert set(refined.to_columns()["level"]) == {0.95}
+    table = refined.statistics.coefficients()
+    assert refined.to_columns()["standard_error"] == table.errors.tolist()
+    assert refined.to_columns()["fused"] == table.values.tolist()
     assert refined.verdict.code == "iterative"
     assert ("stratified by site" in refined.verdict.text) == (name == "PHReg")
 

@@ -12,7 +12,6 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
 
 import consilience as cs
-from consilience.estimators.inference import coefficients_of
 
 data = load_breast_cancer()
 X, y = data.data[:, [0, 1, 4, 8]], data.target
@@ -39,7 +38,7 @@ for name, one in {"fused": fusion, "refined": refined}.items():
 figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
 tables = {**sent, "refined": refined.statistics}
 for shift, (name, statistics) in enumerate(tables.items()):
-    table = coefficients_of(statistics)
+    table = statistics.coefficients()
     reach = np.abs(table.intervals[:4].T - table.values[:4])
     places = np.arange(4) + 0.15 * shift
     axes.errorbar(table.values[:4], places, xerr=reach, fmt="o", label=name)

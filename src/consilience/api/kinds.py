@@ -239,6 +239,8 @@ def inspect_file(path: Path) -> Inspection:
 
     if _starts_like_json(path) and not path.name.endswith(".index.json"):  # whose reader says what it is
         return inspect_symmetry(read_symmetry(path), str(path))
+    if (foreign := ADAPTERS.inspect_foreign(path)) is not None:
+        return foreign
     if path.suffix == ".csv":
         from consilience.draws.inspect import inspect_cmdstan
 

@@ -32,7 +32,12 @@ NOT_COMPARED = (
 """The verdict on a merge, which nothing was computed for."""
 
 
-def in_short(n_checkpoints: int) -> str:
+def noun_of(record: Mapping[str, Any]) -> str:
+    """Return what a merge was made of, by its record."""
+    return "adapter" if "adapters" in record.get("details", {}) else "checkpoint"
+
+
+def in_short(n_models: int, noun: str = "checkpoint") -> str:
     """Return the sentences with which the card and the command begin.
 
     Examples
@@ -40,7 +45,7 @@ def in_short(n_checkpoints: int) -> str:
     >>> in_short(2)[:45]
     '2 checkpoints went in and one came out. Weigh'
     """
-    return f"{format_count(n_checkpoints, 'checkpoint')} went in and one came out. {NOT_COMPARED}"
+    return f"{format_count(n_models, noun)} went in and one came out. {NOT_COMPARED}"
 
 
 def merge_provenance(
@@ -121,7 +126,10 @@ def model_card(record: Mapping[str, Any]) -> str:
         dict.fromkeys(entry["hub"] or entry["name"] for entry in record["inputs"] if entry["role"] != "fisher")
     )
     changes = record["details"].get("changes")
-    header = {"base_model": every, "library_name": "transformers", "tags": ["merge", "consilience"]}
+    noun = noun_of(record)
+    library = "peft" if noun == "adapter" else "transformers"
+    header = {"base_model": every, "library_name": library, "tags": ["merge", "consilience"]}
+    notes = [note for note in record["notes"] if note not in sentences(changes or {})]  # which the card begins with
     lines = [
         "---",
         *yaml.safe_dump(header, sort_keys=True, allow_unicode=False, width=100).splitlines(),
@@ -130,10 +138,9 @@ def model_card(record: Mapping[str, Any]) -> str:
         "# A merge of " + _enumerate_names([_code(name) for name in names]),
         "",
         *([] if changes is None else [_in_numbers(changes), ""]),
-        in_short(len(names)),
+        in_short(len(names), noun),
         "",
-        f"Made by [consilience](https://pypi.org/project/consilience/) {record['versions']['consilience']} with method "
-        f"`{record['recipe']['method']}`.",
+        f"Made by consilience {record['versions']['consilience']} with method `{record['recipe']['method']}`.",
         "",
         "## Recipe",
         "",
@@ -153,8 +160,8 @@ def model_card(record: Mapping[str, Any]) -> str:
     ]
     lines += ["", "## Weights", "", "| file | SHA-256 |", "| --- | --- |"]
     lines += [f"| {_code(name)} | `{digest}` |" for name, digest in record["output"].items()]
-    if record["notes"]:
-        lines += ["", "## Notes", "", *(f"- {_escape_markdown(note)}" for note in record["notes"])]
+    if notes:
+        lines += ["", "## Notes", "", *(f"- {_escape_markdown(note)}" for note in notes)]
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     lines += ["", f"Versions: {versions}."]
     return "\n".join(lines) + "\n"

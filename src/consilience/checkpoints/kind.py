@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from consilience.checks import Json
 from consilience.core.inputs import NamedInput, distinct_stems
-from consilience.core.kind import FileFormat, Kind, Prepared, Request, Saving, SiteFacts
+from consilience.core.kind import FileFormat, Inspection, Kind, Prepared, Request, Saving, SiteFacts
 from consilience.errors import InputError, OptionError, Problem, UnsupportedError
 from consilience.files.document import ADAPTER
 from consilience.files.safetensors_file import SafetensorsFile
@@ -117,6 +117,14 @@ class Adapters(Kind):
 
         return read_names(file.header().shapes) is not None
 
+    def inspect_foreign(self, path: Path) -> Inspection | None:
+        """Return the inspection of what other programs wrote; of folders of peft, files of kohya and diffusers."""
+        if (adapter := _foreign_adapter(str(path))) is None:
+            return None
+        from consilience.checkpoints.lora.inspect import inspect_foreign_adapter
+
+        return inspect_foreign_adapter(adapter)
+
     def pack(self, path: Path, target: Path) -> bool:
         """Write the adapter of another program as a file that can be sent; see `Kind.pack`."""
         if _foreign_adapter(str(path)) is None:
@@ -175,6 +183,4 @@ def _foreign_adapter(path: str) -> Path | None:
     from consilience.checkpoints.lora.files import adapter_at
 
     found = adapter_at(Path(path))
-    return (
-        None if found is None or (os.path.isfile(found) and SafetensorsFile(found).stated_format == ADAPTER) else found
-    )
+    return None if found is None or (os.path.isfile(found) and SafetensorsFile(found).format == ADAPTER) else found

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.checkpoints.card import in_short
+from consilience.checkpoints.card import in_short, noun_of
 from consilience.checkpoints.chat_templates import as_chat_template
 from consilience.checkpoints.layers import as_slices
 from consilience.checkpoints.lora.factors import as_rank
@@ -77,7 +77,7 @@ class Merge(Displayed):
         record = self.provenance
         models = [str(one["name"]) for one in record.get("inputs", ()) if one.get("role") == "model"]
         return {
-            "": in_short(len(models)) if self.digests else None,
+            "": in_short(len(models), noun_of(record)) if self.digests else None,
             "method": record.get("recipe", {}).get("method"),
             "models": names_in_line(models),
             "output": self.output,

@@ -10,8 +10,10 @@ from typing import Any
 import yaml
 from markupsafe import Markup
 
-from consilience.checkpoints.card import NOT_COMPARED
+from consilience.checkpoints.card import FORMAT, NOT_COMPARED, noun_of
 from consilience.checkpoints.changes import is_far, limit_of, sentences
+from consilience.checkpoints.folder import read_config
+from consilience.checkpoints.output import PROVENANCE, provenance_path
 from consilience.core.page_blocks import digest_column, what_to_know
 from consilience.drawing.axes import HALF_WIDTH, Axes
 from consilience.drawing.blocks import (
@@ -29,6 +31,7 @@ from consilience.drawing.blocks import (
 from consilience.drawing.html import Page
 from consilience.drawing.svg import integer_ticks, text
 from consilience.drawing.words import format_count
+from consilience.errors import FileFormatError
 from consilience.files.atomic import write_bytes
 
 _MAX_DOTS = 80
@@ -40,6 +43,24 @@ def write_page(path: Path, record: Mapping[str, Any]) -> None:
     write_bytes(path, render(record).encode("utf-8"))
 
 
+def record_at(output: Path) -> Path | None:
+    """Return the record of a merge in its folder or next to its single file; None where there is none."""
+    record = output / PROVENANCE if output.is_dir() else provenance_path(output)
+    return record if record.is_file() else None
+
+
+def write_page_of(path: Path, record: Path) -> None:
+    """Write the report of a merge by its record in a file, which may be anybody's."""
+    document = read_config(record.parent, record.name)
+    try:
+        page = render(document) if document.get("format") == FORMAT else None
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
+        page = None
+    if page is None:
+        raise FileFormatError(record, "is not as a merge writes it", "merge again")
+    write_bytes(path, page.encode("utf-8"))
+
+
 def render(record: Mapping[str, Any]) -> str:
     """Return the report as HTML; the same record gives the same text."""
     models = [one for one in record["inputs"] if one["role"] == "model"]
@@ -48,10 +69,10 @@ def render(record: Mapping[str, Any]) -> str:
     other = [note for note in record["notes"] if note not in sentences(changes)]
     return Page(
         "Merge report",
-        (format_count(len(models), "checkpoint"), f"→ one, by {record['recipe']['method']}"),
+        (format_count(len(models), noun_of(record)), f"→ one, by {record['recipe']['method']}"),
         [
-            *(Paragraph(sentence, "status act" if is_far(changes) else "status") for sentence in lines),
-            Paragraph(NOT_COMPARED, "short"),
+            Paragraph(NOT_COMPARED, "status open"),
+            *(Paragraph(sentence, "status act" if is_far(changes) else "") for sentence in lines),
             what_to_know(other),
         ],
         [_changes(changes), _what_went_in(record["inputs"]), _how_it_was_made(record)],
@@ -63,8 +84,11 @@ def _changes(changes: Mapping[str, Any]) -> Section | None:
     """Return norms of changes, and by layer how far the merge goes and where signs disagree."""
     if not changes:
         return None
-    norms = [(f"change of {name}", norm) for name, norm in changes["models"].items()]
-    norms += [("change of the merge", changes["merge"]), ("base", changes["base"])]
+    # Sorted here, since a record that was read from its file has its names in the order of the alphabet.
+    norms = [(f"change of {name}", norm) for name, norm in sorted(changes["models"].items())]
+    furthest = sorted(changes["furthest"].items(), key=lambda one: (-one[1], one[0]))
+    norms += [("change of the merge", changes["merge"])]
+    norms += [("base", changes["base"])] if changes["base"] else []  # of adapters it is zero
     cosine, conflicts = changes.get("cosine"), changes.get("conflicts")
     blocks: list[Block] = [
         Table("Norms", norms, [text_column("Vector", lambda one: one[0]), Column("Norm", lambda one: one[1])], "model"),
@@ -72,14 +96,15 @@ def _changes(changes: Mapping[str, Any]) -> Section | None:
             "Ratio of the merge to the largest": f"{changes['ratio']:.2f}" if changes.get("ratio") else None,
             "Mean cosine of changes": None if cosine is None else f"{cosine:.3f}",
             "Sign conflicts": None if conflicts is None else f"{100 * conflicts:.1f} % of entries that several changed",
-            "Largest ratios": ", ".join(f"{name} ({value:.2f})" for name, value in changes["furthest"].items()),
+            "Largest ratios": ", ".join(f"{name} ({value:.2f})" for name, value in furthest),
         }),
     ]  # fmt: skip
     towers: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
     for name, layer in changes["layers"].items():
         stem, _, number = name.rpartition(".")
         towers.setdefault(stem, []).append((int(number), layer))
-    for stem, layers in towers.items():
+    for stem, layers in sorted(towers.items()):
+        layers.sort(key=lambda layer: layer[0])
         if len(layers) > 1:
             blocks += [Heading(stem)] if len(towers) > 1 else []
             blocks.append(
@@ -185,8 +210,10 @@ def _how_it_was_made(record: Mapping[str, Any]) -> Section:
     """Return method and options, and versions."""
     recipe = record["recipe"]
     options = {name: yaml.safe_dump(value, default_flow_style=True, width=100).removesuffix("\n...\n").strip()
-               for name, value in recipe.items() if name not in ("method", "tensors")}  # fmt: skip
+               for name, value in sorted(recipe.items()) if name not in ("method", "tensors")}  # fmt: skip
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+    if (size := recipe.get("shard_size")) is not None:
+        options["shard_size"] = f"{size:,} bytes"
     rules = format_count(len(recipe["tensors"]), "rule") if recipe.get("tensors") else None
     facts = {"method": recipe["method"], **options, "rules for tensors": rules, "versions": versions}
     return Section("made", "How it was made", [Facts(facts)])

@@ -27,6 +27,10 @@ def main() -> NoReturn:
         for number in (signal.SIGINT, signal.SIGTERM):  # which the entry point ended at once while it started
             signal.signal(number, _interrupt)
         cli.main(_arguments(), prog_name="consilience", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:  # of a group without a command: its help, once
+        _print_json([Problem("", "expected a command", "see `--help`", "E-USAGE")])
+        click.echo(error.format_message(), err=True)
+        sys.exit(2)
     except click.ClickException as error:
         problem = _usage_problem(error)
         _print_json([problem])

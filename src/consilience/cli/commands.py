@@ -66,7 +66,9 @@ From models to a fused file:
   consilience check lund.safetensors oslo.safetensors
   consilience fuse lund.safetensors oslo.safetensors -o fused.safetensors
   consilience inspect fused.safetensors
-In Python, `consilience.save(model, "lund.safetensors", data=(X, y))` writes a site's file.
+Networks take `--module nets:make_net` too, a function that makes one.
+In Python, `consilience.save(model, "lund.safetensors", data=X)` or `data=(X, y)` writes a
+site's file, and `consilience.rebuild("fused.safetensors")` returns the fused model.
 
 \b
 Exit codes: 0 done, 1 the input is at fault (a line for each problem on stderr),

@@ -48,8 +48,9 @@ def fuse(
 ) -> None:
     """Fuse MODELS (posterior files, statistics, network files and checkpoints, or Bayesian networks) into one file.
 
-    Networks: files that consilience.save wrote with a symmetry can be fused alone. Of other checkpoints, --symmetry
-    says which axes move together, or --module with --example finds and proves it. So it is with Bayesian networks.
+    Networks need --module, with which candidates are made and compared. With a --method it is enough to know which
+    axes move together: by files that consilience.save wrote with a symmetry, by --symmetry, or by --module with
+    --example, which finds and proves it. So it is with Bayesian networks.
     """
     plan = make_fusion_plan(**plan_options)
     recipe = plan.recipe

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 import consilience as cs
-from consilience.checkpoints.card import NOT_COMPARED, in_short
+from consilience.checkpoints.card import NOT_COMPARED, in_short, noun_of
 from consilience.checkpoints.merge import SHARD_BYTES, Merge
 from consilience.checkpoints.mergekit import where_model_lies
 from consilience.checkpoints.recipe import MergeRecipe, read_merge_recipe
@@ -26,7 +26,7 @@ from consilience.cli.options import (
     settings_option,
 )
 from consilience.cli.report import refuse_report
-from consilience.drawing.words import printable
+from consilience.drawing.words import format_count, printable
 from consilience.errors import InputError, OptionError
 from consilience.files.atomic import is_same_file
 
@@ -162,9 +162,9 @@ def merge(
             for shard in merged.plan.shards
         ]
         echo_json({
-            "in_short": in_short(len(plan.models)), "tensors": merged.plan.tensors, "files": files,
-            "bytes_in": merged.plan.bytes_in, "memory": merged.plan.memory, "notes": notes, "resumed": merged.resumed,
-            "wrote": [] if dry_run else [merged.output, *pages],
+            "in_short": in_short(len(plan.models), noun_of(merged.provenance)), "tensors": merged.plan.tensors,
+            "files": files, "bytes_in": merged.plan.bytes_in, "memory": merged.plan.memory, "notes": notes,
+            "resumed": merged.resumed, "wrote": [] if dry_run else [merged.output, *pages],
         })  # fmt: skip
     elif not quiet:
         echo_prose(_plan_text(merged) if dry_run else _result_text(merged, len(plan.models), plan.method))
@@ -271,7 +271,8 @@ def _plan_text(merged: Merge) -> str:
 def _result_text(merged: Merge, n_models: int, method: str) -> str:
     """Return what a finished merge prints."""
     plan = merged.plan
-    lines = [f"{n_models} checkpoints of {plan.tensors} tensors -> {format_bytes(plan.bytes_out)} (method {method})"]
+    models = format_count(n_models, noun_of(merged.provenance))
+    lines = [f"{models} of {plan.tensors} tensors -> {format_bytes(plan.bytes_out)} (method {method})"]
     if merged.resumed:
         lines.append(f"{merged.resumed} of {len(plan.shards)} files were there from an interrupted run")
     return "\n".join([*lines, f"wrote {printable(str(merged.output))}"])

@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 
 from consilience.api.kinds import kind_of_file
+from consilience.checkpoints.report import record_at, write_page_of
 from consilience.cli.json_output import echo_json, json_option
 from consilience.cli.options import overwrite_option
-from consilience.errors import InputError
+from consilience.errors import InputError, OptionError
 from consilience.files.atomic import is_same_file, refuse_to_replace, refuse_unwritable
 from consilience.files.safetensors_file import SafetensorsFile
 
@@ -56,7 +57,7 @@ def report(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Write a page about FUSED, and about its SITES where their files are given.
+    """Write a page about FUSED, a file or the folder of a merge, and about its SITES where their files are given.
 
     With --data it also shows what the fused model says of these; such a page stays where the data may be seen. A page
     about a network has the curves of --barrier and the maps of --plane.
@@ -64,10 +65,15 @@ def report(
     for others, what in (((fused, *sites), "models"), (data, "data"), ((*barriers, *planes), "curves")):
         refuse_report(output, others, what, overwrite=True)
     refuse_to_replace(output, overwrite, anywhere=False)
-    file = SafetensorsFile(fused)
     given = {"data": data, "barriers": barriers, "planes": planes}
-    shown = {name: _named_files(files) for name, files in given.items()}
-    kind_of_file(file).write_report(output, file, [SafetensorsFile(site) for site in sites], truth=truth, **shown)
+    if (record := record_at(fused)) is not None and (fused.is_dir() or SafetensorsFile(fused).header().text is None):
+        if options := [name for name, values in {**given, "truth": truth}.items() if values]:
+            raise OptionError(", ".join(options), "shows nothing of a merge", "leave it out")
+        write_page_of(output, record)
+    else:
+        file = SafetensorsFile(fused)
+        shown = {name: _named_files(files) for name, files in given.items()}
+        kind_of_file(file).write_report(output, file, [SafetensorsFile(site) for site in sites], truth=truth, **shown)
     if as_json:
         echo_json({"wrote": [output]})
     elif not quiet:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence, Set
 
 from markupsafe import Markup
 
-from consilience.core.findings import VerdictSummary
+from consilience.core.findings import LossesAtSite, VerdictSummary
 from consilience.core.page_blocks import strong
-from consilience.core.site_losses import HELD_OUT, OWN, SITE
+from consilience.core.site_losses import HELD_OUT, OWN, SITE, STANDARD_ERRORS_OF_HARM
 from consilience.core.verdict import FUSED
 from consilience.drawing.axes import Axes, from_zero
-from consilience.drawing.blocks import Block, Column, Figure, Folded, Section, Table, text_column
+from consilience.drawing.blocks import Block, Column, Figure, Folded, Heading, Section, Table, text_column
 from consilience.drawing.svg import WIDTH, element, line, text
 from consilience.drawing.words import format_count, format_number, shorten
 
@@ -28,10 +29,10 @@ _TITLES = {OWN: "what each site has today", FUSED: "the fused model"}
 """What candidates are called whose names are no names."""
 
 
-def choice_section(found: VerdictSummary | None, noun: str) -> Section | None:
+def choice_section(found: VerdictSummary | None, noun: str, at_sites: Sequence[LossesAtSite] = ()) -> Section | None:
     """Return the candidates of a choice with their scores; None where nothing was compared.
 
-    `noun` is what one candidate is, such as "network".
+    `noun` is what one candidate is, such as "network"; `at_sites` is what each site's held-out rows say.
     """
     if found is None or not found.losses:
         return None
@@ -58,7 +59,67 @@ def choice_section(found: VerdictSummary | None, noun: str) -> Section | None:
     is_long = len(scores) > MAX_OPEN_ROWS
     shown: Block = Folded(f"All {format_count(len(scores), 'score')} as a table", [table]) if is_long else table
     title = "What held-out rows say" if found.criterion.endswith(HELD_OUT) else "What was chosen among"
-    return Section("candidates", title, [figure, shown])
+    own = _own_and_chosen(at_sites, scale, unit, found.criterion, noun) if at_sites else []
+    return Section("candidates", title, [figure, shown, *own])
+
+
+def _own_and_chosen(
+    at_sites: Sequence[LossesAtSite], scale: float, unit: str, criterion: str, noun: str
+) -> list[Block]:
+    """Return the loss of each site's own model and of the chosen one on the rows of this site."""
+    rows = sorted(at_sites, key=lambda one: (one.own - one.chosen, one.site))[:MAX_DRAWN]
+    more = (
+        f" The {len(rows)} of {len(at_sites):,} sites that gain least are drawn." if len(at_sites) > len(rows) else ""
+    )
+    figure = Figure(
+        sites_plot(rows, scale, f"{criterion}{unit}"),
+        "Each site's own against the chosen",
+        f"On the rows that each site held out: the grey square is its own {noun}, the diamond the chosen one; smaller"
+        " is better. Bars are two standard errors of the difference to each side: a square beyond its bar is known to"
+        f" differ.{more}",
+    )
+    digits = 2 if unit else 4
+    columns = [
+        text_column("Site", lambda one: shorten(one.site)),
+        Column("Rows, about", lambda one: one.rows, digits=0),
+        Column(f"Own{unit}", lambda one: scale * one.own, digits=digits),
+        Column(f"Chosen{unit}", lambda one: scale * one.chosen, digits=digits),
+        Column("Standard error of the difference", lambda one: scale * one.standard_error, digits=digits),
+    ]
+    table = Table("Losses at the sites", at_sites, columns, "site")
+    is_long = len(at_sites) > MAX_OPEN_ROWS
+    shown: Block = Folded(f"All {format_count(len(at_sites), 'site')} as a table", [table]) if is_long else table
+    return [Heading("At each site"), figure, shown]
+
+
+def sites_plot(rows: Sequence[LossesAtSite], scale: float, criterion: str) -> Markup:
+    """Return a row for every site: its own model as a grey square, the chosen as a diamond with an error bar."""
+    losses = [scale * loss for one in rows for loss in (one.own, one.chosen)]
+    floor = 0.0 if min(losses) >= 0.0 else -math.inf  # of losses that cannot be negative, neither can bars
+    bars = [_bar(one, scale, floor) for one in rows]
+    ends = [*losses, *(end for bar in bars for end in bar)]
+    labels = [shorten(one.site, 30) for one in rows]
+    left = min(250.0, 24.0 + 7.4 * max(map(len, labels)))  # widths of texts are estimated: no font can be measured here
+    axes = Axes.over(
+        from_zero(min(ends), max(ends)), (float(len(rows)), 0.0), _STEP * len(rows), WIDTH, (left, 12.0), (14.0, 0.0)
+    )
+    parts = axes.names(shorten(f"{criterion}; left is better", 90), "site") + axes.x_ticks(7)
+    parts += axes.rows([row + 0.5 for row in range(len(rows))], labels)
+    for row, (one, (low, high)) in enumerate(zip(rows, bars, strict=True)):
+        y = axes.y(row + 0.5)
+        parts.append(line(axes.x(low), y, axes.x(high), y, "range k1"))
+        parts.append(element("rect", x=axes.x(scale * one.own) - 4, y=y - 4, width=8.0, height=8.0, kind="box k-"))
+        parts.append(axes.diamond((scale * one.chosen, row + 0.5), 7.0, "diamond k1"))
+    said = "; ".join(
+        f"{one.site} {format_number(scale * one.own)} and {format_number(scale * one.chosen)}" for one in rows
+    )
+    return axes.drawing(parts, f"{format_count(len(rows), 'site')}, own and chosen model by {criterion}: {said}.")
+
+
+def _bar(one: LossesAtSite, scale: float, floor: float) -> tuple[float, float]:
+    """Return the ends of two standard errors of the difference to each side of the chosen model's loss."""
+    error = STANDARD_ERRORS_OF_HARM * one.standard_error
+    return max(floor, scale * (one.chosen - error)), scale * (one.chosen + error)
 
 
 def candidate_plot(

@@ -89,6 +89,37 @@ def verdict_of(value: object) -> VerdictSummary | None:
 
 
 @dataclass(frozen=True)
+class LossesAtSite:
+    """What the rows say that one site held out."""
+
+    site: str
+    rows: float  # their number, as it is shown to people
+    own: float  # mean loss of the site's own model
+    chosen: float  # mean loss of the chosen model
+    standard_error: float  # of the difference of both on the same rows
+
+
+def losses_at_sites(result: Mapping[str, object]) -> tuple[LossesAtSite, ...]:
+    """Return what every site's held-out rows say, by the ``result`` of a provenance; nothing where it is another form.
+
+    A sum over all sites says nothing of any one.
+    """
+    said = result.get("held_out")
+    records = said.get("sites") if isinstance(said, Mapping) else None
+    found = []
+    for record in records if isinstance(records, list | tuple) else ():
+        values = [_finite(record.get(name)) for name in _LOSSES] if isinstance(record, Mapping) else [None]
+        numbers = [value for value in values if value is not None]
+        if len(numbers) < len(_LOSSES) or not isinstance(record.get("site"), str):
+            return ()
+        found.append(LossesAtSite(record["site"], *numbers))
+    return tuple(found) if len(found) > 1 else ()
+
+
+_LOSSES = ("rows", "own", "chosen", "standard_error")
+
+
+@dataclass(frozen=True)
 class ChosenAverage:
     """Which average matched components were given."""
 
@@ -115,6 +146,7 @@ class Findings:
     minority: tuple[MinorityComponent, ...]  # components that fewer than half of the sites have
     vocabulary: VocabularySummary | None  # how words were aligned; None where all models had the same
     average: ChosenAverage | None  # which average matched components were given; None in files that do not say
+    at_sites: tuple[LossesAtSite, ...]  # what the rows say that sites held out; empty where none were asked
     # Standard deviations of copies about their component, of components about their mean, and of fused points, each the
     # root of a mean variance; None for methods that do not estimate them
     spread: tuple[float, float, float] | None
@@ -136,11 +168,13 @@ def findings_of(result: Mapping[str, object]) -> Findings:
     number = _number_support(result.get("number"))
     says_nothing = _are_none(result.get("heterogeneity"))  # where no component has a copy
     minority, average = _minority(result.get("minority")), _average(result.get("average"))
+    at_sites = losses_at_sites(result)
     spread = _spread([_finite(result.get(name)) for name in _VARIANCES])
     shown_details: dict[str, Any] = {
         "path": path, "number": number or bool(_curve(result.get("number"))),
         "heterogeneity": heterogeneity or says_nothing, "outliers": outliers,
-        "vocabulary": vocabulary, "average": average, "minority": minority, **dict.fromkeys(_VARIANCES, spread),
+        "vocabulary": vocabulary, "average": average, "minority": minority, "held_out": at_sites,
+        **dict.fromkeys(_VARIANCES, spread),
         "hierarchical": average is not None and isinstance(result.get("hierarchical"), Mapping),
     }  # fmt: skip
     other_details = {
@@ -152,7 +186,7 @@ def findings_of(result: Mapping[str, object]) -> Findings:
         status=status, remedy={member.name.lower(): member.value for member in Status}.get(status, ""),
         objective=_finite(result.get("objective")), history=_numbers(result.get("history")), path=path, measure=measure,
         number=number, heterogeneity=heterogeneity, outliers=outliers, minority=minority, vocabulary=vocabulary,
-        average=average, spread=spread, scalar_details=tuple(sorted(scalars.items())),
+        average=average, at_sites=at_sites, spread=spread, scalar_details=tuple(sorted(scalars.items())),
         hidden_details=tuple(sorted(hidden)),
     )  # fmt: skip
 

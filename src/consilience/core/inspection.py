@@ -44,12 +44,18 @@ def people_rows(rows: Sequence[Row], protection: str) -> list[Row]:
 
 
 def plain_words(
-    what: str, n_observations: float | None, partners: str, made: bool = False, following: str | None = None
+    what: str,
+    n_observations: float | None,
+    partners: str,
+    made: bool = False,
+    following: str | None = None,
+    loaded_by: str = "`consilience.rebuild(FUSED)`",
 ) -> tuple[str, ...]:
     """Return an inspection in sentences: what it is, from how many observations, its partners, what to do next.
 
     `what` has its article; the number is shown rounded, and None where the header does not say it. `following` is by
-    default to check and fuse it, or, for what a fusion made, to compare it with a site's own.
+    default to check and fuse it, or, for what a fusion made, to compare it with a site's own; `loaded_by` is the call
+    that returns such a model in Python.
 
     Examples
     --------
@@ -66,7 +72,7 @@ def plain_words(
         behind = "No observation is behind it."
     else:
         behind = f"Behind it are {shown_text(n_observations)} observations."
-    following = following or (_COMPARE if made else _FUSE)
+    following = following or (f"{_COMPARE}, and use it in Python: {loaded_by}" if made else _FUSE)
     return f"This is {what}.", behind, f"It can be fused with {partners}.", f"Next: {following}."
 
 

@@ -102,7 +102,7 @@ def _column_numbers(name: str, header: Sequence[str], columns: ExpectedColumns, 
     if columns.names is None:
         numbers = [number for number, column in enumerate(header) if column != label]
         lacking = "" if label is None or label in header else f", none of them called {label!r}"
-        _check_width(name, len(numbers), columns, lacking)
+        _check_width(name, len(numbers), columns, lacking, _WITH_COMMAS if _has_semicolons(header) else "")
         return numbers
     if missing := [column for column in columns.names if column not in header]:
         raise InputError(_missing_columns(name, header, missing, columns.names))
@@ -118,18 +118,26 @@ def _missing_columns(name: str, header: Sequence[str], missing: Sequence[str], n
     others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
     meant = did_you_mean(missing[0], [column for column in header if column not in names])
     remedy = f"rename {meant}, if that is it, to {missing[0]}" if meant else "give the columns of the models"
-    if len(header) == 1 and ";" in header[0]:
-        remedy = "write it with commas between cells"
+    if _has_semicolons(header):
+        remedy = _WITH_COMMAS
     text = f"lacks the column {missing[0]!r}{others}, found {', '.join(header)[:200]}"
     return Problem(name, text, remedy, "E-COLUMN")
 
 
-def _check_width(name: str, n_columns: int, columns: ExpectedColumns, lacking: str = "") -> None:
+_WITH_COMMAS = "write it with commas between cells"
+
+
+def _has_semicolons(header: Sequence[str]) -> bool:
+    """Return whether a header is one cell with semicolons, as some spreadsheets write tables."""
+    return len(header) == 1 and ";" in header[0]
+
+
+def _check_width(name: str, n_columns: int, columns: ExpectedColumns, lacking: str = "", remedy: str = "") -> None:
     """Raise InputError unless the data have the number of columns that the models expect."""
     if n_columns != columns.n_columns:
         expected = "" if columns.names is None else f": {', '.join(columns.names)[:200]}"
         text = f"has {n_columns} columns{lacking}, expected {columns.n_columns}{expected}"
-        raise InputError(name, text, code="E-SHAPE")
+        raise InputError(name, text, remedy, "E-SHAPE")
 
 
 def _checked_rows(name: str, values: Any, columns: ExpectedColumns) -> Any:

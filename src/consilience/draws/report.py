@@ -14,7 +14,7 @@ from scipy.fft import irfft, rfft
 from consilience.checks import Array, Json
 from consilience.core.page_blocks import columns_of_sites, opening, options_and_versions
 from consilience.core.provenance import read_fused
-from consilience.drawing.axes import Axes
+from consilience.drawing.axes import Axes, line_kind
 from consilience.drawing.blocks import (
     Block,
     BlockGroup,
@@ -28,7 +28,7 @@ from consilience.drawing.blocks import (
     text_column,
 )
 from consilience.drawing.html import Page
-from consilience.drawing.svg import colour_class, element, line
+from consilience.drawing.svg import element, line
 from consilience.drawing.words import format_count, format_number, shorten
 from consilience.draws.draws import LEVEL, Draws
 from consilience.draws.files import read_draws
@@ -195,9 +195,8 @@ def _densities(content: DrawsContent) -> Section | None:
         )
         for place, name in enumerate(content.draws.names[:MAX_PLOTS])
     ]
-    shown = ", ".join(shorten(name, 22) for name, _ in sites)
     more = f" The first {MAX_CURVES} of {len(content.sites)} sites." if len(content.sites) > MAX_CURVES else ""
-    caption = Paragraph(f"Thin curves are the subposteriors of {shown}; the thick one is the fused posterior.{more}")
+    caption = Paragraph(f"The thick curve is the fused posterior, the others are the sites' subposteriors.{more}")
     return Section("densities", "Densities by site", [caption, BlockGroup(figures)])
 
 
@@ -212,10 +211,11 @@ def density_plot(name: str, fused: Array, sites: Sequence[tuple[str, Array]]) ->
     parts = axes.names(shorten(name, 40), "density") + axes.x_ticks(4) + axes.y_ticks(3)
     for number, curve in enumerate(curves[:-1]):
         points = list(zip(grid.tolist(), curve.tolist(), strict=True))
-        parts.append(axes.curve(points, f"thin {colour_class(number)}"))
+        parts.append(axes.curve(points, line_kind(number)))
     parts.append(axes.curve(list(zip(grid.tolist(), curves[-1].tolist(), strict=True)), "fused"))
     alt = f"Densities of {name} at {format_count(len(sites), 'site')} and fused; the fused one has its mean at"
-    return axes.drawing(parts, f"{alt} {format_number(float(fused.mean()))}.")
+    parts += axes.legend([site for site, _ in sites])
+    return axes.drawing(parts, f"{alt} {format_number(float(fused.mean()))}.", len(sites))
 
 
 def kernel_density(values: Array, grid: Array) -> Array:

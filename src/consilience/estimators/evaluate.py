@@ -18,6 +18,7 @@ from consilience.checks import Array
 from consilience.core.evaluation import MIN_OBSERVATIONS, Evaluation, RowScore, Score
 from consilience.core.features import final_model, is_pipeline
 from consilience.core.inputs import NamedInput
+from consilience.core.inspection import MAX_LISTED
 from consilience.core.observations import ExpectedColumns, read_observations
 from consilience.core.scores import ScoreKind, paired_difference
 from consilience.errors import ConsilienceError, InputError, OptionError, UnsupportedError
@@ -82,7 +83,7 @@ def _unknown_classes(models: list[Any], rows: SiteRows) -> list[str]:
     """Return the classes of rows that models do not know, a line each."""
     notes = []
     for called, model in zip(("the fused model", "your own model"), models, strict=True):
-        unknown = sorted(set(map(str, np.unique(rows.y).tolist())) - set(map(str, model.classes_.tolist())))
+        unknown = sorted(set(map(str, rows.y.tolist())) - set(map(str, model.classes_.tolist())))
         if unknown:
             notes.append(f"{called} does not know the class {', '.join(unknown[:8])}")
     return notes
@@ -154,11 +155,26 @@ def _rows(models: list[Any], adapter: EstimatorAdapter, data: Any, labels: Any) 
     if labels is not None:
         data = _labelled(data, labels, n_columns_of(first), columns, adapter)
     rows = read_rows(data, None, n_columns_of(first), columns, adapter.needs, may_be_sparse=False)
-    if adapter.needs == "classes" and np.asarray(rows.y).dtype.kind in "US" and first.classes_.dtype.kind in "biuf":
-        by_name = {str(label): label for label in first.classes_.tolist()}
-        values = [by_name.get(str(name), str(name)) for name in rows.y.tolist()]
-        return SiteRows(rows.X, np.array(values), rows.weights)
-    return rows
+    return SiteRows(rows.X, _as_known(models, rows.y), rows.weights) if adapter.needs == "classes" else rows
+
+
+def _as_known(models: list[Any], labels: Any) -> Any:
+    """Return the labels of rows as the models have them: of the class 1, a table may have 1.0 or the text "1".
+
+    Raises where no row is of a class that a model knows, since a score of 0 would say nothing of the models.
+    """
+    known = [label for model in models for label in model.classes_.tolist()]
+    by_value, by_name = {label: label for label in known}, {str(label): label for label in known}
+    found = np.asarray(labels).tolist()
+    values = [by_value.get(label, by_name.get(str(label), label)) for label in found]
+    if found and not any(value in by_value for value in values):
+        text = f"has the classes {_listed(found)}, of which no model knows any; they know {_listed(known)}"
+        raise InputError("the data", text, "write classes as the models were fitted to them", "E-MISMATCH")
+    return np.array(values, dtype=object)
+
+
+def _listed(labels: Sequence[Any]) -> str:
+    return ", ".join(sorted(set(map(str, labels)))[:MAX_LISTED])
 
 
 def _labelled(

@@ -131,12 +131,17 @@ class EstimatorFusion(Fusion):
         )
 
     def to_columns(self) -> dict[str, list[Any]]:
-        """Return a row for each coefficient, with its interval of `level` if it has one; else a row for each site."""
+        """Return a row for each coefficient; else a row for each site.
+
+        A coefficient has its standard error and its interval of `level`, if these are known.
+        """
         fused = coefficients_of(self.statistics)
         if fused is None:
             names = [site.name for site in self.inputs]
             return {"site": names, "rows": [site.value.n_observations for site in self.inputs]}
         columns: dict[str, list[Any]] = {"coefficient": list(fused.names), "fused": fused.values.tolist()}
+        if fused.errors is not None:
+            columns["standard_error"] = fused.errors.tolist()
         if fused.intervals is not None:
             low, high = fused.intervals.T.tolist()
             columns |= {"low": low, "high": high, "level": [LEVEL] * len(low)}

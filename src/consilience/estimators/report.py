@@ -12,7 +12,7 @@ import numpy as np
 
 from consilience.checks import Array, Json
 from consilience.core.candidates_section import choice_section
-from consilience.core.findings import verdict_of
+from consilience.core.findings import losses_at_sites, verdict_of
 from consilience.core.page_blocks import columns_of_sites, opening, options_and_versions
 from consilience.core.provenance import read_fused
 from consilience.core.scores import LEVEL
@@ -74,7 +74,9 @@ def render(content: EstimatorContent) -> str:
         (f"{format_count(len(records), 'site')} with {statistics.n_observations:,.0f} rows", f"→ {statistics.kind}"),
         opening(content.record, outcome),
         [
-            choice_section(verdict_of(content.record.get("verdict")), "model"),
+            choice_section(
+                verdict_of(content.record.get("verdict")), "model", losses_at_sites(content.record["result"])
+            ),
             _what_went_in(content),
             _who_knows_which_class(content),
             _coefficients(content),

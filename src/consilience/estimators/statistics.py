@@ -11,12 +11,13 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from consilience.checks import Array, Json, Labels
 from consilience.core.features import Features
+from consilience.core.scores import LEVEL
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count
 from consilience.errors import Problem
@@ -24,6 +25,9 @@ from consilience.estimators.class_labels import ClassLabels
 from consilience.estimators.design import Design
 from consilience.estimators.hyper_parameters import PRIORS
 from consilience.families.centred_moments import CentredMoments
+
+if TYPE_CHECKING:
+    from consilience.estimators.inference import Coefficients
 
 ROWS = "rows"
 """Name of the moments of all rows, and of the count of rows: of one of the two, or both."""
@@ -175,6 +179,29 @@ class Statistics(Displayed):
     def n_components(self) -> int:
         """Number of classes; 1 for estimators without."""
         return 1 if self.classes is None else len(self.classes)
+
+    def coefficients(self, level: float = LEVEL) -> Coefficients | None:
+        """Return the coefficients of the estimator that the sums give; None for an estimator without.
+
+        Parameters
+        ----------
+        level : float
+            Coverage of the intervals. Default: 0.95.
+
+        Examples
+        --------
+        >>> from sklearn.linear_model import LinearRegression
+        >>> from consilience import describe
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0], [4.0], [5.0]], [1.1, 2.9, 5.1, 6.9, 9.1, 10.9]
+        >>> table = describe(LinearRegression().fit(X, y), data=(X, y)).coefficients()
+        >>> dict(zip(table.names, table.values.round(2).tolist()))
+        {'column 0': 1.98, 'intercept': 1.04}
+        >>> table.errors.round(2).tolist(), table.intervals[0].round(2).tolist()
+        ([0.03, 0.08], [1.91, 2.06])
+        """
+        from consilience.estimators.inference import coefficients_of  # here, since it rebuilds what statistics are of
+
+        return coefficients_of(self, level)
 
     @property
     def n_targets(self) -> int:

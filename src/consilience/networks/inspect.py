@@ -25,6 +25,9 @@ def inspect_network(file: SafetensorsFile) -> Inspection:
     return Inspection(_network_document(summary), rows, _network_in_plain_words(summary))
 
 
+_LOADED_BY = "`net.load_state_dict(safetensors.torch.load_file(FUSED))`"
+
+
 def _network_in_plain_words(summary: NetworkSummary) -> tuple[str, ...]:
     """Return in sentences what a network's file is and what to do with it."""
     parameters = format_count(_parameters(summary), "parameter")
@@ -36,10 +39,11 @@ def _network_in_plain_words(summary: NetworkSummary) -> tuple[str, ...]:
             " SHAPE -o FUSED`; checkpoints of one base need no units: `consilience merge FILE... -o merged`"
         )
         what = f"a plain checkpoint of {parameters}, which does not say which of its units may be permuted"
-        return plain_words(what, None, "networks of the same architecture", following=None if made else following)
+        partners = "networks of the same architecture"
+        return plain_words(what, None, partners, following=None if made else following, loaded_by=_LOADED_BY)
     proved = "proved" if summary.symmetry.proved else "not proved"
     what = f"a {'fused ' * made}network of {parameters}, which says which of its units may be permuted ({proved})"
-    return plain_words(what, None, "networks whose units move in the same groups", made)
+    return plain_words(what, None, "networks whose units move in the same groups", made, loaded_by=_LOADED_BY)
 
 
 def inspect_fisher(file: SafetensorsFile) -> Inspection:

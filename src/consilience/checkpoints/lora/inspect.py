@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from consilience.checkpoints.lora.factors import read_factors
 from consilience.checkpoints.lora.files import open_adapter_at, read_adapter_header
@@ -17,35 +20,44 @@ from consilience.files.safetensors_file import SafetensorsFile
 def inspect_adapter(file: SafetensorsFile) -> Inspection:
     """Return what the header of an adapter file says."""
     header = read_adapter_header(file)
-    checkpoint = open_adapter_at(file.path)
+    form = f"{header.format} {header.format_version} (consilience {header.library_version})"
+    made = [] if header.provenance is None else provenance_rows(header.provenance.model_dump())
+    found = _inspection(file.path, str(file), form, header.n_observations, made)
+    return replace(found, document={"header": header.model_dump(), **found.document})
+
+
+def inspect_foreign_adapter(path: Path) -> Inspection:
+    """Return what the header of an adapter says that another program wrote, in a folder or a file."""
+    return _inspection(path, str(path), "of another program", None, [])
+
+
+def _inspection(path: Path, label: str, form: str, n_observations: float | None, made: Sequence[Row]) -> Inspection:
+    """Return what an adapter is by its tensors; `form` is its format, `made` how it was fused."""
+    checkpoint = open_adapter_at(path)
     adapter = read_factors(checkpoint)
     if problems := adapter_problems(adapter):
-        raise InputError(problem.renamed(file.path, file) for problem in problems)
+        raise InputError(problem.renamed(path, label) for problem in problems)
     shapes = {name: list(stored.shape) for name, (_, stored) in checkpoint.tensors.items()}
     ranks = Counter(adapter.rank(module) for module in adapter.factors)
     base = checkpoint.config.get("base_model_name_or_path")
     rows: list[Row] = [
-        ("file", str(file)),
-        ("format", f"{header.format} {header.format_version} (consilience {header.library_version})"),
+        ("file", label),
+        ("format", form),
         ("adapter", f"in the convention of {adapter.convention}"),
         ("modules", listed(list(adapter.factors))),
         ("ranks", ", ".join(f"{rank} ({count})" for rank, count in sorted(ranks.items()))),
     ]
     rows += [("base", str(base))] if base else []
     rows += [("whole", listed(list(adapter.others)))] if adapter.others else []
-    if header.n_observations is not None:
-        rows.append(("observations", f"{header.n_observations:,.0f}"))
-    rows.append(("size", f"{checkpoint.nbytes:,} bytes"))
-    if header.provenance is not None:
-        rows += provenance_rows(header.provenance.model_dump())
+    rows += [] if n_observations is None else [("observations", f"{n_observations:,.0f}")]
+    rows += [("size", f"{checkpoint.nbytes:,} bytes"), *made]
     kinds = ("factors", "whole", "memory", "differences", "protection")
     rows += [("What this file tells about people", ""), *zip(kinds, TELLS, strict=True)]
-    is_fused = header.provenance is not None
     plain = plain_words(
-        f"{'a fused' if is_fused else 'a'} LoRA adapter of {len(adapter.factors)} modules",
-        header.n_observations,
+        f"{'a fused' if made else 'a'} LoRA adapter of {len(adapter.factors)} modules",
+        n_observations,
         "adapters of the same base from other sites",
-        is_fused,
-        following="put it into its base with `consilience merge BASE+FILE -o OUT`" if is_fused else None,
+        bool(made),
+        following="put it into its base with `consilience merge BASE+FILE -o OUT`" if made else None,
     )
-    return Inspection({"header": header.model_dump(), "shapes": shapes}, rows, plain)
+    return Inspection({"shapes": shapes}, rows, plain)

@@ -136,7 +136,10 @@ def fuse_by_choice(
 def module_needed() -> OptionError:
     """Return the error for arrays alone, of which no candidate can be made and asked."""
     text = "is needed: the default compares networks by what they answer, and these came as arrays alone"
-    remedy = f"give a function that makes one, or name a method, such as {Auto().matching.name!r}"
+    remedy = (
+        "give `module=...`, a function that makes one (PACKAGE.MODULE:FUNCTION in the shell), or name a method, such as"
+        f" {Auto().matching.name!r}"
+    )
     return OptionError("module", text, remedy, "E-NEEDED")
 
 

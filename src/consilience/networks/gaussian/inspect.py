@@ -21,6 +21,7 @@ def inspect_bayesian(file: SafetensorsFile) -> Inspection:
         summary.header.n_observations,
         "Bayesian networks of the same layers, whose units may differ in number and order",
         made,
+        loaded_by="`consilience.load(FUSED)`",
     )
     return Inspection(_document(summary), [*_rows(file, summary), *network_people_rows()], plain)
 

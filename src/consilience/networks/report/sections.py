@@ -69,7 +69,7 @@ def warnings(content: NetworkContent) -> list[Block | None]:
 
 def what_was_chosen(content: NetworkContent) -> Section | None:
     """Return the candidates of a choice with their scores; None where nothing was compared."""
-    return choice_section(content.verdict, "network")
+    return choice_section(content.verdict, "network", content.findings.at_sites)
 
 
 def what_went_in(content: NetworkContent) -> Section:

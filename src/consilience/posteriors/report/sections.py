@@ -47,7 +47,8 @@ NAMED_NUMBERS = 5
 def how_sites_judge_it(content: PosteriorContent) -> Section | None:
     """Return the losses on rows that sites held out; None where they were not asked."""
     verdict = content.verdict
-    return choice_section(verdict, "model") if verdict and verdict.criterion.endswith(HELD_OUT) else None
+    is_held_out = verdict is not None and verdict.criterion.endswith(HELD_OUT)
+    return choice_section(verdict, "model", content.findings.at_sites) if is_held_out else None
 
 
 def what_it_loses(content: PosteriorContent) -> Section | None:
