@@ -326,8 +326,9 @@ class KLFusion(Method):
         problem, rng = KLProblem.of(stack, self.direction), np.random.default_rng(0)
         fit = best_clusters(problem, n_groups, rng, N_CLUSTER_STARTS, self.max_iterations)
         candidates = {"kmeans_gain": fit.labels[np.argsort(order)]} if fit.n_groups == n_groups else {}
-        # Copies as wide as each other are displaced ones, and no more can be gained than is lost.
-        is_one_width = widths_agree(selected.details.get("heterogeneity", {}).values())
+        # Where evidence has found the number, copies as wide as each other are displaced ones. No more can be gained
+        # than is lost.
+        is_one_width = self.n_components is None and widths_agree(selected.details.get("heterogeneity", {}).values())
         is_reducible = len(order) <= MAX_AGGLOMERATED_ROWS and not is_one_width
         is_reducible = is_reducible and loss(selected.labels)[0] > MIN_REDUCED_LOSS
         reduced = self._reduced(loss, selected.labels, ensemble.owner) if is_reducible else None
