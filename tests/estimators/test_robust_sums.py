@@ -341,6 +341,36 @@ def test_sums_that_are_sent_again_count_once(n_mimics):
         assert_allclose(fusion.model.coef_, LinearRegression().fit(rows, target).coef_, rtol=1e-2)
 
 
+def of_eight_columns(rng, rows=None):
+    """Return rows, drawn unless they are given, of a site whose own coefficients differ from those of others."""
+    rows = rng.normal(size=(200, 8)) if rows is None else rows
+    return rows, rows @ (1.0 + 0.1 * rng.normal(size=8)) + rng.normal(size=200)
+
+
+@pytest.mark.parametrize("n_mimics", [1, 2, 3, 4])
+def test_rows_that_are_sent_again_with_other_targets_count_once(n_mimics):
+    n_found = 0
+    for seed in range(5):
+        rng = np.random.default_rng([15, n_mimics, seed])
+        honest = [of_eight_columns(rng) for _ in range(10 - n_mimics)]
+        rows, target = honest[0]
+        moved = [(rows, target + rows @ (0.04 * rng.normal(size=8))) for _ in range(n_mimics)]  # honest ones: 0.12
+        fusion = cs.fuse([described(data) for data in [*honest, *moved]], robust=True)
+        n_found += sum(record["step"] == "copy of another" for record in fusion.details["robust"]["left_out"])
+    assert n_found >= 2 / 3 * 5 * n_mimics  # by their noise some pass for others
+
+
+def test_sites_that_share_a_design_are_copies_no_more_often_than_once_in_twenty():
+    n_rounds = 0
+    for seed in range(40):
+        rng = np.random.default_rng([16, seed])
+        drawn = [of_eight_columns(rng) for _ in range(6)]
+        designed = [of_eight_columns(rng, drawn[0][0]) for _ in range(4)]
+        fusion = cs.fuse([described(data) for data in [*drawn, *designed]], robust=True)
+        n_rounds += any(record["step"] == "copy of another" for record in fusion.details["robust"]["left_out"])
+    assert n_rounds <= 2
+
+
 def test_sums_whose_correlations_alone_are_others_are_left_out():
     """Means and variances of columns say nothing of a rotation."""
     rng = np.random.default_rng(13)

@@ -238,13 +238,63 @@ def fits_in_different_optima(seed):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_few_whose_fits_went_right_are_no_copies_where_sampling_tells(seed):
-    distances = np.sqrt(pairwise_squares(fits_in_different_optima(seed)))
-    by_sampling = np.full((10, 10), 8.0)  # a third of what these four differ by
-    assert copies_of_another(distances, 12, 4).any()
-    assert copies_of_another(distances, 12, 4, by_sampling)[:4].sum() <= 1  # a pair may be near by chance
+    squares = pairwise_squares(fits_in_different_optima(seed))
+    by_sampling = 24.0  # what these four differ by on average
+    assert copies_of_another(np.sqrt(squares), 12, 4).any()
+    assert not copies_of_another(np.sqrt(squares), 12, 4, squares / by_sampling)[:4].any()
     copied = fits_in_different_optima(seed)
     copied[1:4] = copied[0] + 0.3 * np.random.default_rng(seed).normal(size=(3, 12))
-    assert copies_of_another(np.sqrt(pairwise_squares(copied)), 12, 4, by_sampling)[:4].sum() == 3
+    squares = pairwise_squares(copied)
+    assert copies_of_another(np.sqrt(squares), 12, 4, squares / by_sampling)[:4].sum() == 3
+
+
+def test_far_sites_stay_where_all_that_may_be_hostile_are_copies_that_sampling_does_not_bring_so_near():
+    points = fits_in_different_optima(0)
+    points[1:4] = points[0] + 0.1 * np.random.default_rng(0).normal(size=(3, 12))
+    points[8:] *= 30.0
+    verdict = judge([(np.arange(10), pairwise_squares(points))], 10, 12, by_sampling=[24.0])
+    assert [verdict.steps[site] for site in verdict.steps].count(COPY) == 3
+    assert np.count_nonzero(~verdict.kept) == tolerated(10)
+    assert np.count_nonzero(~judge([(np.arange(10), pairwise_squares(points))], 10, 12).kept) > tolerated(10)
+
+
+PLACES = np.array([[0.0, 0.0], [5.0, 0.0], [0.0, 5.0]])
+APART, FIRST_TWO_AS_ONE, FIRST_AND_LAST_AS_ONE = [[0], [1], [2]], [[0, 1], [2], [2]], [[0, 2], [1], [1]]
+
+
+def fit_in_optimum(rng, places_of_components):
+    """Return a site of 300 rows, 100 about each of three places, with components on one or two of these."""
+    family, per_place = cs.families.NormalWishart(dim=DIM), np.bincount(np.concatenate(places_of_components))
+    counts = np.array([sum(100.0 / per_place[place] for place in places) for places in places_of_components])
+    means = np.array([PLACES[places].mean(axis=0) for places in places_of_components])
+    spreads = np.array([np.eye(DIM) + np.cov(PLACES[places].T, bias=True) for places in places_of_components])
+    natural = family.to_natural(
+        mean=means + 0.1 * rng.normal(size=means.shape), kappa=counts + 1, dof=counts + DIM,
+        inverse_scale=spreads * (counts + DIM)[:, None, None],
+    )  # fmt: skip
+    prior = family.to_natural(mean=np.zeros((1, DIM)), kappa=[1.0], dof=[float(DIM)], scale=np.eye(DIM)[None])[0]
+    return cs.Posterior(family, natural, prior=prior, counts=counts, weights=counts / counts.sum())
+
+
+@pytest.mark.parametrize("n_hostile", [0, 2])
+def test_components_that_few_sites_hold_and_others_have_room_for_are_no_average_of_both(n_hostile):
+    rng = np.random.default_rng(n_hostile)
+    optima = [*[APART] * 4, *[FIRST_TWO_AS_ONE] * (3 - n_hostile), *[FIRST_AND_LAST_AS_ONE] * 3]
+    sites = [fit_in_optimum(rng, optimum) for optimum in optima]
+    sites += [mixture(rng, shift=30.0, groups=PLACES) for _ in range(n_hostile)]
+    outcome = fused(sites)
+    means = outcome.posterior.parameters()["mean"]
+    nearest = np.linalg.norm(means[:, None] - PLACES, axis=2).min(axis=0)
+    assert nearest.max() < 0.5
+    assert means.max() < 6.0
+
+
+def test_a_component_of_two_sites_for_which_nobody_has_room_is_dropped():
+    rng = np.random.default_rng(0)
+    optima = [*[APART] * 3, *[FIRST_TWO_AS_ONE, FIRST_AND_LAST_AS_ONE] * 2]
+    sites = [fit_in_optimum(rng, optimum) for optimum in optima]
+    rare = [mixture(rng, groups=np.concatenate([PLACES[:2], [[12.0, 12.0]]])) for _ in range(2)]
+    assert fused([*sites, *rare]).posterior.parameters()["mean"].max() < 6.0
 
 
 def test_what_a_site_claims_does_not_make_it_no_copy():

@@ -15,7 +15,10 @@ average linkage of d^2 those are copies whose mean d^2 is below a^2 q^2, where f
 
 is undercut by some m of them in one round of ten thousand (of fewer than 20 coordinates, of a hundred million). Near
 copies leave room in that mean for another site, so the two parts of a group must be nearer to each other, too, than two
-honest sites are but once in a thousand.
+honest sites are but once in a thousand. Where most fits ended in other optima than the rest, q is what optima differ
+by, and tells nothing of copies. So where it is known what squared distance e sampling alone gives honest sites, copies
+are nearer than that, too, as one honest group in a hundred is: their mean d^2 / e, and that between the two parts of a
+group, with m = 2, is below chi2_{P (m - 1)}^-1(0.01) / (P (m - 1)).
 
 **Collusion.** Sites that push together, each with noise of its own, pass for honest one by one; side by side they are a
 cluster apart. x_j are the scores of the sites on the direction in which they differ most (the first principal
@@ -76,9 +79,10 @@ rounds of regressions of eight columns, and with two of them gone four hostile s
 JOIN_LEVEL = 0.001
 """Chance that one honest normal site is as near to a group of copies as its members."""
 
-N_SAMPLING = 1.5
-"""Mean squared distance within a group of copies, at most, in what sampling alone gives honest sites. Copies with 0.6
-deviations of noise have 0.7 of what honest sites differ by, which is more than sampling. Chosen by hand."""
+RELATIVE_LEVEL = 0.01
+"""Chance that honest sites are as near to each other as copies are by what else is known of them: a convention. Sites
+that differ by more than sampling are as near less often. Of a site's mixture in two columns and four copies with 0.6
+deviations of noise in their means the mean square is 0.64 of what sampling gives, and this asks for 0.70."""
 
 MAX_ALIKE = 0.65
 """Root mean square distance, in the usual one, that no copies exceed, however many coordinates: those of sites depend
@@ -318,6 +322,7 @@ class Judgement:
 
     scores: Array  # (J,), score of each site at the gate; NaN of those left out before it
     steps: dict[int, str]  # of each site that is left out the step that it failed
+    copies_are_known: bool = False  # whether copies are nearer than sampling allows, so that none is an honest site
 
     @property
     def kept(self) -> NDArray[np.bool_]:
@@ -333,8 +338,11 @@ class Judgement:
 
     @property
     def n_far_left(self) -> int:
-        """Number of sites that may still be left out if they are far: fewer than half of them, copies being one."""
-        n_copies = sum(step == COPY for step in self.steps.values())
+        """Number of sites that may still be left out if they are far: fewer than half of them, copies being one.
+
+        Where copies are known as such they are hostile, but one of each group, and no more sites are.
+        """
+        n_copies = 0 if self.copies_are_known else sum(step == COPY for step in self.steps.values())
         return tolerated(len(self.scores) - n_copies) - (len(self.steps) - n_copies)
 
     def leave_out(self, sites: Labels, step: str) -> None:
@@ -405,15 +413,46 @@ def standardized_squares(rows: Array) -> Array:
     return squares
 
 
+@dataclass(frozen=True, eq=False)
+class _Pairs:
+    """What the pairs of sites (J, J) differ by."""
+
+    squares: Array  # squared distances, in the usual one
+    counts: Array  # of so many numbers
+    relative: Array  # squared distances, in what honest sites have by chance
+    n_relative: Array  # of so many numbers
+
+    def alike_ratio(self, node: ClusterNode) -> float:
+        """Return the root mean square distance within a group, in what honest sites exceed; infinity of no copies."""
+        if node.is_leaf() or node.dist > MAX_ALIKE**2 or node.count > tolerated(len(self.squares)) + 1:
+            return np.inf  # no need to look at so many pairs
+        first, second = (child.pre_order() for child in (node.get_left(), node.get_right()))
+        members = [*first, *second]
+        among, between = np.ix_(members, members), np.ix_(first, second)
+        pairs = np.triu_indices(node.count, 1)
+        n_relative = int(self.n_relative[among][pairs].min())
+        for values, n_points in ((self.relative[among][pairs], node.count), (self.relative[between], 2)):
+            if values.mean() > _least_relative(n_points, n_relative):
+                return np.inf
+        n_coordinates = int(self.counts[among][pairs].min())
+        least, least_apart = _least_by_chance(len(self.squares), node.count, n_coordinates)
+        within = float(self.squares[among][pairs].mean())
+        return max(within**0.5 / least, node.dist**0.5 / least_apart) if least > 0.0 else np.inf
+
+
 def copies_of_another(
-    distances: Array, n_coordinates: float | Array, limit: int, by_sampling: Array | None = None
+    distances: Array,
+    n_coordinates: float | Array,
+    limit: int,
+    relative: Array | None = None,
+    n_relative: float | Array | None = None,
 ) -> NDArray[np.bool_]:
     """Return which sites (J,) are copies of another that stays, from distances (J, J) of so many numbers, or (J, J).
 
     The largest groups that are copies of each other count, the nearest first, while their copies are no more than may
-    be left out; of a group that has too many its parts. Where it is known how far apart the squared distances of
-    honest sites are `by_sampling` alone (J, J), sites that are much further from each other are no copies, however far
-    all others lie: these may be fits that ended elsewhere.
+    be left out; of a group that has too many its parts. Sites whose squared distances `relative` (J, J) to those that
+    honest ones have, of `n_relative` numbers (those of all by default), are no smaller than chance makes them are no
+    copies, however far all others lie.
     """
     n_sites = len(distances)
     copies = np.zeros(n_sites, dtype=np.bool_)
@@ -424,10 +463,11 @@ def copies_of_another(
     if not 0.0 < usual < np.inf:
         return copies
     squares = np.minimum(distances / usual, MAX_RATIO) ** 2
-    most = np.full_like(squares, np.inf) if by_sampling is None else N_SAMPLING * by_sampling / usual**2
-    counts = np.broadcast_to(n_coordinates, distances.shape)
+    relative = np.zeros_like(squares) if relative is None else relative
+    n_relative = n_coordinates if n_relative is None else n_relative
+    pairs = _Pairs(squares, *(np.broadcast_to(one, squares.shape) for one in (n_coordinates, relative, n_relative)))
     root = to_tree(linkage(squares[np.triu_indices(n_sites, 1)], "average"))
-    waiting, left = [(_alike_ratio(squares, counts, most, root), root.id, root)], limit
+    waiting, left = [(pairs.alike_ratio(root), root.id, root)], limit
     while waiting:
         ratio, _, node = heappop(waiting)
         if node.is_leaf():
@@ -439,24 +479,8 @@ def copies_of_another(
             left -= node.count - 1
             continue
         for child in (node.get_left(), node.get_right()):
-            heappush(waiting, (_alike_ratio(squares, counts, most, child), child.id, child))
+            heappush(waiting, (pairs.alike_ratio(child), child.id, child))
     return copies
-
-
-def _alike_ratio(squares: Array, counts: Array, most: Array, node: ClusterNode) -> float:
-    """Return the root mean square distance within a group, in what honest sites exceed; from scaled squares (J, J).
-
-    Infinity where its squared distances exceed the `most` (J, J) that copies have.
-    """
-    if node.is_leaf() or node.dist > MAX_ALIKE**2 or node.count > tolerated(len(squares)) + 1:
-        return np.inf  # no need to look at so many pairs
-    members, pairs = node.pre_order(), np.triu_indices(node.count, 1)
-    within = float(squares[np.ix_(members, members)][pairs].mean())
-    if within > float(most[np.ix_(members, members)][pairs].mean()):
-        return np.inf
-    n_coordinates = int(counts[np.ix_(members, members)][pairs].min())
-    least, least_apart = _least_by_chance(len(squares), node.count, n_coordinates)
-    return max(within**0.5 / least, node.dist**0.5 / least_apart) if least > 0.0 else np.inf
 
 
 @lru_cache(maxsize=4096)
@@ -473,6 +497,13 @@ def _least_by_chance(n_sites: int, n_members: int, n_coordinates: int) -> tuple[
     within = gammaincinv(half * (n_members - 1), level) / (n_members - 1)
     least, apart = (min(float(np.sqrt(one / usual)), MAX_ALIKE) for one in (within, gammaincinv(half, JOIN_LEVEL)))
     return least, apart
+
+
+@lru_cache(maxsize=4096)
+def _least_relative(n_members: int, n_coordinates: int) -> float:
+    """Return the mean squared distance that honest sites keep from each other, in what they have on average."""
+    half = 0.5 * max(n_coordinates, 1) * (n_members - 1)
+    return float(gammaincinv(half, RELATIVE_LEVEL) / half)
 
 
 def _split_statistics(scores: Array, limit: int) -> Array:
@@ -542,14 +573,17 @@ def judge(
     n_coordinates: int,
     out: Mapping[int, str] | None = None,
     by_sampling: Sequence[float] | None = None,
+    *,
+    copies_are_known: bool = False,
 ) -> Judgement:
     """Return which of J sites are averaged, from squared distances in every group, of so many numbers in all.
 
-    Sites that were left `out` before, with the steps that they failed, count as hostile. `by_sampling` has for every
-    group the squared distance that sampling alone gives honest copies, where that is known.
+    Sites that were left `out` before, with the steps that they failed, count as hostile; `copies_are_known` says
+    whether copies among them were nearer than sampling allows. `by_sampling` has for every group the squared distance
+    that sampling alone gives honest copies, where that is known.
     """
     groups = [(sites, _cut(squares)) for sites, squares in groups]
-    judgement = Judgement(np.full(n_sites, np.nan), dict(out or {}))
+    judgement = Judgement(np.full(n_sites, np.nan), dict(out or {}), copies_are_known or by_sampling is not None)
     shared = np.zeros((n_sites, n_sites))
     for sites, _ in groups:
         shared[np.ix_(sites, sites)] += 1.0
@@ -557,8 +591,11 @@ def judge(
     chosen = np.flatnonzero(judgement.kept)
     counts = shared * (n_coordinates / max(len(groups), 1))
     among = np.ix_(chosen, chosen)
-    chance = None if by_sampling is None else _over_groups(groups, by_sampling, shared)[among]
-    copies = copies_of_another(distances[among], counts[among], judgement.n_left, chance)
+    with np.errstate(invalid="ignore"):
+        relative = None if by_sampling is None else (distances**2 / _over_groups(groups, by_sampling, shared))[among]
+    if relative is not None:
+        relative = np.where(np.isnan(relative), np.inf, relative)
+    copies = copies_of_another(distances[among], counts[among], judgement.n_left, relative)
     judgement.leave_out(chosen[copies], COPY)
 
     def leave_out_colluding() -> None:
@@ -601,8 +638,9 @@ def judge_twice(
     and the squared distances of their `standardized_coordinates`.
     """
     first = judge(groups, n_sites, n_coordinates, out, by_sampling)
-    later = judge(standardized(first.kept), n_sites, n_coordinates, first.steps)
-    return Judgement(np.where(first.kept, later.scores, first.scores), later.steps)
+    known = first.copies_are_known
+    later = judge(standardized(first.kept), n_sites, n_coordinates, first.steps, copies_are_known=known)
+    return Judgement(np.where(first.kept, later.scores, first.scores), later.steps, known)
 
 
 def _cut(squares: Array) -> Array:

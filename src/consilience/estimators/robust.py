@@ -13,7 +13,10 @@ residual variance may differ by a factor of 4 from the median one besides; else 
 variances, the correlations, or the shares of what is counted, of every class that more than half of the sites have; a
 site is judged by those that it has, and by the columns that vary at it. Were it the classes that all have, one site of
 other classes would leave nothing to judge any site by. Correlations are many, so they have a score of their own, and
-the larger one counts. Copies of each other count as one site (`core.robust`), and are told before anything else.
+the larger one counts. Copies of each other count as one site (`core.robust`), and are told before anything else. The
+rows of a regression that are sent again with other targets are copies, too: sites whose columns have nearly the same
+means and variances. Since columns may be designed, the coefficients of copies are nearer, too, than those of honest
+sites but once in a hundred.
 
 A class that half of the sites or fewer have says nothing of a whole site, and is judged by itself: among its holders,
 where these are three or more, by the same score with a spread no smaller than that of the classes which most have, and
@@ -140,7 +143,8 @@ def _judge_whole(statistics: Sequence[Statistics]) -> Judgement:
     said = _coordinates(statistics)
     judgement = Judgement(np.full(len(statistics), np.nan), {})
     everyone = np.ones(len(statistics), dtype=np.bool_)
-    judgement.leave_out(np.flatnonzero(_copies(said, everyone, judgement.n_left)), COPY)
+    columns = [_moments_of_columns(statistics)] if is_regression(statistics[0]) else []
+    judgement.leave_out(np.flatnonzero(_copies(said, columns, everyone, judgement.n_left)), COPY)
     kept = judgement.kept
     scores = np.max([_scores(one, kept) for one in said], axis=0)  # (J,)
     judgement.scores[kept] = scores[kept]
@@ -191,8 +195,21 @@ def _scores(said: _Said, chosen: NDArray[np.bool_]) -> Array:
     return farthest
 
 
-def _copies(said: Sequence[_Said], chosen: NDArray[np.bool_], limit: int) -> NDArray[np.bool_]:
-    """Return which sites (J,) are copies of another, by the numbers that both of a pair know; none by none.
+def _copies(
+    said: Sequence[_Said], columns: Sequence[_Said], chosen: NDArray[np.bool_], limit: int
+) -> NDArray[np.bool_]:
+    """Return which sites (J,) are copies of another, by what they say and by their columns, if these are any."""
+    squares, n_shared = _squares(said, chosen)
+    if not columns:
+        return copies_of_another(np.sqrt(squares), n_shared, limit)
+    all_squares, n_all = _squares([*said, *columns], chosen)
+    usual = float(np.median(np.sort(squares, axis=1)[:, len(squares) // 2]))  # of each site the median to the others
+    relative = squares / usual if 0.0 < usual < np.inf else np.zeros_like(squares)
+    return copies_of_another(np.sqrt(all_squares), n_all, limit, relative, n_shared)
+
+
+def _squares(said: Sequence[_Said], chosen: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Return squared distances (J, J), by the numbers that both of a pair know, and how many these are.
 
     Deviations are cut, so that one number of small spread does not make all sites alike that agree in it.
     """
@@ -207,8 +224,7 @@ def _copies(said: Sequence[_Said], chosen: NDArray[np.bool_], limit: int) -> NDA
             squares[row] += (np.where(is_known & known, scaled - scaled[row], 0.0) ** 2).sum(axis=1)
         n_shared += is_known.astype(np.float64) @ is_known.T.astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        squares = np.where(n_shared > 0, squares * (n_moving / n_shared), np.inf)
-    return copies_of_another(np.sqrt(squares), n_shared, limit)
+        return np.where(n_shared > 0, squares * (n_moving / n_shared), np.inf), n_shared
 
 
 def _judge_rare_classes(
@@ -364,6 +380,16 @@ def _coefficients(statistics: Sequence[Statistics]) -> _Said:
     is_known[:, 1:] &= 2 * np.count_nonzero(varies, axis=0) > len(statistics)  # of a rare column nothing is usual
     is_known = np.repeat(is_known, n_targets, axis=1)
     return _Said(np.stack(values)[:, is_known.any(axis=0)], is_known[:, is_known.any(axis=0)])
+
+
+def _moments_of_columns(statistics: Sequence[Statistics]) -> _Said:
+    """Return means and log variances of the columns of a regression, where they vary."""
+    varies = has_columns(statistics)
+    means = np.stack([site.rows.mean[: site.n_columns] for site in statistics])
+    variances = np.stack([site.rows.variances[: site.n_columns] / site.rows.weight for site in statistics])
+    is_usual = 2 * np.count_nonzero(varies, axis=0) > len(statistics)
+    values = np.hstack([means, np.log(np.where(varies, variances, 1.0))])[:, np.tile(is_usual, 2)]
+    return _Said(values, np.tile(varies[:, is_usual], 2))
 
 
 def _residual_variances(site: Statistics) -> Array:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import ClassVar, Literal, final
 
 import numpy as np
@@ -45,10 +46,17 @@ from consilience.posteriors.robust.average import RobustInclusion
 from consilience.posteriors.robust.median_site import (
     MEDIAN_OF_ATTACHED,
     JudgedInclusion,
+    has_spread,
     judge_sites,
     match_on_median_site,
 )
-from consilience.posteriors.robust.minority import match_supported_first, report_minority, without_minority
+from consilience.posteriors.robust.minority import (
+    Room,
+    match_supported_first,
+    report_minority,
+    take_rows,
+    without_minority,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,10 +144,11 @@ class Method(Options, ABC):
         where every model states its prior and its counts, else the barycenter; ``details["average"]`` says which and
         why.
     robust : {True, "trim", "median"}, optional
-        True is for sites that are not trusted: components are matched on the median site in place of the method's own
-        matching, sites that are copies of each other or beyond the usual radius are left out, and each group is the
-        geometric median of the rest (`robust.median_site`). ``"trim"`` leaves out of every group the part `trim` of its
-        copies that is farthest from where most are; ``"median"`` takes the geometric median of those that are not far.
+        True is for sites that are not trusted: components are matched on the median site, sites that are copies of each
+        other or beyond the usual radius are left out, and each group is the geometric median of the rest. Where these
+        do not hold the same components, the method itself matches them (`robust.median_site`). ``"trim"`` leaves out of
+        every group the part `trim` of its copies that is farthest from where most are; ``"median"`` takes the geometric
+        median of those that are not far.
         Counts, mixture weights, priors and attached arrays are robust too. None trusts every site.
     trim : float, default 0.2
         Part of the sites that may be hostile, below one half; of ``"trim"`` only.
@@ -313,11 +322,18 @@ class Method(Options, ABC):
         )
 
     def _included(
-        self, assignment: Assignment, voting: Ensemble, robust: RobustEstimator | None
+        self,
+        assignment: Assignment,
+        voting: Ensemble,
+        robust: RobustEstimator | None,
+        match_again: Callable[[Ensemble], Assignment] | None,
     ) -> tuple[Assignment, Inclusion]:
-        """Return the assignment of the sites that are averaged, and which of their copies are."""
+        """Return the assignment of the sites that are averaged, and which of their copies are.
+
+        Where only sites that are kept are averaged, they are matched again by `match_again`, unless this is None.
+        """
         if self.robust is True:
-            return _judged(assignment, voting, self.combine)
+            return _judged(assignment, voting, self.combine, match_again)
         return assignment, ALL_COPIES if robust is None else RobustInclusion(robust, self.average_direction)
 
     def _average(
@@ -363,7 +379,9 @@ class Method(Options, ABC):
             assignment = _without_rows(assignment, thin_rows[origin[votes]])
         if self.drops_minority and self.matches:
             assignment = without_minority(assignment, voting)
-        assignment, inclusion = self._included(assignment, voting, robust)
+        may_match_again = groups is None and thin is None and self.matches_parts
+        match_again = partial(self.match, rng=rng, progress=progress) if may_match_again else None
+        assignment, inclusion = self._included(assignment, voting, robust, match_again)
         n_components = int(assignment.labels.max()) + 1
         posterior, record = self._average(voting, assignment, n_components, inclusion)
         if self.is_robust:
@@ -406,27 +424,53 @@ def _consecutive(labels: Labels) -> Labels:
     return np.where(labels >= 0, np.searchsorted(used, labels), -1)
 
 
-def _judged(assignment: Assignment, ensemble: Ensemble, combine_as: Combine) -> tuple[Assignment, Inclusion]:
+def _judged(
+    assignment: Assignment,
+    ensemble: Ensemble,
+    combine_as: Combine,
+    match_again: Callable[[Ensemble], Assignment] | None,
+) -> tuple[Assignment, Inclusion]:
     """Return the assignment of the sites that are kept, with a record of the others, and how they are averaged."""
     judgement = judge_sites(ensemble, assignment.labels, int(assignment.labels.max()) + 1)
-    labels = np.where(judgement.kept[ensemble.owner], assignment.labels, -1)
-    used = np.unique(labels[labels >= 0])
-    details: PosteriorDetails = {
-        **assignment.details,
-        "robust": judgement.details(ensemble.names),
-    }
-    judged = replace(
-        assignment,
-        labels=np.where(labels >= 0, np.searchsorted(used, labels), -1),
-        coupling=None,
-        confidence=None,
-        averaged=None,
-        atoms=None,
-        details=details,
-    )
+    is_kept = judgement.kept[ensemble.owner]
+    judged = replace(assignment, labels=_consecutive(np.where(is_kept, assignment.labels, -1)))
+    if match_again is not None:
+        judged = _matched_again(judged, ensemble, judgement.kept, match_again)
+    details: PosteriorDetails = {**judged.details, "robust": judgement.details(ensemble.names)}
     states_all = all(p.prior is not None and p.counts is not None for p in ensemble.posteriors)
     inclusion = JudgedInclusion(MEDIAN_OF_ATTACHED, "forward", combine_as != "barycenter" and states_all)
-    return judged, inclusion
+    return replace(judged, coupling=None, averaged=None, atoms=None, details=details), inclusion
+
+
+def _matched_again(
+    judged: Assignment, ensemble: Ensemble, kept: NDArray[np.bool_], match: Callable[[Ensemble], Assignment]
+) -> Assignment:
+    """Return the groups of the sites that are kept (J,), on their median site or, where that says little, by `match`.
+
+    As they were judged where neither leaves anything.
+    """
+    n_rows, rows = len(ensemble.owner), np.flatnonzero(kept[ensemble.owner])
+    labels = match_on_median_site(take_rows(ensemble, rows))
+    rows = rows[labels >= 0]
+    if not rows.size:
+        return judged
+    of_kept, labels = take_rows(ensemble, rows), _consecutive(labels[labels >= 0])
+    if Room.of(of_kept, labels).is_of_one_kind:
+        return expand_assignment(replace(judged, labels=labels), rows, n_rows)
+    rows = rows[has_spread(of_kept)]
+    if not rows.size:
+        return judged
+    of_kept = take_rows(ensemble, rows)
+    matched = match(of_kept)
+    room = Room.of(of_kept, matched.labels)
+    of_most = room.of_most
+    if not of_most.any() or not room.accounts_for_most(of_most):
+        return judged
+    labels = _consecutive(np.where(np.append(of_most, False)[matched.labels], matched.labels, -1))
+    details: PosteriorDetails = {**judged.details, **matched.details}
+    if n_dropped := int(np.count_nonzero(~of_most)):
+        details["dropped"] = n_dropped
+    return expand_assignment(replace(matched, labels=labels, coupling=None, details=details), rows, n_rows)
 
 
 def _details_of(assignment: Assignment, record: AverageRecord, ensemble: Ensemble, rows: Labels) -> PosteriorDetails:

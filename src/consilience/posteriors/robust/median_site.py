@@ -8,7 +8,12 @@
 2. Every site is assigned to it; a pair dearer than 25 times the median accepted cost is no match. Components that the
    median site lacks are matched once more among themselves. A group that fewer than half hold is dropped.
 3. Whole sites are judged (``core.robust``) by coordinates of their copies that no shift and no common scale changes.
-4. Groups are averaged by geometric-median weights w: m = sum w m_l, C = sum w (C_l + (m_l - m)(m_l - m)^T), the moments
+4. The sites that are kept are matched on the median site of theirs. That says little where fits end in different
+   optima: what one holds as one component is two elsewhere, and their average is neither. So where in some group half
+   of the copies or more are not one with its medoid, or fewer than half of the sites hold it, what matched anything is
+   matched by the method itself, and of its groups those stay that half of the sites hold or have room for
+   (`minority`). That is taken where it accounts for all components of half of the sites.
+5. Groups are averaged by geometric-median weights w: m = sum w m_l, C = sum w (C_l + (m_l - m)(m_l - m)^T), the moments
    of a convex mixture, positive definite. Counts are N = median count of a holder, times the number of holders, so
    nobody's claim counts for more than the usual one, and mixture weights are medians of shares.
 
@@ -43,7 +48,7 @@ from consilience.families.dirichlet import Dirichlet
 from consilience.matching.assignment import assign_block
 from consilience.posteriors.average import AverageFunction
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.robust.average import RobustInclusion
+from consilience.posteriors.robust.average import RobustInclusion, group_votes
 
 MAX_COST = 1e4
 """Largest cost of a pair, in squared deviations, and the cost of a component that has none: a bound, far beyond a
@@ -58,6 +63,8 @@ MAX_CANDIDATES = 64
 """Sites among which the median site is sought, evenly spaced: one honest one is enough. Chosen by hand for its cost."""
 PRIOR_ROUNDING = 1e-9
 """Priors that differ by less, relatively, are one: sites compute them in different orders."""
+MIN_OBSERVATIONS = 2.0
+"""Effective observations below which a component has no spread of its own; no method matches it a second time."""
 MIN_SCALE = 1e-12
 """Least spread of copies, relative to their size, that coordinates are divided by; equal copies have none."""
 
@@ -163,6 +170,12 @@ def match_on_median_site(ensemble: Ensemble) -> Labels:
     return labels
 
 
+def has_spread(ensemble: Ensemble) -> NDArray[np.bool_]:
+    """Return which components (L,) have observations enough for a spread of their own."""
+    counts = ensemble.column("counts")
+    return np.ones(len(ensemble.owner), dtype=np.bool_) if counts is None else counts >= MIN_OBSERVATIONS
+
+
 def _match_to_median(
     ensemble: Ensemble, components: _Components, rows_of_site: list[Labels], labels: Labels, first_label: int
 ) -> int:
@@ -199,9 +212,7 @@ def coordinates(family: Family, natural: Array, priors: Array | None = None) -> 
     centre = np.median(means, axis=0)
     with np.errstate(all="ignore"):
         if spreads is None:
-            deviations = np.abs(means - centre)
-            scale = np.median(deviations, axis=0).mean()
-            scaled = (means - centre) / max(scale, MIN_SCALE * max(float(np.abs(centre).max(initial=0.0)), 1e-300))
+            scaled = (means - centre) / _scale_of_points(means)
             return np.clip(np.nan_to_num(scaled), -MAX_COORDINATE, MAX_COORDINATE)
         if spreads.ndim == 2:
             logarithms = np.log(spreads)
@@ -211,6 +222,13 @@ def coordinates(family: Family, natural: Array, priors: Array | None = None) -> 
         else:
             parts = _matrix_coordinates(means - centre, spreads, family)
     return np.clip(np.nan_to_num(np.concatenate(parts, axis=1)), -MAX_COORDINATE, MAX_COORDINATE)
+
+
+def _scale_of_points(points: Array) -> float:
+    """Return what the points (n, D) of copies without covariances are measured in: their usual deviation."""
+    centre = np.median(points, axis=0)
+    usual = float(np.median(np.abs(points - centre), axis=0).mean())
+    return max(usual, MIN_SCALE * max(float(np.abs(centre).max(initial=0.0)), 1e-300))
 
 
 def _deviations(differences: Array, variances: Array, family: Family) -> Array:
@@ -302,15 +320,27 @@ def _by_sampling(ensemble: Ensemble, rows_of_group: Sequence[Labels], points: Se
     """Return of every group the squared distance that sampling alone gives two copies; None if unknown.
 
     In deviations of the data means have variance 1 / n each, and logarithms of covariances as scaled here about as
-    much. The count of a copy is the usual one of its group, for any site may claim another.
+    much; the square root of a frequency has 1 / (4 n), and that of a word hardly seen less than its mean. The count n
+    of a copy is the usual one of its group, for any site may claim another.
     """
-    counts = ensemble.column("counts")
-    if counts is None or not ensemble.family.describes_data:
+    family, counts = ensemble.family, ensemble.column("counts")
+    if isinstance(family, Dirichlet):
+        words = family.information(ensemble.natural)[:, 0]
+        return [_between_frequencies(family.points(ensemble.natural[rows]), words[rows]) for rows in rows_of_group]
+    if counts is None or not family.describes_data:
         return None
     return [
         2.0 * of_group.shape[1] / max(float(np.median(counts[rows])), 1.0)
         for rows, of_group in zip(rows_of_group, points, strict=True)
     ]
+
+
+def _between_frequencies(roots: Array, counts: Array) -> float:
+    """Return the squared distance that sampling gives square roots of frequencies (n, V) of so many words (n,)."""
+    with np.errstate(all="ignore"):
+        count = max(float(np.median(counts)), 1.0)
+        variances = np.minimum(0.25 / count, np.median(np.nan_to_num(roots), axis=0) ** 2)
+        return 2.0 * float(variances.sum()) / _scale_of_points(np.nan_to_num(roots)) ** 2
 
 
 @dataclass(frozen=True)
@@ -322,11 +352,12 @@ class JudgedInclusion(RobustInclusion):
     def averages(self, ensemble: Ensemble, labels: Labels, n_groups: int, average: AverageFunction) -> Array:
         """Return the averages (G, P)."""
         fused = np.empty((n_groups, ensemble.natural.shape[1]))
+        votes = group_votes(ensemble, labels) * ensemble.row_weights
         for group in range(n_groups):
             rows = np.flatnonzero(labels == group)
             priors = _priors(ensemble, ensemble.owner[rows])
             points = coordinates(ensemble.family, ensemble.natural[rows], priors)
-            weights = copy_weights(pairwise_squares(points), ensemble.row_weights[rows])
+            weights = copy_weights(pairwise_squares(points), votes[rows])
             holders = float(len(np.unique(ensemble.owner[rows]))) if self.is_total else 1.0
             fused[group] = weighted_member(ensemble.family, ensemble.natural[rows], weights, priors, holders)
         return fused
@@ -341,8 +372,10 @@ class JudgedInclusion(RobustInclusion):
         """Return the median value of the holders of each group (G,), times their number."""
         totals = np.zeros(n_groups)
         for group in range(n_groups):
-            group_values = values[labels == group]
-            totals[group] = np.median(group_values) * len(group_values) if len(group_values) else 0.0
+            is_in = labels == group
+            holders, position = np.unique(ensemble.owner[is_in], return_inverse=True)
+            of_holders = np.bincount(position, values[is_in], len(holders))
+            totals[group] = np.median(of_holders) * len(holders) if len(holders) else 0.0
         return totals
 
 

@@ -4,6 +4,15 @@ A component that fewer than half of the sites hold may be a rare disease at two 
 hostile ones: parameters cannot tell which. So such components are named with their holders, and kept unless the user
 says no.
 
+Where fits end in different optima, fewer than half may hold what is right: a component in whose place the others have
+a wider one. A site **has room** for a component (m, C) if one of its own (m_a, C_a), of at least half its share, would
+take its data for its own:
+
+    tr(C_a^-1 C) + (m - m_a)' C_a^-1 (m - m_a) <= chi2_D^-1(0.95),
+
+where the left side is the mean squared distance of these data from m_a. Where most have room for it, nobody can have
+invented a component where there are no data.
+
 Robust matching goes in two steps, since the copies that a hostile site sends would otherwise drag centres, and whatever
 is estimated from all components, before any robust average is taken. A component is **supported** when as many other
 sites as may be hostile have one within eight times the usual symmetric divergence of it. Supported components are
@@ -21,9 +30,11 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaincinv
 
 from consilience.checks import Array, Labels
-from consilience.core.robust import evenly_spaced
+from consilience.core.robust import evenly_spaced, pairwise_squares
 from consilience.core.robust_estimator import RobustEstimator, finite_divergences
 from consilience.errors import InputError
 from consilience.matching.assignment import assign_block
@@ -48,6 +59,10 @@ MAX_NAMED_SITES = 8
 """Holders of a minority component that a report names."""
 FORBIDDEN_COST = 1e9
 """Cost of a group out of reach: more than any assignment of ratios that are allowed."""
+ROOM_LEVEL = 0.95
+"""Part of a component's own data that lie nearer to it than data for which it has room do on average: a convention."""
+ROOM_SHARE = 0.5
+"""Share of the observations, in that of a component, that one which has room for it has at least. Chosen by hand."""
 MIN_RADIUS = 1e-12
 """Radius to divide by where all members of a group are equal."""
 
@@ -202,6 +217,71 @@ def match_supported_first(
     return replace(
         assignment, labels=labels, coupling=None, confidence=confidence, averaged=None, atoms=None, details=details
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Room:
+    """Which components have room for the medoid of which group, of sites whose densities of data are known."""
+
+    labels: Labels  # (L,), group of each component, -1 for none
+    owner: Labels  # (L,), site of each component
+    n_sites: int
+    has_room: NDArray[np.bool_]  # (G, L), whether a component has room for the medoid of a group
+    fits: NDArray[np.bool_]  # (G, L), whether that and the component are one: each has room for the other
+
+    @classmethod
+    def of(cls, ensemble: Ensemble, labels: Labels) -> Room:
+        """Return the room for each group; of families without Gaussian densities of data members alone have any."""
+        members = labels == np.arange(int(labels.max()) + 1)[:, None]  # (G, L)
+        counts = ensemble.column("counts")
+        gaussians = ensemble.family.plug_in(ensemble.natural) if ensemble.family.describes_data else None
+        if counts is None or gaussians is None:
+            return cls(labels, ensemble.owner, ensemble.n_sites, members, members)
+        means, spreads = gaussians
+        medoids = [rows[np.argmin(pairwise_squares(means[rows]).sum(axis=1))] for rows in map(np.flatnonzero, members)]
+        totals = np.bincount(ensemble.owner, counts, ensemble.n_sites)
+        shares = counts / np.maximum(totals, np.finfo(np.float64).tiny)[ensemble.owner]
+        limit = 2.0 * float(gammaincinv(0.5 * means.shape[1], ROOM_LEVEL))  # chi2_D^-1
+        has_room, fits = np.zeros_like(members), np.zeros_like(members)
+        for group, medoid in enumerate(medoids):
+            outer = _outer(means - means[medoid], spreads)  # (L, D, D), or its diagonal
+            near = _ratio_trace(spreads, spreads[medoid] + outer) <= limit
+            has_room[group] = near & (shares >= ROOM_SHARE * shares[medoid])
+            fits[group] = near & (_ratio_trace(spreads[medoid][None], spreads + outer) <= limit)
+        return cls(labels, ensemble.owner, ensemble.n_sites, has_room | members, fits)
+
+    @property
+    def is_of_one_kind(self) -> bool:
+        """Whether half of the sites hold every group, and more than half of its members are one with its medoid."""
+        members = self.labels == np.arange(len(self.fits))[:, None]
+        sizes = np.count_nonzero(members, axis=1)
+        return bool(
+            (2 * sizes >= self.n_sites).all() and (2 * np.count_nonzero(members & self.fits, axis=1) > sizes).all()
+        )
+
+    @property
+    def of_most(self) -> NDArray[np.bool_]:
+        """Groups (G,) that at least half of the sites hold or have room for."""
+        sites = [len(np.unique(self.owner[has_room])) for has_room in self.has_room]
+        return 2 * np.array(sites) >= self.n_sites
+
+    def accounts_for_most(self, groups: NDArray[np.bool_]) -> bool:
+        """Whether half of the sites have no component that is in none of some groups (G,), and has room for none."""
+        is_left = ~self.has_room[groups].any(axis=0)
+        return 2 * len(np.unique(self.owner[is_left])) <= self.n_sites
+
+
+def _outer(differences: Array, spreads: Array) -> Array:
+    """Return differences (L, D) times themselves: (L, D, D), or (L, D) where spreads are variances."""
+    outer: Array = differences**2 if spreads.ndim == 2 else differences[:, :, None] * differences[:, None, :]
+    return outer
+
+
+def _ratio_trace(spreads: Array, moments: Array) -> Array:
+    """Return tr(C^-1 M) (L,) of covariances or variances C and moments M."""
+    if spreads.ndim == 2:
+        return np.asarray((moments / spreads).sum(axis=1))
+    return np.asarray(np.trace(np.linalg.solve(spreads, moments), axis1=1, axis2=2))
 
 
 def _join_groups(divergences: Array, groups: Labels, radius: Array, *, free: bool) -> Labels:
