@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from consilience.drawing.axes import Axes, from_zero
+from consilience.drawing.axes import Axes, from_zero, left_margin
+from consilience.drawing.svg import tick_label, ticks
 
 
 def attributes(markup, name):
@@ -61,3 +62,13 @@ def test_a_range_starts_at_zero_only_where_zero_is_near():
     assert from_zero(3.0, 10.0) == (0.0, 10.0)
     assert from_zero(4.0, 10.0) == (4.0, 10.0)
     assert from_zero(-4.0, 10.0) == (-4.0, 10.0)
+
+
+def test_ticks_far_from_zero_have_labels_of_their_own():
+    marks = ticks(1.7e9, 1.7e9 + 3e4)
+    labels = [tick_label(mark, marks) for mark in marks]
+    assert labels[:2] == ["1,700,000,000", "1,700,010,000"]
+    assert len(set(labels)) == len(marks)
+    assert [tick_label(mark, [1e6, 2e6]) for mark in (1e6, 2e6)] == ["1e+06", "2e+06"]
+    assert left_margin((1.7e9, 1.7e9 + 3e4), 54.0) > 7.0 * len(labels[0])
+    assert left_margin((0.0, 1.0), 54.0) == 54.0

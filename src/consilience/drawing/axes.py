@@ -171,14 +171,19 @@ def descent_curve(history: Sequence[float]) -> Markup:
     return curve(list(range(1, len(history) + 1)), history, "step", "objective", alt, chosen_index=None)
 
 
+def left_margin(y_range: tuple[float, float], least: float) -> float:
+    """Return the room that the labels of a y axis take."""
+    marks = ticks(*y_range)
+    return max(least, 12.0 + 7.5 * max((len(tick_label(mark, marks)) for mark in marks), default=0))
+
+
 def curve(
     xs: Sequence[int], ys: Sequence[float], x_name: str, y_name: str, alt: str, chosen_index: int | None
 ) -> Markup:
     """Return one curve of `ys` (n,) over whole numbers `xs` (n,), with the point `chosen_index` marked."""
     ceiling = _ceiling(ys)
     y_range = from_zero(min(ys), ceiling)
-    marks = ticks(*y_range)
-    left = max(62.0, 12.0 + 7.5 * max(len(tick_label(mark, marks)) for mark in marks))
+    left = left_margin(y_range, 62.0)
     axes = Axes.over((xs[0], xs[-1]), y_range, 194.0, HALF_WIDTH, (left, 10.0), (10.0, 6.0))
     x_marks = integer_ticks(xs[0], xs[-1], 6)
     parts = axes.names(x_name, y_name) + axes.y_ticks() + axes.x_labels(x_marks, [f"{mark:,}" for mark in x_marks])

@@ -89,10 +89,15 @@ def integer_ticks(low: int, high: int, n_ticks: int = 10) -> list[int]:
     return list(range(first, high + 1, step))
 
 
+MAX_FIXED = 1e15
+"""Numbers from which on a float is no exact whole one, and all its digits tell nothing."""
+
+
 def tick_label(value: float, marks: Sequence[float]) -> str:
     """Return a tick's number with as many digits as tell it from its neighbours among `marks`."""
     largest = max(abs(mark) for mark in marks)
-    if largest >= 1e6 or (0 < largest < 1e-3):
+    is_long = largest >= 1e6 or (0 < largest < 1e-3)
+    if is_long and (len({f"{mark:.3g}" for mark in marks}) == len(marks) or largest >= MAX_FIXED):
         return with_minus_sign(f"{value:.3g}")
     step = min((abs(b - a) for a, b in pairwise(marks)), default=max(largest, 1.0))
     digits = next(d for d in range(10) if d == 9 or all(abs(round(v, d) - v) < 1e-3 * step for v in marks))

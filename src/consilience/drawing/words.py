@@ -60,6 +60,19 @@ def format_fixed(value: float | None, digits: int) -> str:
     return with_minus_sign(f"{value:,.{digits}f}" if abs(value) < 1e12 else f"{value:.4g}")
 
 
+def format_beside(value: float, width: float) -> str:
+    """Return a number with four significant digits, or as many as a hundredth of a width takes, if these are more.
+
+    Examples
+    --------
+    >>> format_beside(1700000123.4, 1800.0), format_beside(1700000123.4, 2.5), format_beside(12.3456, 2.5)
+    ('1,700,000,123', '1,700,000,123.40', '12.35')
+    """
+    if not (0.0 < width < abs(value) / 1000.0 and math.isfinite(value)):
+        return format_number(value)
+    return format_fixed(value, min(max(0, 2 - math.floor(math.log10(width))), 12))
+
+
 def with_minus_sign(text: str) -> str:
     """Return the text of a number with a minus sign in place of its hyphen."""
     return text.replace("-", "−", 1) if text.startswith("-") else text

@@ -14,7 +14,7 @@ import numpy as np
 from markupsafe import Markup
 
 from consilience.core.findings import PathPoint
-from consilience.drawing.axes import Axes, curve
+from consilience.drawing.axes import Axes, curve, left_margin
 from consilience.drawing.cells import cell, cell_legend
 from consilience.drawing.svg import WIDTH, Scale, colour_class, drawing, element, line, text
 from consilience.drawing.words import format_count, format_fixed, format_number, shorten
@@ -236,11 +236,14 @@ def plane_figure(plane: ComponentPlane) -> Markup:
     x_range, y_range = _axis_range(plane, 0), _axis_range(plane, 1)
     is_line = plane.kind == "line"
     plot_height = min(420.0, 60.0 + 26.0 * len(plane.fused)) if is_line else 460.0
+    left, right = _MARGINS
     if is_line:
         y_range = (len(plane.fused) - 0.3, -0.7)
-    elif plane.kind == "projected" or _range_ratio(x_range, y_range) < _MAX_EQUAL_SCALE_RATIO:
-        x_range, y_range = _equalise_scales(x_range, y_range, (WIDTH - sum(_MARGINS)) / plot_height)
-    axes = Axes.over(x_range, y_range, plot_height, margins=_MARGINS)
+    else:
+        left = left_margin(y_range, left)
+        if plane.kind == "projected" or _range_ratio(x_range, y_range) < _MAX_EQUAL_SCALE_RATIO:
+            x_range, y_range = _equalise_scales(x_range, y_range, (WIDTH - left - right) / plot_height)
+    axes = Axes.over(x_range, y_range, plot_height, margins=(left, right))
     parts = axes.names(*plane.axes) + axes.x_ticks(7)
     if is_line:
         centres, numbers = [ellipse.centre[1] for ellipse in plane.fused], [str(e.component) for e in plane.fused]

@@ -26,7 +26,7 @@ from consilience.drawing.blocks import (
     text_column,
 )
 from consilience.drawing.svg import colour_class
-from consilience.drawing.words import format_count, format_fixed, format_number, shorten
+from consilience.drawing.words import format_beside, format_count, format_fixed, format_number, shorten
 from consilience.posteriors.methods import METHODS
 from consilience.posteriors.report import charts
 from consilience.posteriors.report.charts import SITES_AT_MOST, matching_map, plane_figure, share_bars
@@ -336,8 +336,9 @@ def _moments(content: PosteriorContent) -> Table | None:
     def column(number: int) -> Column:
         def shown(place: int) -> str:
             mean, deviation = moments.mean[number, place], moments.deviation[number, place]
-            width = "" if content.family == "point" else f" ± {format_number(float(deviation))}"
-            return f"{format_number(float(mean))}{width}"
+            if content.family == "point":
+                return format_number(float(mean))
+            return f"{format_beside(float(mean), float(deviation))} ± {format_number(float(deviation))}"
 
         return Column(numbered(number), shown, kind="n")
 
