@@ -400,8 +400,7 @@ class Method(Options, ABC):
         assignment.labels[thin_rows] = -1
         coupling, confidence = assignment.coupling, assignment.confidence
         matching = Matching(assignment.labels, ensemble.owner, n_components, coupling, confidence, names=ensemble.names)
-        sources = [local.source for local in canonical.unordered]
-        posterior = replace(posterior, source=dict(inclusion.agreed(sources)))
+        posterior = replace(posterior, source=dict(inclusion.agreed([local.source for local in canonical.unordered])))
         objective, history, status = assignment.objective, assignment.history, assignment.status
         return PosteriorOutcome(posterior, matching, objective, history, status, details, assignment.atoms)
 
