@@ -153,14 +153,14 @@ def _about_one_origin(
     described: list[Described[Posterior]],
 ) -> tuple[list[Described[Posterior]], list[Problem]]:
     """Return sites with natural parameters about one origin, where some have one, and those too far from it."""
-    alike = [site for site in described if site.value.family == described[0].value.family]
-    origin = common_origin([site.value for site in alike])
+    family = described[0].value.family if described else None
+    origin = common_origin([site.value for site in described if site.value.family == family])
     if origin is None:
         return described, []
     moved, problems = list[Described[Posterior]](), list[Problem]()
     for site in described:
         try:
-            moved.append(site.with_value(about(site.value, origin)) if site in alike else site)
+            moved.append(site.with_value(about(site.value, origin)) if site.value.family == family else site)
         except InputError:  # its widths are lost beside the distance
             moved.append(site)
             text = "has components too far from those of the other models to calculate with both in float64"
