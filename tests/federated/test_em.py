@@ -1,6 +1,7 @@
 """Laws of federated EM: sums over sites are those of pooled rows, the objective rises, and what is bad is refused."""
 
 import dataclasses
+from copy import copy
 from functools import cache
 
 import numpy as np
@@ -416,3 +417,20 @@ def test_what_follows_a_round_is_parsed(text, message):
     with pytest.raises(OptionError, match=message):
         cs.federated.Then.parse(text)
     assert str(cs.federated.Then.parse("em")) == "em:1"
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+@pytest.mark.parametrize("model", MODELS)
+def test_rounds_far_from_zero_are_those_about_zero(model, covariance_type):
+    def after_rounds(offset):
+        start = copy(fused(model, covariance_type).model)
+        start.means_ = start.means_ + offset
+        options = {"n_observations": sum(map(len, DATA.values()))}
+        if model is BayesianGaussianMixture:
+            start.mean_prior_, options = start.mean_prior_ + offset, {}
+        data = {site: rows + offset for site, rows in DATA.items()}
+        return cs.federated.exchange("em", cs.describe(start, **options), data, rounds=3, min_count=0)
+
+    near, far = after_rounds(0.0), after_rounds(1e8)
+    np.testing.assert_allclose(far.parameters()["mean"] - 1e8, near.parameters()["mean"], atol=1e-5)
+    np.testing.assert_allclose(far.counts, near.counts, rtol=1e-5)

@@ -1,6 +1,8 @@
 """Columns far from zero, such as timestamps: models are fused as about zero, and natural parameters that have lost
 their widths are refused with a constant to subtract."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hmmlearn import hmm
@@ -12,6 +14,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import consilience as cs
+from consilience.files.safetensors_file import SafetensorsFile
+from consilience.posteriors.report.content import content_of_files
 from tests.cli.running import command
 
 FAR = [(1e4, 1.0), (1e6, 1.0), (1.7e9, 1e4), (1.7e9, 1.0), (-1.7e9, 1e-2), (1e13, 1.0), (1.0, 1e-8), (0.0, 1e-8)]
@@ -196,3 +200,36 @@ def test_of_a_product_of_columns_the_one_that_is_far_is_named():
         cs.errors.InputError, match=r"^component 0 lies so far from zero in column 1 \(about 1000000000\)"
     ):
         cs.Posterior(family, family.to_natural(**parts))
+
+
+def test_reports_draw_sites_of_other_origins_where_they_are(tmp_path):
+    """Each file has the origin of its own model."""
+    paths = []
+    for seed in range(3):
+        paths.append(tmp_path / f"site-{seed}.safetensors")
+        cs.save(mixture(seed, 1e8 + 50.0 * seed), paths[-1], n_observations=300)
+    fusion = cs.fuse(paths)
+    fusion.save(tmp_path / "fused.safetensors")
+    content = content_of_files(
+        SafetensorsFile(tmp_path / "fused.safetensors"), [SafetensorsFile(path) for path in paths]
+    )
+    places = np.sort([ellipse.centre[0] for ellipse in content.plane.local]) - 1e8
+    expected = np.sort(np.concatenate([mixture(seed, 50.0 * seed).means_[:, 0] for seed in range(3)]))
+    np.testing.assert_allclose(places, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("place", [1e150, 1e300, -1e307])
+def test_an_origin_at_the_edge_of_what_a_float_holds_is_named(place):
+    honest = [cs.describe(mixture(seed, 1e8), n_observations=300) for seed in range(3)]
+    far = replace(honest[0], attached={"origin": replace(honest[0].attached["origin"], values=np.full(2, place))})
+    with pytest.raises(cs.errors.InputError) as caught:
+        cs.fuse([*honest, far])
+    assert {str(problem).split(":")[0] for problem in caught.value.problems} == {"model 3"}
+
+
+@pytest.mark.parametrize("values", [np.zeros(3), np.zeros((2, 2)), np.array(1.0)])
+def test_an_origin_is_one_number_a_column(values):
+    one = cs.describe(mixture(0, 1e8), n_observations=300)
+    axes = ("fixed",) * values.ndim
+    with pytest.raises(cs.errors.InputError, match=r"attached array 'origin' has shape .*one number a column"):
+        replace(one, attached={"origin": replace(one.attached["origin"], values=values, axes=axes)})

@@ -23,6 +23,7 @@ import numpy as np
 from consilience.checks import Array, Labels
 from consilience.families.base import Family
 from consilience.families.chunks import LazyRows, as_lazy_array, map_rows, sum_of_rows
+from consilience.families.linalg import variances_of
 
 POINT_VARIANCE_SHARE = 1e-6
 """Variance that a component without a width gets, as a share of the spread that it is compared with: so narrow that the
@@ -206,7 +207,7 @@ class PrecisionFamily(EvidenceFamily):
 
         def variances(rows: Array) -> Array:
             widths = self.plug_in(rows)[1]
-            return widths if widths.ndim == 2 else np.diagonal(widths, axis1=1, axis2=2)  # (n, D)
+            return variances_of(widths)  # (n, D)
 
         deviations = _medians(eta, lambda rows: self.plug_in(rows)[0], are_deviations=True)
         spread: Array = (_NORMAL_MEDIAN_DEVIATIONS * deviations) ** 2 + _medians(eta, variances)

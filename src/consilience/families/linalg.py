@@ -220,6 +220,13 @@ def squared_offsets(linear: Array, kappa: Array, second: Array, scatter: Array) 
     return offsets
 
 
+def variances_of(covariances: Array) -> Array:
+    """Return the variances (n, D) of covariances (n, D, D), of variances (n, D), or of one for all columns (n,)."""
+    if covariances.ndim == 3:
+        return np.diagonal(covariances, axis1=1, axis2=2)
+    return covariances.reshape(len(covariances), -1)
+
+
 def is_cancelled(before: Array, left: Array) -> NDArray[np.bool_]:
     """Return where what is left of second moments without squared means is rounding, or hardly more; of any sign."""
     return _CANCELLING * np.abs(left) < before

@@ -25,7 +25,7 @@ from scipy.special import ndtri
 
 from consilience.checks import Array, Labels, as_weights
 from consilience.families.evidence import EvidenceFamily, PrecisionFamily
-from consilience.families.linalg import flatten
+from consilience.families.linalg import flatten, variances_of
 
 if TYPE_CHECKING:
     from consilience.families.gaussian import DiagonalGaussian, Gaussian
@@ -308,7 +308,7 @@ class RandomEffectsPrecisionFamily(RandomEffectsFamily, PrecisionFamily):
     def mean_intervals(self, eta: Array, level: float) -> tuple[Array, Array, Array]:
         """Return means and normal intervals."""
         means, widths = self.plug_in(eta)
-        variances = widths if widths.ndim == 2 else np.diagonal(widths, axis1=1, axis2=2)
+        variances = variances_of(widths)
         half_width = float(ndtri(0.5 + 0.5 * level)) * np.sqrt(variances)
         return means, means - half_width, means + half_width
 

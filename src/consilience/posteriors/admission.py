@@ -25,6 +25,7 @@ from consilience.checks import Array, Json
 from consilience.core.kind import Extent, root_mean_square
 from consilience.core.min_count import MAX_NAMED
 from consilience.errors import Problem
+from consilience.families.linalg import variances_of
 from consilience.posteriors.mixture_density import place_of
 from consilience.posteriors.posterior import Posterior
 
@@ -100,7 +101,7 @@ def _covariance_problems(posterior: Posterior) -> list[Problem]:
     if gaussians is None:
         return []
     covariances = np.asarray(gaussians[1])
-    variances = covariances if covariances.ndim == 2 else np.diagonal(covariances, axis1=1, axis2=2)
+    variances = variances_of(covariances)
     if bad := np.flatnonzero(~(np.isfinite(variances) & (variances > 0)).all(axis=1)).tolist():
         return [Problem(f"component {row}", "has a variance that is not positive and finite") for row in bad]
     if covariances.ndim == 2:

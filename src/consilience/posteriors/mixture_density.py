@@ -21,8 +21,7 @@ from scipy.special import logsumexp
 from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.families import Family
-from consilience.families.linalg import log_gaussians, log_student_ts
-from consilience.posteriors.origin import variances_of
+from consilience.families.linalg import log_gaussians, log_student_ts, variances_of
 
 CHUNK_BYTES = 2**26
 """Memory of the differences between points and centres that are held at once: 64 MiB, chosen by hand."""

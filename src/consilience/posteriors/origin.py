@@ -21,13 +21,6 @@ FAR = 1e4
 eight digits of a covariance beside the squared mean."""
 
 
-def variances_of(covariances: Array) -> Array:
-    """Return the variances (n, D) of covariances (n, D, D), of variances (n, D), or of one for all columns (n,)."""
-    if covariances.ndim == 3:
-        return np.diagonal(covariances, axis1=1, axis2=2)
-    return covariances.reshape(len(covariances), -1)
-
-
 def origin_of(means: Array, variances: Array, counts: Array) -> dict[str, Attached]:
     """Return the origin of components as an attached array by its name; none where no mean is far from zero.
 
@@ -43,11 +36,13 @@ def origin_of(means: Array, variances: Array, counts: Array) -> dict[str, Attach
 def about(posterior: Posterior, origin: Array) -> Posterior:
     """Return the same posterior about another origin (D,)."""
     family, shift = posterior.family, posterior.origin - origin
-    stay = np.eye(len(origin))
+    rows = posterior.natural if posterior.prior is None else np.vstack([posterior.natural, posterior.prior])
+    with np.errstate(all="ignore"):  # of what is too far, which is no member then
+        moved = family.affine_image(rows, np.eye(len(origin)), shift)
     return replace(
         posterior,
-        natural=family.affine_image(posterior.natural, stay, shift),
-        prior=None if posterior.prior is None else family.affine_image(posterior.prior[None], stay, shift)[0],
+        natural=moved[: posterior.n_components],
+        prior=None if posterior.prior is None else moved[-1],
         attached={**posterior.attached, ORIGIN: Attached(origin, ("fixed",), "keep")},
     )
 

@@ -22,9 +22,9 @@ import numpy as np
 from consilience.checks import Array
 from consilience.core.features import Features, final_model, sklearn_features
 from consilience.errors import ConsilienceError, InputError, UnsupportedError
-from consilience.families.linalg import isotropic_square
+from consilience.families.linalg import isotropic_square, variances_of
 from consilience.posteriors.adapters.base import Adapter
-from consilience.posteriors.origin import origin_of, variances_of
+from consilience.posteriors.origin import origin_of
 from consilience.posteriors.posterior import ORIGIN, Attached, Posterior, shares_of
 
 PIPELINE = "pipeline"

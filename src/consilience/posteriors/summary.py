@@ -10,6 +10,7 @@ import numpy as np
 from consilience.checks import Array
 from consilience.core.details import RobustDetails, Withheld, why_left_out
 from consilience.drawing.words import format_count, printable
+from consilience.families.linalg import variances_of
 from consilience.posteriors.details import AverageDetails, PosteriorDetails, VocabularyDetails
 
 if TYPE_CHECKING:
@@ -167,8 +168,7 @@ def feature_moments(posterior: Posterior) -> ComponentMoments | None:
         if location_and_spread is None:
             return None
         mean, spread = location_and_spread
-        variance = np.diagonal(spread, axis1=1, axis2=2) if spread.ndim == 3 else spread
-        deviation = np.sqrt(np.maximum(variance, 0.0))
+        deviation = np.sqrt(np.maximum(variances_of(spread), 0.0))
     names, units = posterior.features.names, posterior.features.units
     dim = mean.shape[1]
     if names is None or len(names) != dim:

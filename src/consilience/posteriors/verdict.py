@@ -43,6 +43,7 @@ from consilience.core.robust import weak_spot
 from consilience.core.verdict import FUSED, Verdict
 from consilience.drawing.words import all_of, first_names, shorten
 from consilience.families.evidence import EvidenceFamily
+from consilience.families.linalg import variances_of
 from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.evidence.virtual_documents import (
@@ -487,7 +488,7 @@ def _distant_components(ensemble: Ensemble) -> list[tuple[str, float]]:
     densities = ensemble.family.plug_in(ensemble.natural)
     assert densities is not None  # noqa: S101  (families that describe data have densities)
     means, spreads = densities
-    variances = spreads if spreads.ndim == 2 else np.diagonal(spreads, axis1=1, axis2=2)
+    variances = variances_of(spreads)
     offsets = np.abs(means - np.median(means, axis=0))
     units = np.sqrt(np.median(variances, axis=0) + np.median(offsets, axis=0) ** 2)
     distances = (offsets / np.maximum(units, np.finfo(np.float64).tiny)).max(axis=1)  # (L,)

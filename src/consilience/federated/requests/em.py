@@ -30,10 +30,12 @@ from consilience.federated.requests.message_checks import SCATTER_ROUNDING, arra
 from consilience.files.schemas import StrictModel
 from consilience.posteriors.adapters.sklearn.covariance_types import (
     ConjugateParameters,
+    about_origin,
     family_of,
     flat_dof,
-    from_natural,
+    in_units_of_data,
     maximum_likelihood_covariances,
+    to_natural,
 )
 from consilience.posteriors.posterior import Posterior
 
@@ -220,7 +222,7 @@ def _start_state(posterior: Any) -> MixtureState:
     if posterior.weights is None and posterior.counts is None:
         raise ExpectationMaximization.unsupported("these components have neither weights nor counts")
     covariance_type = str(posterior.source.get("covariance_type", _COVARIANCE_NAMES[posterior.family.name]))
-    components = from_natural(posterior.family, posterior.natural)
+    components = in_units_of_data(posterior)
     counts = np.asarray(components.kappa if posterior.counts is None else posterior.counts)
     if kind is not None and _KINDS[kind] == "likelihood":
         prior = ConjugateParameters(
@@ -236,7 +238,7 @@ def _start_state(posterior: Any) -> MixtureState:
     attached = posterior.attached.get("weight_concentration_prior")
     concentration = 1.0 / posterior.n_components if attached is None else float(attached.values)
     weight_prior = str(posterior.source.get("weight_concentration_prior_type", "dirichlet_distribution"))
-    prior = from_natural(posterior.family, posterior.prior[None])
+    prior = in_units_of_data(posterior, posterior.prior[None])
     return MixtureState(covariance_type, "variational", weight_prior, concentration, components, counts, prior)
 
 
@@ -372,4 +374,5 @@ def _posterior_of(state: MixtureState, old: Posterior) -> Posterior:
     counts = state.counts[kept]
     weights = counts / counts.sum() if state.is_likelihood else mean_weights(state)
     family = family_of(state.covariance_type, state.dim)
-    return replace(old.take(kept), family=family, natural=state.natural[kept], counts=counts, weights=weights)
+    natural = to_natural(family, about_origin(state.components, old.attached))
+    return replace(old.take(kept), family=family, natural=natural[kept], counts=counts, weights=weights)

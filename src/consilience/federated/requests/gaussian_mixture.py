@@ -45,8 +45,10 @@ from consilience.families import Dirichlet
 from consilience.families.linalg import cholesky, log_determinant
 from consilience.posteriors.adapters.sklearn.covariance_types import (
     ConjugateParameters,
+    attached_origin,
     family_of,
     maximum_likelihood_covariances,
+    posterior_and_prior,
     to_natural,
 )
 
@@ -95,11 +97,6 @@ class MixtureState:
     def is_tied(self) -> bool:
         """Whether all components share one covariance."""
         return self.covariance_type == "tied"
-
-    @property
-    def natural(self) -> Array:
-        """Natural parameters (K, P) of the components."""
-        return to_natural(family_of(self.covariance_type, self.dim), self.components)
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,8 +284,9 @@ def divergence_from_prior(state: MixtureState) -> float:
     divergence = float(weights.kl_pairs(posterior_of_weights, start).sum())
     family = family_of(state.covariance_type, dim)
     if not state.is_tied:
-        prior_rows = np.repeat(to_natural(family, prior), n_components, axis=0)
-        return divergence + float(family.kl_pairs(state.natural, prior_rows).sum())
+        about = attached_origin(components, state.counts)
+        natural, prior_row = posterior_and_prior(family, components, prior, about)
+        return divergence + float(family.kl_pairs(natural, np.repeat(prior_row[None], n_components, axis=0)).sum())
     # One precision: its Wisharts (with one mean, the family's divergence is theirs), then the means given it.
     spread, dof = _spread_and_dof(components, True, n_components)
     origin, one = np.zeros((1, dim)), np.ones(1)

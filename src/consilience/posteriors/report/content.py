@@ -21,7 +21,8 @@ from consilience.files.safetensors_file import SafetensorsFile
 from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.files import read_posterior
 from consilience.posteriors.methods import METHODS
-from consilience.posteriors.posterior import Posterior
+from consilience.posteriors.origin import about
+from consilience.posteriors.posterior import ORIGIN, Posterior
 from consilience.posteriors.report.gaussian_processes import ProcessContent, process_of
 from consilience.posteriors.report.hidden_markov import ChainContent, chain_of
 from consilience.posteriors.report.illustration import Illustration, illustrate
@@ -193,7 +194,7 @@ def content_of_files(
         raise FileFormatError(fused, "its provenance names no inputs")
     digests = [record.get("sha256") for record in records]
     site_posteriors = read_inputs_of(
-        fused, digests, sites, lambda site: _over_fused_words(fused_posterior, read_posterior(site)[0])
+        fused, digests, sites, lambda site: _as_fused(fused_posterior, read_posterior(site)[0])
     )
     illustration = illustrate(fused_posterior, data, truth)
     try:
@@ -202,8 +203,10 @@ def content_of_files(
         raise FileFormatError(problem.about(fused) for problem in error.problems) from error
 
 
-def _over_fused_words(fused: Posterior, site: Posterior) -> Posterior:
-    """Return a site's topics over the words of the fused ones, as they were fused; other posteriors as they are."""
+def _as_fused(fused: Posterior, site: Posterior) -> Posterior:
+    """Return a site's posterior as it was fused: topics over the fused words, components about the fused origin."""
+    if ORIGIN in fused.attached and fused.family == site.family:
+        return about(site, fused.attached[ORIGIN].values)
     words = fused.features.names
     if (
         not (is_topic_posterior(fused) and is_topic_posterior(site))

@@ -23,7 +23,6 @@ from consilience.posteriors.adapters.sklearn.covariance_types import (
     about_origin,
     attached_origin,
     family_of,
-    from_natural,
     in_units_of_data,
     kept_covariances,
     per_row,
@@ -170,8 +169,7 @@ class VariationalGaussianHMMAdapter(VariationalAdapter):
 
         covariance_type = posterior.source["covariance_type"]
         self.require_family(posterior, type(family_of(covariance_type, 1)))
-        fused, prior = in_units_of_data(posterior), from_natural(posterior.family, prior_of(posterior))
-        prior_mean = prior.mean + posterior.origin
+        fused, prior = in_units_of_data(posterior), in_units_of_data(posterior, prior_of(posterior))
         n_states, dim = fused.mean.shape
         dof_prior: Any = np.repeat(prior.dof, n_states)
         dof: Any = fused.dof
@@ -185,7 +183,7 @@ class VariationalGaussianHMMAdapter(VariationalAdapter):
             dof = dof_prior + float((dof - state_dof_priors).sum())
             covariances = scale / dof
         priors = {
-            "means_prior": np.repeat(prior_mean, n_states, axis=0),
+            "means_prior": np.repeat(prior.mean, n_states, axis=0),
             "beta_prior": np.repeat(prior.kappa, n_states),
             "dof_prior": dof_prior,
             "scale_prior": scale_prior,

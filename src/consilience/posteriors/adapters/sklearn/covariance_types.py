@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike
 from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.families import Family, NormalGamma, NormalWishart, SphericalNormalGamma
-from consilience.posteriors.origin import origin_of, variances_of
+from consilience.families.linalg import variances_of
+from consilience.posteriors.origin import origin_of
 from consilience.posteriors.posterior import ORIGIN, Attached, Posterior
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
@@ -93,9 +94,9 @@ def from_natural(family: Family, natural: Array) -> ConjugateParameters:
     return ConjugateParameters(mean, kappa, 2.0 * shape / family.dim, 2.0 * rate[:, 0] / family.dim)
 
 
-def in_units_of_data(posterior: Posterior) -> ConjugateParameters:
-    """Return the parameters of a posterior, with means in units of the data."""
-    found = from_natural(posterior.family, posterior.natural)
+def in_units_of_data(posterior: Posterior, natural: Array | None = None) -> ConjugateParameters:
+    """Return the parameters of a posterior, or of other rows about its origin, with means in units of the data."""
+    found = from_natural(posterior.family, posterior.natural if natural is None else natural)
     return replace(found, mean=found.mean + posterior.origin)
 
 

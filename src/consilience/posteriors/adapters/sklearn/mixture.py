@@ -17,6 +17,7 @@ from consilience.checks import Array
 from consilience.core.features import sklearn_features
 from consilience.core.scores import ScoreKind, Scores, row_scores, without_feature_names
 from consilience.errors import InputError
+from consilience.families.linalg import variances_of
 from consilience.posteriors.adapters.base import ASSUMED_SAMPLES, Adapter, set_sklearn_features
 from consilience.posteriors.adapters.sklearn.covariance_types import (
     ConjugateParameters,
@@ -36,7 +37,7 @@ from consilience.posteriors.adapters.sklearn.covariance_types import (
     with_shared_factor,
 )
 from consilience.posteriors.mixture_density import MixtureDensity
-from consilience.posteriors.origin import origin_of, variances_of
+from consilience.posteriors.origin import origin_of
 from consilience.posteriors.posterior import ORIGIN, Attached, Posterior
 
 
@@ -241,10 +242,10 @@ class BayesianGaussianMixtureAdapter(MixtureAdapter):
         options: dict[str, Any] = {}
         concentration = float(posterior.attached["weight_concentration_prior"].values)
         if posterior.prior is not None:
-            prior = from_natural(posterior.family, posterior.prior[None])
+            prior = in_units_of_data(posterior, posterior.prior[None])
             prior_spread = prior.spread[0]
             options = {
-                "mean_prior": prior.mean[0] + posterior.origin,
+                "mean_prior": prior.mean[0],
                 "mean_precision_prior": float(prior.kappa[0]),
                 "degrees_of_freedom_prior": float(prior.dof[0]),
                 "covariance_prior": float(prior_spread) if covariance_type == "spherical" else prior_spread,
