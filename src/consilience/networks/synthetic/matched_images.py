@@ -37,7 +37,7 @@ from consilience.core.progress import Progress, silent
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.networks.descriptions.description import Description
 from consilience.networks.network import never_saw_data, untrained_norms
-from consilience.networks.repair.channel_statistics import channel_rows
+from consilience.networks.repair.channel_statistics import channel_axis, mean_and_variance
 from consilience.networks.repair.partial_forward import call_module, is_norm
 from consilience.networks.synthetic.draws import draw_inputs
 
@@ -384,11 +384,11 @@ class _ObservedNetwork:
         observed = cls(copy, list(moved.values()), name)
         calls: list[str] = []
 
-        def record(target: LayerTarget, values: Tensor) -> None:
+        def record(target: LayerTarget, part: nn.Module, values: Tensor) -> None:
             if target.name not in calls:
                 calls.append(target.name)
-            if values.shape[-1] != len(target.mean):
-                text = f"has statistics of {len(target.mean)} channels of {target.name}, which has {values.shape[-1]}"
+            if (n_channels := values.shape[channel_axis(part)]) != len(target.mean):
+                text = f"has statistics of {len(target.mean)} channels of {target.name}, which has {n_channels}"
                 raise InputError(name, text, "describe it again", "E-MISMATCH")
 
         # Of two inputs, since batches of one hide which axis is which.
@@ -412,8 +412,8 @@ class _ObservedNetwork:
         """Return sum_l mean_c of the statistics' distance on images, of all layers or only of the first one."""
         terms: list[Tensor] = []
 
-        def record(target: LayerTarget, values: Tensor) -> None:
-            variance, mean = torch.var_mean(values, dim=0, correction=0)  # (channels,)
+        def record(target: LayerTarget, part: nn.Module, values: Tensor) -> None:
+            mean, variance = mean_and_variance(part, values)
             scale = target.variance.to(values) + target.eps
             # The square root has no slope at 0, where a channel is constant on the images.
             deviation = (variance + _ABSOLUTE_EPS * scale).sqrt()
@@ -427,13 +427,13 @@ class _ObservedNetwork:
         return torch.stack(terms).sum()
 
     @contextmanager
-    def _observed(self, record: Callable[[LayerTarget, Tensor], None]) -> Iterator[None]:
-        """Call `record` with every target and the rows (samples * positions, channels) of its layer, for the while."""
+    def _observed(self, record: Callable[[LayerTarget, nn.Module, Tensor], None]) -> Iterator[None]:
+        """Call `record` with every target, its layer, and what that reads or gives, for the while."""
 
         def hook_of(target: LayerTarget) -> Any:
             def hook(part: nn.Module, arguments: Any, output: Any) -> None:
                 values = arguments[0] if target.of_inputs else output
-                record(target, channel_rows(part, values))
+                record(target, part, values)
 
             return hook
 
