@@ -2,8 +2,9 @@
 
 ``python experiments/network_battery/run.py --half tune --train`` trains what is missing, ``--baselines`` scores what
 the default is compared with, ``--default`` the default at three levels of description; each may be stopped and started
-again, and prints a summary. ``--write`` writes all that is there as ``tune.json`` (or ``report.json``) beside this
-file. ``--again NAME`` runs methods anew where the library's source has changed since.
+again, and prints a summary. ``--write`` writes all that is there to ``tune.json`` (or ``report.json``) beside this
+file, over the same methods of the same cells. ``--again NAME`` runs methods anew where the library's source has changed
+since.
 """
 
 from __future__ import annotations
@@ -102,15 +103,18 @@ def facts_of(setting: Setting) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-def row_of(setting: Setting, folder: Path) -> dict[str, Any]:
-    """Return the facts of a cell and all that is remembered of it."""
-    paths = [results_path(folder, setting, part) for part in ("baselines", "defaults")]
+def row_of(setting: Setting, folder: Path, recorded: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the facts of a cell and all that is remembered of it, over what is recorded of its other methods."""
     methods = {}
-    for path in paths:
+    for path in [results_path(folder, setting, part) for part in ("baselines", "defaults")]:
         methods |= json.loads(path.read_text())["methods"] if path.exists() else {}
+    if recorded is not None and not methods:
+        return recorded
+    before = {} if recorded is None else {name: one for name, one in recorded["methods"].items() if name not in methods}
+    sources = {one["library_source"] for one in methods.values()}
     return facts_of(setting) | {
-        "sources": sorted({one["library_source"] for one in methods.values()}),
-        "methods": {name: one["scores"] for name, one in methods.items() if one["scores"] is not None},
+        "sources": sorted(sources.union(recorded["sources"] if recorded is not None and before else ())),
+        "methods": before | {name: one["scores"] for name, one in methods.items() if one["scores"] is not None},
     }
 
 
@@ -151,11 +155,13 @@ def main() -> None:
             source = ran["library_source"]
             run(setting, list(dict.fromkeys(names)), set(options.again), options.limit, source, options.results)
             say(f"{number + 1} of {len(settings)}: {setting.name} ({time.perf_counter() - start:.0f} s)")
-        rows = [row_of(setting, options.results) for setting in settings]
+        file = HERE / f"{options.half}.json"
+        recorded = {row["name"]: row for row in json.loads(file.read_text())["cells"]} if file.exists() else {}
+        rows = [row_of(setting, options.results, recorded.get(setting.name)) for setting in settings]
     sys.stdout.write("\n" + text(rows))
     if options.write:
         record = {"settings": settings_record(options.half), "versions": ran, "cells": rows}
-        (HERE / f"{options.half}.json").write_text(as_text(record))
+        file.write_text(as_text(record))
 
 
 def settings_record(half: str) -> dict[str, Any]:
