@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
 import tempfile
 import time
@@ -30,9 +29,11 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kl_fusion"))
 
 import numpy as np
 import torch
+from record import versions
 from synthetic_inputs.compare import Block, ResNet8
 from torch import Tensor, nn
 from torch.nn import functional
@@ -303,11 +304,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"rows": []}
-    results["versions"] = {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "consilience": cs.__version__,
-    }
+    results["versions"] = versions() | {"torch": torch.__version__}
     for case in CASES:
         if arguments.only not in str(case):
             continue
@@ -324,7 +321,7 @@ def main() -> None:
             is_asked = name in arguments.exact if arguments.exact else arguments.rows in name
             if not is_asked or (is_there and not arguments.again):
                 continue
-            row = key | make()
+            row = key | make() | {"library_source": results["versions"]["library_source"]}
             sys.stdout.write(f"{row}\n")
             sys.stdout.flush()
             results["rows"] = [old for old in results["rows"] if not key.items() <= old.items()] + [row]

@@ -1,8 +1,9 @@
 """Fusions of Hugging Face networks: the default with descriptions, with inputs, with neither, and beside it methods.
 
 ``python experiments/transformers/run.py --half report`` trains and fuses what is missing, each setting into a file of
-its own in ``CONSILIENCE_CACHE``; it may be stopped and started again, and ``--part 0 2`` runs every other setting.
-``--write`` writes all that is there as ``report.json`` (or ``tune.json``) beside this file.
+its own in ``CONSILIENCE_CACHE``; it may be stopped and started again, ``--only vit`` runs settings by their names, and
+``--part 0 2`` every other one. ``--write`` writes all that is there to ``report.json`` (or ``tune.json``) beside this
+file, over the same settings.
 """
 
 from __future__ import annotations
@@ -10,18 +11,19 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
-import platform
 import sys
 import time
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
 from networks import CACHE, HALVES, Pair, Setting, score, settings, trained
+from record import versions
 
 import consilience as cs
 from consilience.api.at_sites import choose_at_sites
@@ -124,11 +126,28 @@ def choice_at_sites(setting: Setting) -> dict[str, Any]:
     return record
 
 
+def write(file: Path, paths: Mapping[Setting, Path]) -> None:
+    """Write the settings that ran, each over what is recorded of it, with versions of their own."""
+    rows = {}
+    if file.exists():
+        rows = {(row["kind"], row["seed"], row["common"]): row for row in json.loads(file.read_text())["settings"]}
+    for setting, path in paths.items():
+        key = (setting.kind, setting.seed, setting.is_common)
+        if path.exists():
+            rows[key] = rows.get(key, {}) | json.loads(path.read_text())
+        if (judged := path.with_suffix(".held.json")).exists():
+            rows[key]["held out"] = json.loads(judged.read_text())
+    packages = {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
+    document = {"versions": versions() | packages, "given inputs": N_GIVEN, "settings": list(rows.values())}
+    file.write_text(json.dumps(document, indent=1) + "\n")
+
+
 def main() -> None:
     """Run what is missing, or write what is there."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--half", choices=HALVES, required=True)
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("K", "N"), help="every N-th from K on")
+    parser.add_argument("--only", default="", help="settings whose names contain this")
     parser.add_argument("--held-out", action="store_true", help="run the choice at the sites alone")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
@@ -136,31 +155,21 @@ def main() -> None:
     warnings.simplefilter("ignore")
     paths = {setting: CACHE / "results" / f"{setting.name}.json" for setting in settings(arguments.half)}
     if arguments.write:
-        rows = [json.loads(path.read_text()) for path in paths.values() if path.exists()]
-        for row, path in zip(rows, filter(Path.exists, paths.values()), strict=True):
-            if (judged := path.with_suffix(".held.json")).exists():
-                row["held out"] = json.loads(judged.read_text())
-        packages = ("consilience", "numpy", "torch", "transformers")
-        versions = {
-            "python": platform.python_version(),
-            **{name: importlib.metadata.version(name) for name in packages},
-        }
-        document = {"versions": versions, "given inputs": N_GIVEN, "settings": rows}
-        (HERE / f"{arguments.half}.json").write_text(json.dumps(document, indent=1) + "\n")
+        write(HERE / f"{arguments.half}.json", paths)
         return
-    first, every = arguments.part
-    for setting in list(paths)[first::every]:
+    (first, every), source = arguments.part, versions()["library_source"]
+    for setting in [setting for setting in paths if arguments.only in setting.name][first::every]:
         path = paths[setting].with_suffix(".held.json") if arguments.held_out else paths[setting]
         if path.exists():
             continue
         if arguments.held_out:
-            record = choice_at_sites(setting)
+            record = choice_at_sites(setting) | {"library_source": source}
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(record))
             sys.stdout.write(f"{setting.name} {record}\n")
             sys.stdout.flush()
             continue
-        record = run(setting)
+        record = run(setting) | {"library_source": source}
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(record))
         shown = {name: round(record[name]["score"], 3) for name in ("described", "with inputs", "nothing said", *NAMED)}
