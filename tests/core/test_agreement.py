@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
+from sklearn.covariance import LedoitWolf
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression, Ridge
@@ -41,6 +42,7 @@ KINDS = {
         QuadraticDiscriminantAnalysis(store_covariance=True).fit(X, y), data=(X, y)
     ),
     "StandardScaler": lambda X, y: StandardScaler().fit(X),
+    "LedoitWolf": lambda X, y: cs.describe(LedoitWolf().fit(X), data=X),
     "PCA": lambda X, y: cs.describe(PCA().fit(X), data=X),
     "OLS": lambda X, y: sm.OLS(targets(X), sm.add_constant(X)).fit(),
     "Logit": lambda X, y: sm.Logit(y, sm.add_constant(X)).fit(disp=0),
@@ -63,6 +65,14 @@ class TestSums:
         sites = {"lund": KINDS[kind](X, y), "oslo": KINDS[kind](Z, w), "riga": KINDS[kind](X[order], y[order])}
         ((category, text),) = said(sites)
         assert category is TwiceWarning
+        assert "riga: has the sums of lund" in text
+
+    def test_centred_rows_in_another_order_count_twice_and_alike_small_ones_do_not(self, kind):
+        (X, y), (Z, w) = rows(0), rows(1)
+        X, Z = (0.02 * (one - one.mean(axis=0)) for one in (X, Z))
+        order = np.random.default_rng(2).permutation(N)
+        sites = {"lund": KINDS[kind](X, y), "oslo": KINDS[kind](Z, w), "riga": KINDS[kind](X[order], y[order])}
+        ((_, text),) = said(sites)
         assert "riga: has the sums of lund" in text
 
     @pytest.mark.parametrize(("column", "name"), [(0, "column 0|x1|x2"), (2, "column 2|x3|x2")])

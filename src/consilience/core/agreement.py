@@ -47,7 +47,7 @@ class Meaning:
 
     columns: ColumnMoments | None = None
     labels: tuple[str, ...] | None = None  # its classes, where they are texts
-    sums: Array | None = None  # sums over its rows, which have no order
+    sums: tuple[Array, ...] = ()  # sums over its rows, which have no order, those of one unit in an array
     sums_error: float = SAME_SUMS  # relative difference of sums that the same rows may have
     # Whether equal contents count once, as extremes do, which honest sites may share.
     is_idempotent: bool = False
@@ -81,25 +81,34 @@ def twice(label: str, text: str) -> Doubt:
 
 def _equal_sums(sites: Labelled) -> Iterator[Doubt]:
     """Yield which sites have the sums of another to rounding, but not its digits: the same rows in another order."""
-    by_size: dict[int, list[tuple[str, Array, float]]] = defaultdict(list)
+    by_size: dict[int, list[tuple[str, Meaning, Array]]] = defaultdict(list)
     for label, meaning in sites:
-        if meaning.sums is not None and len(meaning.sums) >= MIN_SUMS and np.isfinite(meaning.sums).all():
-            by_size[len(meaning.sums)].append((label, meaning.sums, meaning.sums_error))
+        every = np.concatenate([np.ravel(values) for values in meaning.sums]) if meaning.sums else np.zeros(0)
+        if len(every) >= MIN_SUMS and np.isfinite(every).all():
+            by_size[len(every)].append((label, meaning, every))
     for of_size in by_size.values():
         # Equal sums have equal projections to rounding, so that neighbours of the sorted projections are compared.
-        direction = np.random.default_rng(0).uniform(1.0, 2.0, len(of_size[0][1]))
-        projections = np.array([np.abs(sums) @ direction for _, sums, _ in of_size])
+        direction = np.random.default_rng(0).uniform(1.0, 2.0, len(of_size[0][2]))
+        projections = np.array([np.abs(every) @ direction for *_, every in of_size])
         order = np.argsort(projections, kind="stable")
         for one, other in pairwise(order.tolist()):
-            (first_label, first, _), (label, sums, error) = of_size[min(one, other)], of_size[max(one, other)]
-            if not np.array_equal(first, sums) and np.allclose(first, sums, rtol=error, atol=error * _scale(first)):
+            (first_label, first, entries), (label, meaning, every) = of_size[min(one, other)], of_size[max(one, other)]
+            if not np.array_equal(entries, every) and _are_equal(first.sums, meaning.sums, meaning.sums_error):
                 text = f"has the sums of {first_label}, as the same rows in another order have: they count twice"
                 yield twice(label, text)
 
 
-def _scale(sums: Array) -> float:
-    """Return the size of which rounding leaves a part where a sum is zero, such as a mean of centred columns."""
-    return float(np.abs(sums).max(initial=0.0))
+def _are_equal(sums: Sequence[Array], others: Sequence[Array], error: float) -> bool:
+    """Return whether sums differ by an error relative to the largest of their array, or by rounding of any of them.
+
+    Rounding is all that is left of the means of centred columns.
+    """
+    scales = [float(np.abs(one).max(initial=0.0)) for one in sums]
+    rounding = SAME_SUMS * max(scales)
+    return len(sums) == len(others) and all(
+        one.shape == other.shape and np.allclose(one, other, rtol=error, atol=error * scale + rounding)
+        for one, other, scale in zip(sums, others, scales, strict=True)
+    )
 
 
 MIN_OBSERVATIONS = 10

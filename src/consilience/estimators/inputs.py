@@ -73,7 +73,7 @@ class StatisticsReading(FormatReading[Statistics]):
         """Return where the columns of the rows lie, the classes that are texts, and the sums."""
         labels = None if value.classes is None else tuple(one for one in value.classes.values if isinstance(one, str))
         adapter = adapter_of_kind(value.kind)
-        sums = None if adapter.is_idempotent else np.concatenate([np.ravel(values) for _, values in value.tensors()])
+        sums = () if adapter.is_idempotent else tuple(values for _, values in value.tensors())
         # A solver stops short of its optimum, and sites that are not the same differ by some 1 / sqrt(n).
         error = SAME_SUMS if adapter.mark == "exact" else SAME_FIT / np.sqrt(max(value.n_observations, 1.0))
         return Meaning(adapter.column_moments(value), labels, sums, error, adapter.is_idempotent)
