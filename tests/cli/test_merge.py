@@ -41,6 +41,19 @@ def test_checkpoints_are_merged_and_the_card_tells(checkpoints, command):
     assert (done.code, done.out, done.err) == (0, "", "")
 
 
+def test_a_folder_of_weights_is_inspected_by_its_headers(checkpoints, command):
+    before = command("inspect", "two").out
+    assert before.startswith("This is a checkpoint of ")
+    assert "a checkpoint in 2 files of weights" in before
+    assert command("inspect", "two/model.safetensors.index.json").out.split()[6:20] == before.split()[6:20]
+    assert command("merge", "one", "two", "-o", "out").code == 0
+    merged = command("inspect", "out").out
+    assert merged.startswith("This is a merged checkpoint of ")
+    assert "average: see merge.json" in " ".join(merged.split())
+    document = json.loads(command("inspect", "out", "--json").out)
+    assert document["shapes"] == {name: list(values.shape) for name, values in read("out").items()}
+
+
 def test_a_recipe_says_it_all_and_the_command_line_has_the_last_word(checkpoints, command):
     (checkpoints / "recipes").mkdir()
     (checkpoints / "recipes" / "merge.yaml").write_text(

@@ -231,16 +231,17 @@ def provenance_of(kind: Kind, model: Any) -> Mapping[str, Json] | None:
 
 
 def inspect_file(path: Path) -> Inspection:
-    """Return what is inside a file of any format, a symmetry and a shard too, from its header alone."""
-    from consilience.networks.files import read_symmetry  # here, so that fusing starts without them
+    """Return what is inside a file of any format, or a folder of weights, from headers alone."""
+    from consilience.checkpoints.inspect import inspect_checkpoint  # here, so that fusing starts without them
+    from consilience.networks.files import read_symmetry
     from consilience.networks.inspect import inspect_symmetry
     from consilience.posteriors.sharded.file import is_shard
     from consilience.posteriors.sharded.inspect import inspect_shard
 
-    if _starts_like_json(path) and not path.name.endswith(".index.json"):  # whose reader says what it is
-        return inspect_symmetry(read_symmetry(path), str(path))
-    if (foreign := ADAPTERS.inspect_foreign(path)) is not None:
+    if (foreign := ADAPTERS.inspect_foreign(path) or inspect_checkpoint(path)) is not None:
         return foreign
+    if _starts_like_json(path):
+        return inspect_symmetry(read_symmetry(path), str(path))
     if path.suffix == ".csv":
         from consilience.draws.inspect import inspect_cmdstan
 

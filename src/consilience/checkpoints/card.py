@@ -26,7 +26,7 @@ MAX_RULES = 8
 """Rules for tensors that a card shows. Chosen by hand, for its length."""
 
 NOT_COMPARED = (
-    "Weights alone do not say whether it is better than each of them: compare it on data of your own before anybody "
+    "Weights alone do not say whether it is better than what went in: compare it on data of your own before anybody "
     "uses it."
 )
 """The verdict on a merge, which nothing was computed for."""
