@@ -304,9 +304,14 @@ def test_what_a_site_says_of_its_classes_is_not_estimated():
     np.testing.assert_allclose(mixed.details["estimated_classes"]["lund"], said.class_counts / said.class_counts.sum())
 
 
-def test_images_are_matched_beside_draws_only_for_distillation():
+def test_images_of_alike_sites_are_matched_beside_draws_only_where_no_site_can_be_taken(monkeypatch):
+    def net_of(width):
+        flat = 36 * width
+        layers = nn.Conv2d(1, width, 3), nn.BatchNorm2d(width), nn.ReLU(), nn.Flatten(), nn.Linear(flat, 10)
+        return nn.Sequential(*layers)
+
     def described(part):
-        net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
+        net = net_of(4)
         rows = ~HELD & (torch.arange(len(X)) % 2 == part)
         images = X[rows].reshape(-1, 1, 8, 8)
         for _ in range(20):
@@ -314,15 +319,16 @@ def test_images_are_matched_beside_draws_only_for_distillation():
         return cs.describe(net.eval(), (images, Y[rows]))
 
     sites = [described(part) for part in (0, 1)]
-    with pytest.MonkeyPatch.context() as patch:
-        calls = []
-        original = inputs.matched_images
-        patch.setattr(inputs, "matched_images", lambda *a, **k: calls.append(1) or original(*a, **k))
-        cs.fuse(sites, steps=0)
-        assert not calls
-        cs.fuse(sites, steps=2)
-        assert len(calls) == 2
-        short = cs.fuse(sites, max_seconds=1e-6)
+    calls = []
+    original = inputs.matched_images
+    monkeypatch.setattr(inputs, "matched_images", lambda *a, **k: calls.append(1) or original(*a, **k))
+    cs.fuse(sites, steps=2)
+    cs.fuse(sites, steps=0, target=net_of(5))
+    assert not calls
+    wider = {"steps": 2, "target": net_of(5)}
+    cs.fuse(sites, **wider)
+    assert len(calls) == 2
+    short = cs.fuse(sites, **wider, max_seconds=1e-6)
     assert any("no images were matched" in note for note in short.details["left_out"])
 
 

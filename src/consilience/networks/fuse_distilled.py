@@ -148,7 +148,7 @@ def _inputs(workshop: Workshop, method: Distill, rng: np.random.Generator) -> Ch
             rng,
             workshop.progress,
             method.max_seconds,
-            distils=True,
+            matches_images=True,
         )
     except OptionError as error:
         if method.max_seconds is None:

@@ -33,7 +33,7 @@ from consilience.networks.choice.teacher import Teacher
 from consilience.networks.choice.verdict import Choice
 from consilience.networks.choice.workshop import Workshop
 from consilience.networks.classes.logits import OneOutput, TwoClasses, as_probabilities
-from consilience.networks.classes.shares import MAX_SKEW_OF_ALIKE, class_skew
+from consilience.networks.classes.shares import class_skew
 from consilience.networks.output_layout import as_row_outputs
 
 _ASKED = "asked"
@@ -220,8 +220,7 @@ class CandidateComparison:
     @property
     def _are_classes_alike(self) -> bool:
         """Whether sites have their classes alike, as far as these are told or estimated; regressions have none."""
-        counts = self.sites.class_counts
-        return counts is None or class_skew(counts) < MAX_SKEW_OF_ALIKE
+        return self.sites.have_classes_alike is not False
 
     def compare(
         self, candidates: Sequence[Candidate], choose: Callable[[CandidateScores], int] = CandidateScores.choose

@@ -71,8 +71,9 @@ def fuse_by_default(
         options = CandidateOptions(method.refit, steps, method.max_seconds)
         return NetworkComparison(workshop, inputs, candidate_rng, started, options).choose()
 
+    with_images = method.steps != 0 and workshop.gains_by_images
     return fuse_by_choice(
-        workshop, method.matching, method.n_inputs, compare, input_rng, method.max_seconds, distils=method.steps != 0
+        workshop, method.matching, method.n_inputs, compare, input_rng, method.max_seconds, matches_images=with_images
     )
 
 
@@ -84,12 +85,12 @@ def fuse_by_choice(
     rng: np.random.Generator,
     max_seconds: float | None = None,
     *,
-    distils: bool = False,
+    matches_images: bool = False,
 ) -> NetworkFusion:
     """Return the fusion of a workshop by a choice on drawn inputs, or without one where nobody says what these are.
 
     `compare` makes candidates on inputs and compares them, `n_inputs` of which they are fitted on; where it cannot,
-    `matching` is the method to name. `distils` says whether networks are distilled on the inputs.
+    `matching` is the method to name. `matches_images` says whether images are matched beside drawn inputs.
     """
     sites, arguments = workshop.sites, workshop.arguments
     if workshop.models.template is None:
@@ -109,7 +110,7 @@ def fuse_by_choice(
             rng,
             workshop.progress,
             max_seconds,
-            distils=distils,
+            matches_images=matches_images,
         )
         if inputs is None:
             says = [said is not None and _tells_inputs(said) for said in sites.descriptions]

@@ -135,18 +135,20 @@ def choice_inputs(
     progress: Progress,
     max_seconds: float | None = None,
     *,
-    distils: bool = False,
+    matches_images: bool = False,
 ) -> ChoiceInputs | None:
     """Return inputs for a choice, or None where nobody says what inputs are like.
 
     Modules are in the order of the sites. `given` are unlabelled inputs of the caller, `example` is an input for the
     shape of matched ones, `n_inputs` how many candidates are fitted on. Of `max_seconds` every set of matched images
-    takes an equal part, and as long a part is left to train; where networks are distilled (`distils`), images are
-    matched also beside draws from which batch normalisation may not learn. Raises UnsupportedError, before any
-    candidate is made, where outputs cannot be compared, and OptionError for seconds that are too few for one step.
+    takes an equal part, and as long a part is left to train; with `matches_images` they are matched also beside draws
+    from which batch normalisation may not learn. Raises UnsupportedError, before any candidate is made, where outputs
+    cannot be compared, and OptionError for seconds that are too few for one step.
     """
     *streams, position_rng = rng.spawn(5)
-    found = _found_inputs(sites, modules, given, example, n_inputs, streams, progress, max_seconds, distils=distils)
+    found = _found_inputs(
+        sites, modules, given, example, n_inputs, streams, progress, max_seconds, matches_images=matches_images
+    )
     return None if found is None else _at_positions(found, modules, position_rng)
 
 
@@ -160,7 +162,7 @@ def _found_inputs(
     progress: Progress,
     max_seconds: float | None,
     *,
-    distils: bool,
+    matches_images: bool,
 ) -> ChoiceInputs | None:
     """Return inputs for a choice, whatever rows networks answer to them; see `choice_inputs`."""
     draw_rng, image_rng, shift_rng, excess_rng = streams
@@ -169,7 +171,7 @@ def _found_inputs(
     drawn = None if sites.described is None else _draw(sites.described, n_inputs, modules[0], draw_rng)
     if drawn is not None:
         layout_of(modules[0], drawn.fit.inputs)  # which refuses, before images are matched, what cannot be compared
-        if not distils:
+        if not matches_images:
             return drawn
         if _do_draws_teach(drawn, modules, sites, excess_rng):
             return replace(drawn, draws_teach=True)

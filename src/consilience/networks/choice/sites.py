@@ -11,6 +11,7 @@ import numpy as np
 
 from consilience.checks import Array, as_weights
 from consilience.core.inputs import in_order, stated_numbers
+from consilience.networks.classes.shares import MAX_SKEW_OF_ALIKE, class_skew
 from consilience.networks.descriptions.description import Description
 
 
@@ -116,6 +117,11 @@ class Sites:
         if not any(row is not None and row.any() for row in rows):  # every label was ignored
             return None
         return np.array([np.zeros(n_classes) if row is None else row for row in rows])
+
+    @cached_property
+    def have_classes_alike(self) -> bool | None:
+        """Whether sites have their classes alike, as far as these are told or estimated; None where they are not."""
+        return None if self.class_counts is None else class_skew(self.class_counts) < MAX_SKEW_OF_ALIKE
 
     @property
     def ensemble_counts(self) -> Array | None:

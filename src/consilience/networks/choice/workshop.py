@@ -239,9 +239,24 @@ class Workshop:
         if not gap <= np.finfo(np.float32).eps ** 0.5 * np.ptp(answers, axis=0).max():
             raise UnsupportedError("beside each other the networks do not answer their mean")
 
+    @property
+    def has_own_widths(self) -> bool:
+        """Whether a site's own network may be taken: the caller asks for no other widths."""
+        return self.arguments.target is None and self.arguments.target_widths is None
+
+    @property
+    def gains_by_images(self) -> bool:
+        """Whether images are matched to batch normalisation where inputs are drawn: unless sites are alike.
+
+        Those have nothing to gain: in 21 fusions of networks with batch normalisation whose sites have their classes
+        alike (experiments/network_battery and experiments/synthetic_inputs) a site's own network was taken with images
+        and without, which is a fifth of the time.
+        """
+        return not (self.has_own_widths and self.sites.have_classes_alike)
+
     def site_candidates(self) -> list[Candidate]:
         """Return the sites' own networks; where the caller asks for other widths they are compared only."""
-        is_eligible = self.arguments.target is None and self.arguments.target_widths is None
+        is_eligible = self.has_own_widths
         modules = self.modules if self.models.template is not None else [None] * len(self.order)
         return [
             Candidate(f"site:{name}", Effort.SITE, module, self.base, sites=(number,), is_eligible=is_eligible)
