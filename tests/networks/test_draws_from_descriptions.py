@@ -323,3 +323,10 @@ def test_texts_of_sites_are_filled_up_to_the_longest():
     drawn = draw_inputs([texts("a", length=12), replace(texts("b", length=12), input_shape=(15,))], 20)
     assert drawn.inputs.shape == (20, 15)
     assert (drawn.inputs[:, 12:] == 0).all()
+
+
+def test_what_rounding_leaves_to_a_constant_column_is_drawn_as_zero():
+    said = Moments(100, np.zeros(3), np.array([[1.0, 1e-30, 1e-12]]), np.array([0.5, 0.0, 0.0]))
+    drawn = draw_inputs([Description("a1", 100, (3,), inputs=said)], 200).inputs
+    assert not drawn[:, 1].any()
+    assert drawn[:, 2].all()
