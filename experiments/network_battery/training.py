@@ -187,16 +187,19 @@ def file_name(number: int) -> str:
     return "pooled" if number == POOLED else f"site-{number}"
 
 
-def train_cell(setting: Setting, say: Callable[[str], None]) -> None:
+def train_cell(setting: Setting, say: Callable[[str], None], *, with_pooled: bool = True) -> None:
     """Train what is missing of a cell, and keep what all networks answer on the test rows."""
     folder = folder_of(setting)
+    numbers = [*range(setting.sites), *([POOLED] if with_pooled else [])]
     if (folder / "outputs.npz").exists():
-        return
+        with np.load(folder / "outputs.npz") as stored:
+            if set(map(file_name, numbers)) <= set(stored.files):
+                return
     folder.mkdir(parents=True, exist_ok=True)
     data = data_files.load(setting)
     np.savez(folder / "rows.npz", **{file_name(site): rows for site, rows in enumerate(data.rows)})
     answers, taken = {}, {}
-    for number in (*range(setting.sites), POOLED):
+    for number in numbers:
         path = folder / f"{file_name(number)}.safetensors"
         facts = path.with_suffix(".json")
         if not facts.exists():
@@ -209,7 +212,7 @@ def train_cell(setting: Setting, say: Callable[[str], None]) -> None:
     np.savez(partial_file, **answers)
     partial_file.replace(folder / "outputs.npz")
     sites = sum(seconds for number, seconds in taken.items() if number != POOLED)
-    say(f"{setting.name}: {sites:.0f} s at the sites, {taken[POOLED]:.0f} s pooled")
+    say(f"{setting.name}: {sites:.0f} s at the sites, {taken.get(POOLED, 0.0):.0f} s pooled")
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,7 +261,8 @@ class Cell:
     def seconds(self) -> dict[str, float]:
         """Processor time of training, by network."""
         names = [file_name(number) for number in (*range(self.setting.sites), POOLED)]
-        return {name: json.loads((folder_of(self.setting) / f"{name}.json").read_text())["seconds"] for name in names}
+        files = {name: folder_of(self.setting) / f"{name}.json" for name in names}
+        return {name: json.loads(file.read_text())["seconds"] for name, file in files.items() if file.exists()}
 
 
 def load_cell(setting: Setting) -> Cell:

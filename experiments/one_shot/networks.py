@@ -196,6 +196,12 @@ def default_alone(cell: training.Cell) -> dict[str, Any]:
     }
 
 
+def say(line: str) -> None:
+    """Tell how far the run is."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     """Run what is missing, and write or print what is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -213,12 +219,11 @@ def main() -> None:
             path = kept / f"{setting.name}.json"
             is_asked = any(fnmatch(setting.name, pattern) for pattern in arguments.cells.split(","))
             if is_asked and setting.name not in cells and not path.exists():
-                training.train_cell(setting, lambda line: sys.stdout.write(f"{line}\n"))
+                training.train_cell(setting, say, with_pooled=not arguments.default)
                 found = (default_alone if arguments.default else results)(training.load_cell(setting))
                 stated = {"setting": training.settings_of(setting), "versions": versions()}
                 path.write_text(json.dumps(found | stated))
-                sys.stdout.write(f"{setting.name}: {found['default' if arguments.default else 'accuracy']}\n")
-                sys.stdout.flush()
+                say(f"{setting.name}: {found['default' if arguments.default else 'accuracy']}")
             if path.exists():
                 cells[setting.name] = json.loads(path.read_text())
     if arguments.write and arguments.default:
