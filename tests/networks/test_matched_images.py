@@ -12,7 +12,7 @@ from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.networks.choice.inputs import shifted_copies
 from consilience.networks.descriptions.description import ChannelStatistics, Description, Moments
 from consilience.networks.repair.channel_statistics import channel_statistics
-from consilience.networks.synthetic.matched_images import channel_targets, matched_images
+from consilience.networks.synthetic.matched_images import channel_distance, channel_targets, matched_images
 from tests.networks.repair_nets import same_state
 
 IMAGE = (2, 8, 8)
@@ -290,3 +290,11 @@ def test_rows_of_numbers_have_nowhere_to_be_shifted():
 def test_copies_are_as_many_as_fit_into_memory(monkeypatch):
     monkeypatch.setattr("consilience.networks.choice.inputs.MAX_BYTES", 2 * 4 * 5 * 49)
     assert len(shifted_copies(torch.randn(5, 1, 7, 7), 8, np.random.default_rng(0))) == 10
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((5, 3, 4, 4), 1), ((7, 3), -1)])
+def test_the_slope_of_the_distance_is_that_of_finite_differences(shape, axis):
+    rng = torch.Generator().manual_seed(0)
+    values = torch.randn(shape, dtype=torch.float64, generator=rng, requires_grad=True)
+    mean, scale = torch.randn(3, dtype=torch.float64, generator=rng), torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda values: channel_distance(values, mean, scale, axis), (values,))

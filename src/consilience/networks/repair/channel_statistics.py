@@ -42,9 +42,15 @@ class ChannelMoments:
 
     @classmethod
     def of(cls, part: nn.Module, values: Tensor) -> ChannelMoments:
-        """Return the statistics of what a layer or a normalisation reads or gives."""
-        mean, variance = mean_and_variance(part, values.to(torch.float64))
-        return cls(mean, variance.sqrt(), values.numel() // len(mean))
+        """Return the statistics of what a layer or a normalisation reads or gives.
+
+        In two passes, which on a CPU take a quarter of the time of ``torch.var_mean``.
+        """
+        values, channels = values.to(torch.float64), channel_axis(part) % values.ndim
+        axes = [axis for axis in range(values.ndim) if axis != channels]
+        mean = values.mean(axes, keepdim=True)
+        std = (values - mean).square().mean(axes).sqrt()
+        return cls(mean.flatten(), std, values.numel() // len(std))
 
     def merge(self, other: ChannelMoments) -> ChannelMoments:
         """Return the statistics of both samples together, without the cancellation that sums of squares suffer."""
@@ -66,18 +72,6 @@ def channel_axis(part: nn.Module) -> int:
 def channel_rows(part: nn.Module, values: Tensor) -> Tensor:
     """Return what a layer or a normalisation reads or gives as rows (samples * positions, channels)."""
     return values.movedim(channel_axis(part), -1).flatten(0, -2)
-
-
-def mean_and_variance(part: nn.Module, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and variance (channels,) of what a layer or a normalisation reads or gives.
-
-    In single precision or its own, and in two passes, which on a CPU take a quarter of the time of ``torch.var_mean``.
-    """
-    values = values.to(torch.promote_types(values.dtype, torch.float32))
-    channels = channel_axis(part) % values.ndim
-    axes = [axis for axis in range(values.ndim) if axis != channels]
-    mean = values.mean(axes, keepdim=True)
-    return mean.flatten(), (values - mean).square().mean(axes)
 
 
 def measure_channels(forward: PartialForward, name: str, of_inputs: bool = False) -> ChannelMoments:

@@ -37,7 +37,7 @@ from consilience.core.progress import Progress, silent
 from consilience.errors import InputError, OptionError, UnsupportedError
 from consilience.networks.descriptions.description import Description
 from consilience.networks.network import never_saw_data, untrained_norms
-from consilience.networks.repair.channel_statistics import channel_axis, mean_and_variance
+from consilience.networks.repair.channel_statistics import channel_axis
 from consilience.networks.repair.partial_forward import call_module, is_norm
 from consilience.networks.synthetic.draws import draw_inputs
 
@@ -357,6 +357,41 @@ def _total_variation(images: Tensor) -> Tensor:
     return sum((difference.mean() for difference in differences), start=images.new_zeros(()))
 
 
+class _ChannelDistance(torch.autograd.Function):
+    """`channel_distance` with its slope in closed form: recorded step by step, images take a third longer."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, target_mean: Tensor, scale: Tensor, axis: int) -> Tensor:
+        """Return the distance, and keep what the slope takes."""
+        axes = [number for number in range(values.ndim) if number != axis % values.ndim]
+        mean = values.mean(axes, keepdim=True)
+        centred = values - mean  # which no layer behind changes in place
+        variance = centred.square().mean(axes)
+        # The square root has no slope at 0, where a channel is constant on the images.
+        deviation = (variance + _ABSOLUTE_EPS * scale).sqrt()
+        gap, excess = mean.flatten() - target_mean, deviation / scale.sqrt() - 1
+        # The slope in a value x is offset + factor (x - m).
+        offset = 2 * gap / (scale * values.numel())
+        factor = 2 * excess / (scale.sqrt() * deviation * values.numel())
+        ctx.save_for_backward(centred, offset.reshape(mean.shape), factor.reshape(mean.shape))
+        return (gap.square() / scale + excess.square()).mean()
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        """Return the slope in the values."""
+        centred, offset, factor = ctx.saved_tensors
+        return torch.addcmul(slope * offset, slope * factor, centred), None, None, None
+
+
+def channel_distance(values: Tensor, target_mean: Tensor, scale: Tensor, axis: int) -> Tensor:
+    """Return mean_c [ (m - mu)^2 / s^2 + (sqrt(v) / s - 1)^2 ] of the channels of values on an axis.
+
+    `target_mean` mu and `scale` s^2 are of shape (channels,).
+    """
+    distance: Tensor = _ChannelDistance.apply(values, target_mean, scale, axis)  # type: ignore[no-untyped-call]
+    return distance
+
+
 class _PassStoppedError(Exception):
     """Ends a forward pass after the last layer that was asked."""
 
@@ -413,12 +448,8 @@ class _ObservedNetwork:
         terms: list[Tensor] = []
 
         def record(target: LayerTarget, part: nn.Module, values: Tensor) -> None:
-            mean, variance = mean_and_variance(part, values)
             scale = target.variance.to(values) + target.eps
-            # The square root has no slope at 0, where a channel is constant on the images.
-            deviation = (variance + _ABSOLUTE_EPS * scale).sqrt()
-            of_means = (mean - target.mean.to(values)).square() / scale
-            terms.append((of_means + (deviation / scale.sqrt() - 1).square()).mean())
+            terms.append(channel_distance(values, target.mean.to(values), scale, channel_axis(part)))
             if only_first:
                 raise _PassStoppedError
 
