@@ -59,7 +59,7 @@ N_ERRORS = 2.0
 """The same in standard errors of the difference; and how many deviations nearer than by chance copies must be."""
 
 N_CLEAR_ERRORS = 4.0
-"""Standard errors above the least loss at which a loss of few draws is clear: else all draws decide."""
+"""Standard errors above a bound at which a loss, or a difference, of few draws is clear: else all draws decide."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +90,7 @@ class Selection:
         start = None if near is None else near.matching.heterogeneity
         self._search = EvidenceSearch(in_order(stack, self._order), max_groups, start)
         self._loss, self._near = loss, near
+        self._few_draws: VirtualLoss | None = None
 
     @cached_property
     def selected(self) -> SelectedMatching:
@@ -140,22 +141,36 @@ class Selection:
             matching = without_strays(search, better)
         return self._by_input(search.best_of_its_paths(matching))
 
-    @staticmethod
-    def _may_lose(loss: VirtualLoss, labels: Labels) -> bool:
+    def _of_few_draws(self, loss: VirtualLoss) -> VirtualLoss:
+        """Return the losses by a few draws, whose densities are computed once."""
+        if self._few_draws is None:
+            self._few_draws = replace(loss, n_draws=N_FIRST_DRAWS)
+        return self._few_draws
+
+    def _may_lose(self, loss: VirtualLoss, labels: Labels) -> bool:
         """Return whether the strict matching may lose enough for another one to be taken: none loses less than nothing.
 
         A few draws tell a clear loss, all of them that there is none.
         """
         least = _least_loss(loss)[0]
-        mean, error = replace(loss, n_draws=N_FIRST_DRAWS)(labels)
-        if mean - N_CLEAR_ERRORS * error > least:
+        if _is_clearly_above(self._of_few_draws(loss).by_draw(labels), least):
             return True
         mean, error = loss(labels)
         return mean + N_ERRORS * error > least
 
     def loses_less_than(self, labels: Labels) -> bool:
-        """Return whether the selected matching loses clearly less than another one (L,), or nothing is known of it."""
-        return self._loss is None or compare_losses(self._loss, labels, self.selected.matching.labels)[1]
+        """Return whether the selected matching loses clearly less than another one (L,), or nothing is known of it.
+
+        A few draws tell a clear difference, and all of them any other.
+        """
+        if self._loss is None:
+            return True
+        selected, (least, share) = self.selected.matching.labels, _least_loss(self._loss)
+        few = self._of_few_draws(self._loss)
+        losses, gains = few.by_draw(labels), few.differences(labels, selected)
+        if _is_clearly_above(gains, least) and _is_clearly_above(gains - share * losses, 0.0):
+            return True
+        return compare_losses(self._loss, labels, selected)[1]
 
     def evidence_by_number(self) -> dict[int, float]:
         """Return the log evidence of the best matching of each number of groups that agglomeration passed.
@@ -221,6 +236,12 @@ def compare_losses(loss: VirtualLoss, strict: Labels, lenient: Labels) -> tuple[
             break
     is_lenient = difference > max(threshold, N_ERRORS * error)
     return {"strict": strict_loss, "lenient": float(by_draw[1].mean())}, is_lenient
+
+
+def _is_clearly_above(values: Array, bound: float) -> bool:
+    """Return whether the mean of few draws (n,) is so far above a bound that all draws would say the same."""
+    mean, error = mean_and_error(values)
+    return mean - N_CLEAR_ERRORS * error > bound
 
 
 def _least_loss(loss: VirtualLoss) -> tuple[float, float]:
