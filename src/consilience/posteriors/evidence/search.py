@@ -361,8 +361,8 @@ def is_same_partition(a: Labels, b: Labels) -> bool:
     if not len(kept_a):
         return True
     # As many distinct pairs (group in a, group in b) as groups on either side: the pairing is one to one.
-    pairs = len(np.unique(np.stack([kept_a, kept_b]), axis=1).T)
-    return pairs == len(np.unique(kept_a)) == len(np.unique(kept_b))
+    n_pairs = len(np.unique(kept_a * (int(kept_b.max()) + 1) + kept_b))
+    return n_pairs == len(np.unique(kept_a)) == len(np.unique(kept_b))
 
 
 def shuffled(n_sites: int) -> Labels:
