@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Generic, Self, TypeVar
 
@@ -65,6 +65,10 @@ class Described(Generic[Value]):
         """
         of_file = {} if self.digest is None else {"sha256": self.digest}
         return {"name": self.name, "components": components, "weight": weight, **of_file, "labels": list(labels)}
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields, of which a kind makes a description with more of them."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def with_value(self, value: Value) -> Self:
         """Return the input described by another value; what was handed in stays."""
