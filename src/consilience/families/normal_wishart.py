@@ -14,12 +14,14 @@ kappa m and W^-1 + kappa m m^T, so W^-1 gains the scatter of the means and stays
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.sparse import csr_array
 from scipy.special import digamma, gammaln, stdtrit
 
 from consilience.checks import Array, Labels, as_matrices, as_rows, as_vector, symmetric_part
@@ -61,6 +63,8 @@ _MANY_ROWS = 4
 D = 2, 5, 10 and 20."""
 _KEPT_SCALES = 32
 """Heterogeneities of the scale for which log gammas of all rows are kept: fits try some ten, again and again."""
+_KEPT_SUMS = 2
+"""Values of each heterogeneity for which sums over groups are kept: where a search stands, and its trial."""
 _BLOCK_ROWS = 1024
 """Rows whose decompositions are made at once, so that they stay in the cache: measured as above."""
 
@@ -515,6 +519,38 @@ class _NormalWishartDiscounts:
         pieces[:, dim + 1 : -1] += scale * (dof / self._dof[rows])[:, None]
         pieces[:, -1] = 0.5 * dof
         return pieces
+
+    def sums_of(self, membership: csr_array) -> Callable[[Array], Array]:
+        """Return the sums of pieces weighted by a matrix (G, L) as a function of the heterogeneity (2,), (G, P).
+
+        No pieces are made. Both parts are kept, for a search moves one of the two at a time.
+        """
+        if self._kept is None:
+            return lambda heterogeneity: np.asarray(membership @ self.pieces(heterogeneity))
+        (location, scale), dim, weighted = self._kept, self._family.dim, membership.copy()
+
+        def product(factors: Array, directions: Array) -> Array:
+            np.multiply(membership.data, factors[membership.indices], out=weighted.data)
+            return np.asarray(weighted @ directions)
+
+        @lru_cache(maxsize=_KEPT_SUMS)
+        def location_sums(heterogeneity: float) -> Array:
+            return product(self._kappa_at(np.array([heterogeneity])), location)
+
+        @lru_cache(maxsize=_KEPT_SUMS)
+        def scale_sums(heterogeneity: float) -> tuple[Array, Array]:
+            dof = self._scale_at(heterogeneity).dof
+            return product(dof / self._dof, scale), 0.5 * (membership @ dof)
+
+        def sums(heterogeneity: Array) -> Array:
+            of_scale, half_dof = scale_sums(float(heterogeneity[1]))
+            result = np.empty((len(half_dof), self._family.size))
+            result[:, :-1] = location_sums(float(heterogeneity[0]))
+            result[:, dim + 1 : -1] += of_scale
+            result[:, -1] = half_dof
+            return result
+
+        return sums
 
     def observed(self, heterogeneity: Array, rows: slice | Labels = slice(None)) -> Array:
         """Return A of some rows, discounted (n,)."""
