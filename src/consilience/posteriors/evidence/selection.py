@@ -287,7 +287,7 @@ def nearness_score(loss: VirtualLoss, owner: Labels) -> float | None:
     means = _in_widths(loss.means[rows] - loss.means[rows].mean(axis=0), loss.covariances[rows])  # (n, D)
     spans, rng = _spans(means, [len(site) for site in sites]), np.random.default_rng(0)
     is_same_site = owner[rows][:, None] == owner[rows]
-    by_turn = np.array([_log_nearest(_turned(spans, means.shape, rng), is_same_site) for _ in range(N_TURNS)])
+    by_turn = np.array([_log_nearest(turned, is_same_site) for turned in _turned(spans, means.shape, rng)])
     deviation = float(by_turn.std(ddof=1))
     return (_log_nearest(means, is_same_site) - float(by_turn.mean())) / deviation if deviation > 0.0 else None
 
@@ -321,12 +321,15 @@ def _spans(means: Array, sizes: list[int]) -> list[tuple[Labels, Array]]:
 
 
 def _turned(spans: list[tuple[Labels, Array]], shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Return centred means (n, D) with each site turned about the origin by a random rotation of its own."""
-    turned = np.empty(shape)
-    for rows, coordinates in spans:
-        basis, triangle = np.linalg.qr(rng.standard_normal((len(rows), shape[1], coordinates.shape[1])))
-        uniform = basis * np.sign(np.diagonal(triangle, axis1=1, axis2=2))[:, None, :]  # (m, D, r), by Haar's measure
-        turned[rows] = (uniform @ coordinates).transpose(0, 2, 1)
+    """Return centred means (turns, n, D), each time with each site turned about the origin by a random rotation."""
+    normals = [
+        [rng.standard_normal((len(rows), shape[1], size.shape[1])) for rows, size in spans] for _ in range(N_TURNS)
+    ]
+    turned = np.empty((N_TURNS, *shape))
+    for (rows, coordinates), of_span in zip(spans, zip(*normals, strict=True), strict=True):
+        basis, triangle = np.linalg.qr(np.stack(of_span))
+        signs = np.sign(np.diagonal(triangle, axis1=2, axis2=3))  # with them, by Haar's measure
+        turned[:, rows] = ((basis * signs[:, :, None, :]) @ coordinates).transpose(0, 1, 3, 2)  # (turns, m, k, D)
     return turned
 
 
