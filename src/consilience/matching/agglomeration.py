@@ -190,8 +190,7 @@ class _Agglomeration:
         owner = np.repeat(np.arange(n_sites), np.diff(objective.offsets))
         groups = group_sums(objective.pieces, start, np.ones(len(start)), n_groups)
         sites = site_bits(owner, start)
-        rows, is_left = np.flatnonzero(start >= 0), np.ones(n_groups, dtype=np.bool_)
-        values = objective.opening(rows) if n_groups == len(rows) else objective.value(groups)
+        values, is_left = objective.value(groups), np.ones(n_groups, dtype=np.bool_)
         gains = pair_gains(objective, groups, sites, are_neighbours, values)
         best_partner = gains.argmax(axis=1) if n_groups else np.zeros(0, dtype=np.int64)
         best_gain = gains[np.arange(n_groups), best_partner]
