@@ -164,8 +164,8 @@ class RandomEffects:
 
     def fit_heterogeneity(
         self, labels: Labels, start: Array, prior: MatchingPrior, first_step: float = LOG_STEP
-    ) -> Array:
-        """Return h (B,) of the greatest evidence of a matching, by coordinate search on log h from a start.
+    ) -> tuple[Array, float]:
+        """Return h (B,) of the greatest evidence F of a matching, and F, by coordinate search on log h from a start.
 
         Where no group has two members this tends to none at all, of which the matching says nothing.
         """
@@ -196,7 +196,7 @@ class RandomEffects:
                         break
             if not has_moved:
                 step /= STEP_DIVISOR
-        return np.exp(log_h)
+        return np.exp(log_h), best
 
 
 COMPONENT_LOG_ODDS = 5.0
