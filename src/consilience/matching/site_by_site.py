@@ -193,9 +193,8 @@ class MatchedGroups:
         worth[~lone] = value(GroupSums(others.sums[~lone], others.mass[~lone]))
         without[owner[matched], positions] = np.where(lone, FORBIDDEN_GAIN, worth)  # nothing is left of those
         # The pairs of a row and a group that are looked at; with a row's own group they are the group as it is.
-        is_near = np.ones((len(owner), len(groups)), dtype=np.bool_)
+        is_near = np.full((len(owner), len(groups)), neighbours is None)
         if neighbours is not None:
-            is_near[:] = False
             of_neighbour = np.where(self.labels >= 0, position_of_group[self.labels], -1)[neighbours[1]]
             is_near[neighbours[0][of_neighbour >= 0], of_neighbour[of_neighbour >= 0]] = True
         is_near[matched, positions] = False
