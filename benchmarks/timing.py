@@ -58,6 +58,11 @@ def medians(found: dict[str, list[float]]) -> dict[str, float]:
     return {name: median(values) for name, values in found.items()}
 
 
+def minima(found: dict[str, list[float]]) -> dict[str, float]:
+    """Return the minimum of every list."""
+    return {name: min(values) for name, values in found.items()}
+
+
 def versions() -> dict[str, str]:
     """Return what the times depend on besides the settings; the digest says which state of the library ran."""
     folder = Path(cs.__file__).parent

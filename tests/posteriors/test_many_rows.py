@@ -202,8 +202,8 @@ def test_evidence_losses_and_outliers_in_chunks_are_those_of_all_rows(tiny_chunk
         assert total == pytest.approx(problem.groups(h, prior).total(labels), rel=ROUNDING)
         loss = virtual_loss_of(ensemble)
         far = diagnostics.find_far_sites(stack, labels)
-        fitted = problem.fit_heterogeneity(labels, h, prior)
-        return [problem.evidence(labels, h, prior), total, *h, *fitted, *loss(labels)], far
+        fitted, evidence = problem.fit_heterogeneity(labels, h, prior)
+        return [problem.evidence(labels, h, prior), total, *h, *fitted, evidence, *loss(labels)], far
 
     whole, far = found()
     tiny_chunks()

@@ -98,8 +98,8 @@ def test_the_search_finds_at_least_the_evidence_of_the_truth(seed):
             (strict_prior(len(sites)), selection._search.strict()),
             (lenient, selection._search.lenient()),
         ):
-            amount = problem.fit_heterogeneity(truth, 0.05 * problem.unit, prior)
-            evidence = problem.evidence(truth, amount, prior)
+            amount, evidence = problem.fit_heterogeneity(truth, 0.05 * problem.unit, prior)
+            assert evidence == pytest.approx(problem.evidence(truth, amount, prior))
             assert matching.evidence >= evidence - tolerances.CALIBRATION * abs(evidence)
 
 

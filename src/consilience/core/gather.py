@@ -11,7 +11,8 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, Generic, Self, TypeVar
 
 from numpy.linalg import LinAlgError
@@ -46,7 +47,7 @@ class Described(Generic[Value]):
     ancestors: Mapping[str, str] = field(default_factory=lambda: NO_ANCESTORS)
     model: object = None  # the object in memory that was handed in; None for a file
 
-    @property
+    @cached_property
     def content_digest(self) -> str:
         """Digest of the value as it was handed in; computed when asked for, since there may be very many."""
         return self.reading.digest_of(self.original)
@@ -64,6 +65,10 @@ class Described(Generic[Value]):
         """
         of_file = {} if self.digest is None else {"sha256": self.digest}
         return {"name": self.name, "components": components, "weight": weight, **of_file, "labels": list(labels)}
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields, of which a kind makes a description with more of them."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def with_value(self, value: Value) -> Self:
         """Return the input described by another value; what was handed in stays."""
@@ -202,8 +207,9 @@ def _describe(
                     refuse_other_kind(one, reading.called, taken[0][0] if taken else None)
                 value, record = _content(next(contents))
                 names_itself, digest = reading.names_inputs, one.file.sha256
-            ancestors = ancestors_of(record) or ancestors_of(_bound(one.model, reading, value))
-            read = Described(one.name, one.label, value, value, reading, digest, ancestors, one.model)
+            read = Described(one.name, one.label, value, value, reading, digest, ancestors_of(record), one.model)
+            if not read.ancestors and (ancestors := ancestors_of(_bound(read))):
+                read = replace(read, ancestors=ancestors)
             unsettled.append(read)
             described.append(read.with_value(reading.settle(value, one, place, problems)))
             unsettled.pop()
@@ -217,9 +223,9 @@ def _describe(
     return described, unsettled, problems
 
 
-def _bound(model: object, reading: Reading[Value], value: Value) -> Mapping[str, Json] | None:
-    """Return the provenance that a model in memory carries, which was read as `value`."""
-    return bound_provenance(model, lambda _: reading.digest_of(value))
+def _bound(read: Described[Any]) -> Mapping[str, Json] | None:
+    """Return the provenance that a model in memory carries, as it was read."""
+    return bound_provenance(read.model, lambda _: read.content_digest)
 
 
 def _content(read: tuple[Value, Record] | InputError) -> tuple[Value, Record]:

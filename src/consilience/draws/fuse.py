@@ -256,7 +256,7 @@ def describe_inputs(inputs: Sequence[NamedInput], method: DrawsMethod, n_observa
     order of the inputs.
     """
     gathered = gather(inputs, DrawsReading(method, _numbers_of(n_observations, inputs)))
-    described = [DescribedDraws(**vars(site)) for site in sorted(gathered.described, key=lambda site: site.name)]
+    described = [DescribedDraws(**site.fields()) for site in sorted(gathered.described, key=lambda site: site.name)]
     problems, doubts = [*too_few_models(len(inputs)), *gathered.problems], gathered.doubts
     if method.multiplies and not problems:
         copied = {doubt.problem.subject for doubt in doubts}

@@ -96,7 +96,7 @@ def describe_inputs(
         except InputError as error:
             problems += [problem.about(site.label) for problem in error.problems]
             continue
-        described.append(DescribedEstimator(**{**vars(site), "value": left}, withheld=tuple(withheld)))
+        described.append(DescribedEstimator(**{**site.fields(), "value": left}, withheld=tuple(withheld)))
     aligned, notes = align_columns([(site.label, site.value) for site in described], absent_columns)
     described = [site.with_value(value) for site, value in zip(described, aligned, strict=True)]
     problems += disagreements([(site.label, site.value) for site in described], stated)

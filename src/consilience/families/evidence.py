@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import ClassVar, Protocol, final
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from consilience.checks import Array, Labels
 from consilience.families.base import Family
@@ -67,6 +68,9 @@ class Discounts(DiscountedRows, Protocol):
     def law(self, heterogeneity: Array) -> Array:
         """Return the distribution (P,) that the discounted rows are drawn from; see ``EvidenceFamily.law_of``."""
 
+    def sums_of(self, membership: csr_array) -> Callable[[Array], Array]:
+        """Return the sums of pieces weighted by a matrix (G, L) as a function of the heterogeneity (B,), (G, P)."""
+
 
 class PlainDiscounts:
     """Discounts of any family: every value of the heterogeneity is computed anew.
@@ -96,6 +100,10 @@ class PlainDiscounts:
     def observed(self, heterogeneity: Array) -> Array:
         """Return what normalises each row, discounted, as a likelihood (L,)."""
         return self._map(lambda eta: self._family.observed(eta, heterogeneity))
+
+    def sums_of(self, membership: csr_array) -> Callable[[Array], Array]:
+        """Return the sums of pieces weighted by a matrix (G, L) as a function of the heterogeneity (B,), (G, P)."""
+        return lambda heterogeneity: np.asarray(membership @ self.pieces(heterogeneity))
 
     def law(self, heterogeneity: Array) -> Array:
         """Return the distribution (P,) that the discounted rows are drawn from."""

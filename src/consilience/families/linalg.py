@@ -74,7 +74,7 @@ def inverse(matrices: Array, what: str) -> Array:
 
 def log_determinant(factors: Array) -> Array:
     """Return log|L L^T| (n,) from Cholesky factors."""
-    return np.asarray(2.0 * np.log(np.diagonal(factors, axis1=1, axis2=2)).sum(axis=1))
+    return np.asarray(2.0 * np.add.reduce(np.log(np.diagonal(factors, axis1=1, axis2=2)), axis=1))
 
 
 def log_determinants_of_many(entries: Array) -> Array:

@@ -14,12 +14,15 @@ kappa m and W^-1 + kappa m m^T, so W^-1 gains the scatter of the means and stays
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.sparse import csr_array
 from scipy.special import digamma, gammaln, stdtrit
 
 from consilience.checks import Array, Labels, as_matrices, as_rows, as_vector, symmetric_part
@@ -56,11 +59,13 @@ _CANCELLING_RATIO = 100.0
 """Ratio of a diagonal entry of W^-1 + kappa m m^T to that of W^-1 above which the difference is compensated: two of
 sixteen digits may be lost, no more. Chosen by hand: compensating every row costs time (it was introduced for speed)."""
 
-_MANY_ROWS = 4
+_MANY_ROWS = 10
 """Rows in units of D^2 from which on decompositions of all at once are faster than LAPACK's one by one: measured at
-D = 2, 5, 10 and 20."""
+D = 2, 3, 5, 8, 10 and 20."""
 _KEPT_SCALES = 32
 """Heterogeneities of the scale for which log gammas of all rows are kept: fits try some ten, again and again."""
+_KEPT_SUMS = 2
+"""Values of each heterogeneity for which sums over groups are kept: where a search stands, and its trial."""
 _BLOCK_ROWS = 1024
 """Rows whose decompositions are made at once, so that they stay in the cache: measured as above."""
 
@@ -276,13 +281,11 @@ class NormalWishart(GaussianPosteriorFamily):
 
     def log_normalizer_of_sums(self, eta: Array) -> Array:
         """Return A(eta) as ``log_normalizer`` does, for very many rows with means near the origin."""
-        dim, linear, kappa = self.dim, eta[:, : self.dim], -2.0 * eta[:, self.dim]
-        half = eta[:, -1] + 0.5 * dim  # nu / 2
-        log_gamma = _log_multigamma(half, dim)
-        # log|W^-1| of W^-1 = -2 (M + x x^T / (2 kappa)), M the third block and x the first one.
-        log_det = _log_determinants_of_minus(eta[:, dim + 1 : -1], linear, 2.0 * kappa) + dim * np.log(2.0)
-        result: Array = 0.5 * dim * np.log(2.0 * np.pi / kappa) + log_gamma
-        result += half * (dim * np.log(2.0) - log_det)
+        dim, half = self.dim, eta[:, -1] + 0.5 * self.dim  # nu / 2
+        result = _log_multigamma(half, dim)
+        result += 0.5 * dim * np.log(-np.pi / eta[:, dim])
+        # log|W^-1| - D log 2 of W^-1 = -2 (M + x x^T / (2 kappa)), M the third block and x the first one.
+        result -= half * _log_determinants_of_minus(eta[:, dim + 1 : -1], eta[:, :dim], -4.0 * eta[:, dim])
         return result
 
     def with_spread(self, eta: Array, spread: Array) -> Array:
@@ -388,8 +391,10 @@ def _gamma_chains(dim: int) -> tuple[Array, Array, Array, Array]:
 def _log_multigamma(x: Array, dim: int) -> Array:
     """Return log Gamma_D(x) (n,) of two log gammas, see ``_gamma_chains``."""
     firsts, n_firsts, steps, n_steps = _gamma_chains(dim)
-    log_gamma: Array = 0.25 * dim * (dim - 1) * np.log(np.pi) + gammaln(x[:, None] - firsts) @ n_firsts
-    log_gamma -= np.log(x[:, None] - steps) @ n_steps
+    column = x[:, None]
+    log_gamma: Array = gammaln(column - firsts) @ n_firsts
+    log_gamma -= np.log(column - steps) @ n_steps
+    log_gamma += 0.25 * dim * (dim - 1) * math.log(math.pi)
     return log_gamma
 
 
@@ -413,7 +418,7 @@ def _log_determinants_of_minus(matrices: Array, linear: Array, divisors: Array) 
                 columns[j:, j] += left[j:] * right[j]
             log_det[block] = log_determinants_of_many(columns)
         return log_det
-    products = linear[:, :, None] * scaled[:, None, :]  # (n, D, D)
+    products = np.einsum("ni,nj->nij", linear, scaled)
     products -= matrices.reshape(n, dim, dim)
     try:
         return log_determinant(np.asarray(np.linalg.cholesky(products), dtype=np.float64))
@@ -515,6 +520,38 @@ class _NormalWishartDiscounts:
         pieces[:, dim + 1 : -1] += scale * (dof / self._dof[rows])[:, None]
         pieces[:, -1] = 0.5 * dof
         return pieces
+
+    def sums_of(self, membership: csr_array) -> Callable[[Array], Array]:
+        """Return the sums of pieces weighted by a matrix (G, L) as a function of the heterogeneity (2,), (G, P).
+
+        No pieces are made. Both parts are kept, for a search moves one of the two at a time.
+        """
+        if self._kept is None:
+            return lambda heterogeneity: np.asarray(membership @ self.pieces(heterogeneity))
+        (location, scale), dim, weighted = self._kept, self._family.dim, membership.copy()
+
+        def product(factors: Array, directions: Array) -> Array:
+            np.multiply(membership.data, factors[membership.indices], out=weighted.data)
+            return np.asarray(weighted @ directions)
+
+        @lru_cache(maxsize=_KEPT_SUMS)
+        def location_sums(heterogeneity: float) -> Array:
+            return product(self._kappa_at(np.array([heterogeneity])), location)
+
+        @lru_cache(maxsize=_KEPT_SUMS)
+        def scale_sums(heterogeneity: float) -> tuple[Array, Array]:
+            dof = self._scale_at(heterogeneity).dof
+            return product(dof / self._dof, scale), 0.5 * (membership @ dof)
+
+        def sums(heterogeneity: Array) -> Array:
+            of_scale, half_dof = scale_sums(float(heterogeneity[1]))
+            result = np.empty((len(half_dof), self._family.size))
+            result[:, :-1] = location_sums(float(heterogeneity[0]))
+            result[:, dim + 1 : -1] += of_scale
+            result[:, -1] = half_dof
+            return result
+
+        return sums
 
     def observed(self, heterogeneity: Array, rows: slice | Labels = slice(None)) -> Array:
         """Return A of some rows, discounted (n,)."""

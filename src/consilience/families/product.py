@@ -7,11 +7,12 @@ Gaussians, is one component in this way. Every method here asks its blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from consilience.checks import Array, Json, Labels
 from consilience.errors import InputError
@@ -243,6 +244,16 @@ class _ProductDiscounts(_ProductRows):
     def part(self, rows: slice | Labels) -> _ProductRows:
         """Return some of the rows."""
         return _ProductRows([block.part(rows) for block in self._blocks], self._n_parts)
+
+    def sums_of(self, membership: csr_array) -> Callable[[Array], Array]:
+        """Return the blocks' weighted sums side by side (G, P) as a function of the heterogeneity."""
+        sums = [block.sums_of(membership) for block in self._blocks]
+
+        def side_by_side(heterogeneity: Array) -> Array:
+            parts = zip(sums, self._parts(heterogeneity), strict=True)
+            return np.concatenate([of_block(part) for of_block, part in parts], axis=1)
+
+        return side_by_side
 
     def law(self, heterogeneity: Array) -> Array:
         """Return the blocks' distributions side by side (P,)."""

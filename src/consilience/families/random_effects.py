@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Protocol, final
 
 import numpy as np
@@ -50,7 +51,7 @@ class CopyGroups:
     labels: Labels  # group of each copy, ascending from 0 (n,)
     weights: Array  # site weight a_l of each copy (n,)
 
-    @property
+    @cached_property
     def starts(self) -> Labels:
         """Where each group begins (G,)."""
         return np.searchsorted(self.labels, np.arange(int(self.labels[-1]) + 1))

@@ -228,15 +228,15 @@ class _Agglomeration:
     def merge(self, into: Labels, other: Labels, of_merge: Array) -> None:
         """Merge disjoint pairs: the groups `other` become part of the groups `into` (n,), which gains so much."""
         sums, mass = self.groups.sums, self.groups.mass
-        sums[into] += sums[other]
-        mass[into] += mass[other]
-        self.sites[into] |= self.sites[other]
-        self.values[into] += self.values[other] + of_merge  # what the gains say the two are worth together
-        self.is_left[other] = False
-        self.gains[:, other] = self.best_gain[other] = -np.inf
-        if self.are_neighbours is not None:
-            self.are_neighbours[into] |= self.are_neighbours[other]
-            self.are_neighbours[:, into] |= self.are_neighbours[:, other]
+        for a, b, gain in zip(into.tolist(), other.tolist(), of_merge.tolist(), strict=True):
+            sums[a] += sums[b]
+            mass[a] += mass[b]
+            self.sites[a] |= self.sites[b]
+            self.values[a] += self.values[b] + gain  # what the gains say the two are worth together
+            self.is_left[b], self.gains[:, b], self.best_gain[b] = False, -np.inf, -np.inf
+            if self.are_neighbours is not None:
+                self.are_neighbours[a] |= self.are_neighbours[b]
+                self.are_neighbours[:, a] |= self.are_neighbours[:, b]
         rows = self._gains_of(into)
         self.gains[into], self.gains[:, into] = rows, rows.T
         # Groups whose best partner was merged, and the new ones, look for another; all others only compare.
@@ -245,10 +245,10 @@ class _Agglomeration:
         lost = (self.is_left & is_changed[self.best_partner] | (self.is_left & is_changed)).nonzero()[0]
         self.best_partner[lost] = self.gains[lost].argmax(axis=1)
         self.best_gain[lost] = self.gains[lost, self.best_partner[lost]]
-        first = rows.argmax(axis=0) if len(rows) > 1 else np.zeros(rows.shape[1], dtype=np.int64)
-        row = rows[first, np.arange(rows.shape[1])]
-        better = (row > self.best_gain).nonzero()[0]
-        self.best_partner[better], self.best_gain[better] = into[first[better]], row[better]
+        greatest = rows.max(axis=0) if len(rows) > 1 else rows[0]
+        better = (greatest > self.best_gain).nonzero()[0]
+        self.best_partner[better] = into[rows[:, better].argmax(axis=0)]
+        self.best_gain[better] = greatest[better]
 
     def _gains_of(self, groups: Labels) -> Array:
         """Return what groups would gain with each other one that is left (n, G); -inf where a site has a part in both.

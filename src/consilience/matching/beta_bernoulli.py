@@ -113,22 +113,17 @@ class GaussianAtoms:
     sharing: BetaBernoulliPrior
     marginal: bool = True
 
-    def _whitened(self, sums: Array, count: Array | float) -> Array:
-        """Return sum (v - mu0) / sqrt(s) (n, D) of groups of so many members."""
-        whitened: Array = sums - np.multiply.outer(count, self.law.mean)  # (n, D)
-        whitened *= self._scale
-        return whitened
-
-    @cached_property
-    def _scale(self) -> Array:
-        return 1.0 / np.sqrt(self.law.within)
+    def _centred(self, sums: Array, count: Array | float) -> Array:
+        """Return sum (v - mu0) (n, D) of groups of so many members."""
+        centred: Array = sums - np.multiply.outer(count, self.law.mean)
+        return centred
 
     def _coefficients(self, count: Labels) -> tuple[Array, Array]:
-        """Return r / (n r + 1) / 2 (k, D), and the level of groups of n members (k,): log p(n) and the logarithms."""
+        """Return c = r / (n r + 1) / 2 s (k, D), and the level of groups of n members (k,): log p(n) and logarithms."""
         if self.sharing.n_sites > MAX_TABLE_SITES:
             return self._computed(count)
         shrinkage, level = self._table
-        return shrinkage[count], level[count]
+        return shrinkage.take(count, axis=0), level.take(count)
 
     @cached_property
     def _table(self) -> tuple[Array, Array]:
@@ -137,38 +132,51 @@ class GaussianAtoms:
 
     def _computed(self, count: Labels) -> tuple[Array, Array]:
         """Return what ``_coefficients`` does, computed from the atom distribution and the prior."""
-        variance_ratios = np.multiply.outer(count.astype(np.float64), self.law.between / self.law.within)  # n r: (k, D)
+        variance_ratio = self.law.between / self.law.within
+        variance_ratios = np.multiply.outer(count.astype(np.float64), variance_ratio)  # n r: (k, D)
         level = self.sharing.log_probability[count]
         if self.marginal:
             level = level - 0.5 * np.log1p(variance_ratios).sum(axis=1)
-        return 0.5 * (self.law.between / self.law.within) / (variance_ratios + 1.0), level
+        return 0.5 * (variance_ratio / self.law.within) / (variance_ratios + 1.0), level
+
+    @cached_property
+    def _of_rows(self) -> tuple[Array, Array]:
+        """What each component is worth as a group of its own (L,), and the sum of y^2 of each (L,)."""
+        shrinkage, level = self._coefficients(np.ones(1, dtype=np.int64))
+        squares = self._centred(self.pieces, np.ones(len(self.pieces))) ** 2  # (L, D)
+        return squares @ shrinkage[0] + level[0], squares @ (1.0 / self.law.within)
 
     def opening(self, rows: Labels) -> Array:
         """Return what each of some rows is worth as a group of its own (k,)."""
-        shrinkage, level = self._coefficients(np.ones(1, dtype=np.int64))
-        return np.asarray(self._whitened(self.pieces[rows], 1.0) ** 2 @ shrinkage[0] + level[0])
+        return self._of_rows[0][rows]
 
     def value(self, groups: GroupSums) -> Array:
         """Return what groups are worth (n,), before the members' own constants."""
-        count = groups.mass.astype(np.int64)  # members of each group (G,)
-        sums = self._whitened(groups.sums, groups.mass)  # (n, D)
+        return self._value(self._centred(groups.sums, groups.mass), groups.mass.astype(np.int64))
+
+    def _value(self, centred: Array, count: Labels) -> Array:
+        """Return what groups of so many members (n,) are worth (n,), given sums of v - mu0 (n, D)."""
         shrinkage, level = self._coefficients(count)
-        return np.asarray(np.einsum("nd,nd,nd->n", sums, sums, shrinkage) + level)
+        return np.asarray(np.vecdot(shrinkage * centred, centred) + level)
 
     def gains(self, rows: Labels, groups: GroupSums) -> Array:
-        """Return ``subtraction_gains`` of the value (k, G) as one matrix product.
+        """Return ``subtraction_gains`` of the value (k, G) as two matrix products.
 
-        With y of a newcomer and t the sum of a group's, both whitened, and c = r / (n r + 1) / 2, the gain is
-        c' (t + y)^2 - c t^2 + level' - level = c' y^2 + 2 c' t y + (c' - c) t^2 + level' - level per dimension.
+        With t the sum of a group's v - mu0, u = t - mu0 and c' the coefficient of one member more, the gain is
+        c' (u + v)^2 - c t^2 + level' - level = c' v^2 + 2 c' u v + c' u^2 + level' - (c t^2 + level) per dimension.
         """
-        count = groups.mass.astype(np.int64)  # members of each group (G,)
-        sums, newcomers = self._whitened(groups.sums, groups.mass), self._whitened(self.pieces[rows], 1.0)
-        (shrinkage_before, level_before), (shrinkage_after, level_after) = map(self._coefficients, (count, count + 1))
-        cross_terms = shrinkage_after * sums
-        cross_terms *= 2.0
-        features = np.concatenate([newcomers**2, newcomers], axis=1)  # (k, 2 D)
-        gains: Array = features @ np.concatenate([shrinkage_after, cross_terms], axis=1).T
-        gains += np.einsum("nd,nd,nd->n", sums, sums, shrinkage_after - shrinkage_before) + level_after - level_before
+        newcomers, count = self.pieces[rows], groups.mass.astype(np.int64)  # (k, D); members of each group (G,)
+        sums = self._centred(groups.sums, groups.mass)  # t: (G, D)
+        constant = -self._value(sums, count)
+        sums -= self.law.mean
+        shrinkage, level = self._coefficients(count + 1)
+        slopes = shrinkage * sums
+        constant += np.vecdot(slopes, sums)
+        constant += level
+        slopes *= 2.0
+        gains: Array = newcomers**2 @ shrinkage.T
+        gains += newcomers @ slopes.T
+        gains += constant
         return gains
 
     def sums(self, labels: Labels) -> GroupSums:
@@ -180,7 +188,7 @@ class GaussianAtoms:
 
         In the plug-in form it is without the two logarithms.
         """
-        noise = 0.5 * float((self._whitened(self.pieces, np.ones(len(labels))) ** 2).sum())
+        noise = 0.5 * float(self._of_rows[1].sum())
         if self.marginal:
             noise += 0.5 * len(labels) * float((_LOG_TWO_PI + np.log(self.law.within)).sum())
         return float(self.value(self.sums(labels)).sum()) - noise

@@ -184,27 +184,27 @@ class MatchedGroups:
         matched = np.flatnonzero(positions >= 0)
         positions = positions[matched]
         sums, mass = self._sums[groups], self._mass[groups]
+        values = value(GroupSums(sums, mass))
         # What groups are worth without their members of one site: only sites that have one differ.
-        without = np.tile(value(GroupSums(sums, mass)), (len(offsets) - 1, 1))  # (J, n)
+        without = np.tile(values, (len(offsets) - 1, 1))  # (J, n)
         lone = mass[positions] == 1
         others = GroupSums(sums[positions] - pieces[matched], mass[positions] - 1.0)
         worth = np.zeros(len(matched))
         worth[~lone] = value(GroupSums(others.sums[~lone], others.mass[~lone]))
         without[owner[matched], positions] = np.where(lone, FORBIDDEN_GAIN, worth)  # nothing is left of those
-        # The pairs of a row and a group that are looked at.
-        is_near = np.ones((len(owner), len(groups)), dtype=np.bool_)
+        # The pairs of a row and a group that are looked at; with a row's own group they are the group as it is.
+        is_near = np.full((len(owner), len(groups)), neighbours is None)
         if neighbours is not None:
-            is_near[:] = False
-            is_near[matched, positions] = True
             of_neighbour = np.where(self.labels >= 0, position_of_group[self.labels], -1)[neighbours[1]]
             is_near[neighbours[0][of_neighbour >= 0], of_neighbour[of_neighbour >= 0]] = True
+        is_near[matched, positions] = False
         row_of_pair, group_of_pair = is_near.nonzero()
         joined_sums = sums[group_of_pair]  # (pairs, P)
         joined_sums += pieces[row_of_pair]
         joined_mass = mass[group_of_pair] + 1.0
         pair = np.full(is_near.shape, -1)
         pair[is_near] = np.arange(len(row_of_pair))
-        # Every row of a site, with every component of the site that is in one of the groups.
+        # Every row of a site, with every other component of the site that is in one of the groups.
         sizes = np.diff(offsets)[owner[matched]]
         members = np.repeat(np.arange(len(matched)), sizes)
         rows = np.arange(len(members)) - np.repeat(np.cumsum(sizes) - sizes - offsets[owner[matched]], sizes)
@@ -216,6 +216,7 @@ class MatchedGroups:
         before = without[owner[row_of_pair], group_of_pair]
         joined = value(GroupSums(joined_sums, joined_mass))
         gains[row_of_pair, group_of_pair] = np.where(before == FORBIDDEN_GAIN, FORBIDDEN_GAIN, joined - before)
+        gains[matched, positions] = np.where(lone, FORBIDDEN_GAIN, values[positions] - worth)
         return gains
 
     @property

@@ -450,6 +450,8 @@ def _shapes_of(part: nn.Module) -> list[tuple[int, ...]]:
 
 def _value_of(part: nn.Module, name: str) -> str | None:
     """Return a number, text or tuple of such, or the name of a function, as a text; None of all else."""
+    if name not in vars(part) and not hasattr(type(part), name):
+        return None  # modules take long to say that they lack one
     value = getattr(part, name, None)
     if isinstance(value, bool | int | float | str):
         return repr(value)

@@ -21,7 +21,7 @@ amounts = pytest.mark.parametrize("amount", [0.003, 0.03, 0.3])
 def found(family, eta, start=0.1):
     """What is found from a start in units of the family."""
     problem = RandomEffects(stacked(family, eta, SIZES))
-    return problem.fit_heterogeneity(LABELS, start * problem.unit, strict_prior(SITES))
+    return problem.fit_heterogeneity(LABELS, start * problem.unit, strict_prior(SITES))[0]
 
 
 @amounts
@@ -143,7 +143,7 @@ def test_the_heterogeneity_is_that_of_the_greatest_marginal_likelihood(seed):
     family = f.SphericalGaussian(1)
     problem = RandomEffects(stacked(family, family.to_natural(mean=means[:, None], variance=variances), sizes))
     best = optimize.minimize_scalar(minus_log_marginal, bounds=(-8, 4), method="bounded")
-    amount = problem.fit_heterogeneity(labels, 0.5 * problem.unit, strict_prior(8))
+    amount = problem.fit_heterogeneity(labels, 0.5 * problem.unit, strict_prior(8))[0]
     assert_allclose(np.log(amount[0]), best.x, atol=SMALLEST_LOG_STEP)
     assert minus_log_marginal(np.log(amount[0])) <= best.fun + 0.1
 
@@ -168,5 +168,5 @@ def test_where_no_component_has_a_copy_there_is_none():
     """What differs is explained by the law that components come from."""
     family, eta = normal_wishart(0.2, 0.02)
     problem = RandomEffects(stacked(family, eta[:12], (4, 4, 4)))
-    amount = problem.fit_heterogeneity(np.arange(12), 0.1 * problem.unit, strict_prior(3))
+    amount = problem.fit_heterogeneity(np.arange(12), 0.1 * problem.unit, strict_prior(3))[0]
     assert amount[0] < 1e-4

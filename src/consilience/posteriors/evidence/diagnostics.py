@@ -389,8 +389,8 @@ def diagnose(ensemble: Ensemble, labels: Labels) -> tuple[Array | None, Posterio
     problem = RandomEffects(stack)
     prior = fit_lenient_prior(np.bincount(stack_labels[stack_labels >= 0]), stack.n_sites)
     start = np.exp(np.mean(np.log(FIRST_HETEROGENEITIES))) * problem.unit
-    heterogeneity = problem.fit_heterogeneity(stack_labels, start, prior)
-    matching = SearchedMatching(stack_labels, heterogeneity, prior, 0.0, True)
+    heterogeneity, evidence = problem.fit_heterogeneity(stack_labels, start, prior)
+    matching = SearchedMatching(stack_labels, heterogeneity, prior, evidence, True)
     none, far_sites = np.zeros(0, dtype=np.int64), find_far_sites(stack, stack_labels)
     outliers = describe_outliers(tuple(ensemble.names), none, none > 0, far_sites)
     confidence, diagnostics = _diagnostics(stack, matching, outliers)

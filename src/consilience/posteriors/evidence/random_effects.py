@@ -64,7 +64,7 @@ class RandomEffects:
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
-        self._at: tuple[bytes, Array, Array, Array] | None = None
+        self._at: tuple[bytes, Array, Array] | None = None
         self._are_weighted = bool(np.any(stack.row_weights != 1.0))
 
     @cached_property
@@ -85,18 +85,14 @@ class RandomEffects:
             return self.discounts.pieces(none)
         return as_lazy_array(LazyRows(self.stack.natural.shape, lambda rows: self.discounts.part(rows).pieces(none)))
 
-    def _discounted(self, heterogeneity: Array) -> tuple[Array, Array, Array]:
-        """Return weighted pieces (L, P), the base distribution (P,) and weighted normalisers (L,).
-
-        Those of the last h are kept. Very many rows come in chunks instead.
-        """
+    def _discounted(self, heterogeneity: Array) -> tuple[Array, Array]:
+        """Return weighted pieces (L, P) and the base distribution (P,); those of the last h are kept."""
         key = heterogeneity.tobytes()
         if self._at is None or self._at[0] != key:
-            law = self.discounts.law(heterogeneity)
-            pieces, observed = self.discounts.pieces(heterogeneity), self.discounts.observed(heterogeneity)
+            pieces = self.discounts.pieces(heterogeneity)
             if self._are_weighted:
-                pieces, observed = pieces * self.stack.row_weights[:, None], observed * self.stack.row_weights
-            self._at = (key, pieces, law, observed)
+                pieces = pieces * self.stack.row_weights[:, None]
+            self._at = (key, pieces, self.discounts.law(heterogeneity))
         return self._at[1:]
 
     def groups(self, heterogeneity: Array, prior: MatchingPrior) -> ConjugateGroups:
@@ -108,7 +104,7 @@ class RandomEffects:
         """Return weighted pieces (L, P) and the base distribution (P,); of very many rows the pieces are lazy."""
         discounts, weights = self.discounts, self.stack.row_weights
         if len(self.stack.natural) <= MAX_KEPT_ROWS:
-            return self._discounted(heterogeneity)[:2]
+            return self._discounted(heterogeneity)
 
         def pieces(rows: slice | Labels) -> Array:
             of_rows = discounts.part(rows).pieces(heterogeneity)
@@ -146,11 +142,12 @@ class RandomEffects:
         """Return a function of h that gives sums of pieces (G, P), the base distribution (P,) and normalisers (L,)."""
         discounts, weights = self.discounts, self.stack.row_weights
         if len(labels) <= MAX_KEPT_ROWS:
-            membership = membership_matrix(labels, np.ones(len(labels)), n_groups)
+            sums_of = discounts.sums_of(membership_matrix(labels, weights, n_groups))
 
             def sums_at_once(heterogeneity: Array) -> tuple[Array, Array, Array]:
-                pieces, base, observed = self._discounted(heterogeneity)
-                return np.asarray(membership @ pieces), base, observed
+                observed = discounts.observed(heterogeneity)
+                observed = observed * weights if self._are_weighted else observed
+                return sums_of(heterogeneity), discounts.law(heterogeneity), observed
 
             return sums_at_once
 
@@ -167,8 +164,8 @@ class RandomEffects:
 
     def fit_heterogeneity(
         self, labels: Labels, start: Array, prior: MatchingPrior, first_step: float = LOG_STEP
-    ) -> Array:
-        """Return h (B,) of the greatest evidence of a matching, by coordinate search on log h from a start.
+    ) -> tuple[Array, float]:
+        """Return h (B,) of the greatest evidence F of a matching, and F, by coordinate search on log h from a start.
 
         Where no group has two members this tends to none at all, of which the matching says nothing.
         """
@@ -199,7 +196,7 @@ class RandomEffects:
                         break
             if not has_moved:
                 step /= STEP_DIVISOR
-        return np.exp(log_h)
+        return np.exp(log_h), best
 
 
 COMPONENT_LOG_ODDS = 5.0

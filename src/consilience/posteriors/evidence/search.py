@@ -195,8 +195,7 @@ class EvidenceSearch:
                 return end if best is None or end.evidence > best.evidence else replace(best, converged=True)
             labels, prior = new_labels, refit(np.bincount(new_labels))
             step = LOG_STEP if best is None else LOG_REFIT_STEP
-            heterogeneity = self.problem.fit_heterogeneity(labels, heterogeneity, prior, step)
-            evidence = self.problem.evidence(labels, heterogeneity, prior)
+            heterogeneity, evidence = self.problem.fit_heterogeneity(labels, heterogeneity, prior, step)
             if best is None or evidence > best.evidence:
                 best = SearchedMatching(labels, heterogeneity, prior, evidence, False)
         assert best is not None  # noqa: S101  (there is at least one round)
@@ -295,8 +294,7 @@ class EvidenceSearch:
 
     def refitted(self, matching: SearchedMatching, labels: Labels) -> SearchedMatching:
         """Return the matching of these labels under the prior of another one, its heterogeneity fitted from there."""
-        heterogeneity = self.problem.fit_heterogeneity(labels, matching.heterogeneity, matching.prior)
-        evidence = self.problem.evidence(labels, heterogeneity, matching.prior)
+        heterogeneity, evidence = self.problem.fit_heterogeneity(labels, matching.heterogeneity, matching.prior)
         return replace(matching, labels=labels, heterogeneity=heterogeneity, evidence=evidence)
 
     def ascended(self, matching: SearchedMatching, labels: Labels) -> SearchedMatching:
@@ -361,8 +359,8 @@ def is_same_partition(a: Labels, b: Labels) -> bool:
     if not len(kept_a):
         return True
     # As many distinct pairs (group in a, group in b) as groups on either side: the pairing is one to one.
-    pairs = len(np.unique(np.stack([kept_a, kept_b]), axis=1).T)
-    return pairs == len(np.unique(kept_a)) == len(np.unique(kept_b))
+    n_pairs = len(np.unique(kept_a * (int(kept_b.max()) + 1) + kept_b))
+    return n_pairs == len(np.unique(kept_a)) == len(np.unique(kept_b))
 
 
 def shuffled(n_sites: int) -> Labels:

@@ -59,7 +59,7 @@ N_ERRORS = 2.0
 """The same in standard errors of the difference; and how many deviations nearer than by chance copies must be."""
 
 N_CLEAR_ERRORS = 4.0
-"""Standard errors above the least loss at which a loss of few draws is clear: else all draws decide."""
+"""Standard errors above a bound at which a loss, or a difference, of few draws is clear: else all draws decide."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +90,7 @@ class Selection:
         start = None if near is None else near.matching.heterogeneity
         self._search = EvidenceSearch(in_order(stack, self._order), max_groups, start)
         self._loss, self._near = loss, near
+        self._few_draws: VirtualLoss | None = None
 
     @cached_property
     def selected(self) -> SelectedMatching:
@@ -140,22 +141,36 @@ class Selection:
             matching = without_strays(search, better)
         return self._by_input(search.best_of_its_paths(matching))
 
-    @staticmethod
-    def _may_lose(loss: VirtualLoss, labels: Labels) -> bool:
+    def _of_few_draws(self, loss: VirtualLoss) -> VirtualLoss:
+        """Return the losses by a few draws, whose densities are computed once."""
+        if self._few_draws is None:
+            self._few_draws = replace(loss, n_draws=N_FIRST_DRAWS)
+        return self._few_draws
+
+    def _may_lose(self, loss: VirtualLoss, labels: Labels) -> bool:
         """Return whether the strict matching may lose enough for another one to be taken: none loses less than nothing.
 
         A few draws tell a clear loss, all of them that there is none.
         """
         least = _least_loss(loss)[0]
-        mean, error = replace(loss, n_draws=N_FIRST_DRAWS)(labels)
-        if mean - N_CLEAR_ERRORS * error > least:
+        if _is_clearly_above(self._of_few_draws(loss).by_draw(labels), least):
             return True
         mean, error = loss(labels)
         return mean + N_ERRORS * error > least
 
     def loses_less_than(self, labels: Labels) -> bool:
-        """Return whether the selected matching loses clearly less than another one (L,), or nothing is known of it."""
-        return self._loss is None or compare_losses(self._loss, labels, self.selected.matching.labels)[1]
+        """Return whether the selected matching loses clearly less than another one (L,), or nothing is known of it.
+
+        A few draws tell a clear difference, and all of them any other.
+        """
+        if self._loss is None:
+            return True
+        selected, (least, share) = self.selected.matching.labels, _least_loss(self._loss)
+        few = self._of_few_draws(self._loss)
+        losses, gains = few.by_draw(labels), few.differences(labels, selected)
+        if _is_clearly_above(gains, least) and _is_clearly_above(gains - share * losses, 0.0):
+            return True
+        return compare_losses(self._loss, labels, selected)[1]
 
     def evidence_by_number(self) -> dict[int, float]:
         """Return the log evidence of the best matching of each number of groups that agglomeration passed.
@@ -223,6 +238,12 @@ def compare_losses(loss: VirtualLoss, strict: Labels, lenient: Labels) -> tuple[
     return {"strict": strict_loss, "lenient": float(by_draw[1].mean())}, is_lenient
 
 
+def _is_clearly_above(values: Array, bound: float) -> bool:
+    """Return whether the mean of few draws (n,) is so far above a bound that all draws would say the same."""
+    mean, error = mean_and_error(values)
+    return mean - N_CLEAR_ERRORS * error > bound
+
+
 def _least_loss(loss: VirtualLoss) -> tuple[float, float]:
     """Return what a matching must lose for another to be taken, in nats and as a share of its loss."""
     return (MIN_LOSS, MIN_LOSS_SHARE) if loss.describes_data else (MIN_NARROW_LOSS, MIN_NARROW_LOSS_SHARE)
@@ -266,7 +287,7 @@ def nearness_score(loss: VirtualLoss, owner: Labels) -> float | None:
     means = _in_widths(loss.means[rows] - loss.means[rows].mean(axis=0), loss.covariances[rows])  # (n, D)
     spans, rng = _spans(means, [len(site) for site in sites]), np.random.default_rng(0)
     is_same_site = owner[rows][:, None] == owner[rows]
-    by_turn = np.array([_log_nearest(_turned(spans, means.shape, rng), is_same_site) for _ in range(N_TURNS)])
+    by_turn = np.array([_log_nearest(turned, is_same_site) for turned in _turned(spans, means.shape, rng)])
     deviation = float(by_turn.std(ddof=1))
     return (_log_nearest(means, is_same_site) - float(by_turn.mean())) / deviation if deviation > 0.0 else None
 
@@ -300,12 +321,15 @@ def _spans(means: Array, sizes: list[int]) -> list[tuple[Labels, Array]]:
 
 
 def _turned(spans: list[tuple[Labels, Array]], shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Return centred means (n, D) with each site turned about the origin by a random rotation of its own."""
-    turned = np.empty(shape)
-    for rows, coordinates in spans:
-        basis, triangle = np.linalg.qr(rng.standard_normal((len(rows), shape[1], coordinates.shape[1])))
-        uniform = basis * np.sign(np.diagonal(triangle, axis1=1, axis2=2))[:, None, :]  # (m, D, r), by Haar's measure
-        turned[rows] = (uniform @ coordinates).transpose(0, 2, 1)
+    """Return centred means (turns, n, D), each time with each site turned about the origin by a random rotation."""
+    normals = [
+        [rng.standard_normal((len(rows), shape[1], size.shape[1])) for rows, size in spans] for _ in range(N_TURNS)
+    ]
+    turned = np.empty((N_TURNS, *shape))
+    for (rows, coordinates), of_span in zip(spans, zip(*normals, strict=True), strict=True):
+        basis, triangle = np.linalg.qr(np.stack(of_span))
+        signs = np.sign(np.diagonal(triangle, axis1=2, axis2=3))  # with them, by Haar's measure
+        turned[:, rows] = ((basis * signs[:, :, None, :]) @ coordinates).transpose(0, 1, 3, 2)  # (turns, m, k, D)
     return turned
 
 

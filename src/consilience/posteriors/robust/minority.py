@@ -119,11 +119,12 @@ class GroupHolders:
 def group_holders(owner: Labels, labels: Labels, counts: Array | None, n_sites: int, n_groups: int) -> GroupHolders:
     """Return how many of the sites that have a say hold each group, from site, group and counts of each component."""
     is_matched = labels >= 0
-    pairs = np.unique(np.stack([labels, owner])[:, is_matched], axis=1)
+    n_owners = int(owner.max(initial=0)) + 1  # those without a say included
+    pairs = np.unique(labels[is_matched] * n_owners + owner[is_matched])  # of a group and a site
     observations: Array | None = None
     if counts is not None:
         observations = np.bincount(labels[is_matched], counts[is_matched], n_groups).astype(np.float64, copy=False)
-    return GroupHolders(n_sites, np.bincount(pairs[0], minlength=n_groups), observations)
+    return GroupHolders(n_sites, np.bincount(pairs // n_owners, minlength=n_groups), observations)
 
 
 def holder_names(owner: Labels, labels: Labels, names: Sequence[str], groups: Labels) -> list[list[str]]:

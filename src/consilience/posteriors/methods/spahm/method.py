@@ -25,7 +25,14 @@ from consilience.families import DiagonalGaussian
 from consilience.matching.assignment import NO_NEW_GROUPS, Openings
 from consilience.matching.beta_bernoulli import AtomLaw, BetaBernoulliPrior, GaussianAtoms
 from consilience.matching.groups import GroupSums
-from consilience.matching.site_by_site import GroupObjective, ascend, grow, match_confidence, scatter
+from consilience.matching.site_by_site import (
+    MIN_RELATIVE_GAIN,
+    GroupObjective,
+    ascend,
+    grow,
+    match_confidence,
+    scatter,
+)
 from consilience.posteriors.average import conjugate_groups
 from consilience.posteriors.details import PosteriorDetails
 from consilience.posteriors.ensemble import Ensemble
@@ -219,7 +226,8 @@ class SPAHM(Method):
         for start, generator in enumerate(rng.spawn(self.restarts)):
             progress(start, self.restarts)
             run = self._run(ensemble, self._first(objective, start), improve, start, generator)
-            if best is None or run.history[-1] > best.history[-1]:
+            # Of starts that end in one place rounding is not to choose.
+            if best is None or run.history[-1] > best.history[-1] + MIN_RELATIVE_GAIN * abs(best.history[-1]):
                 best = run
             if start == 0:
                 first_labels = run.labels
