@@ -18,6 +18,10 @@ def _rows() -> list[dict[str, Any]]:
     return rows
 
 
+def _name(row: dict[str, Any]) -> str:
+    return f"{row['kind']}, {'common' if row['common'] else 'independent'}, seed {row['seed']}"
+
+
 def scores_table(is_image: bool) -> str:
     """Return the scores of sites and fusions, a row a setting."""
     digits = 1 if is_image else 3
@@ -25,10 +29,22 @@ def scores_table(is_image: bool) -> str:
     for row in _rows():
         if row["kind"].startswith("vit") != is_image:
             continue
-        name = f"{row['kind']}, {'common' if row['common'] else 'independent'}, seed {row['seed']}"
         sites = ", ".join(f"{one:.{digits}f}" for one in row["sites"])
         cells = [f"{row[column]['score']:.{digits}f}" for column in COLUMNS]
-        lines.append(f"| {name} | {sites} | " + " | ".join(cells) + " |")
+        lines.append(f"| {_name(row)} | {sites} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def held_out_table() -> str:
+    """Return the scores of the default and of the choice at the sites, a row a setting that held rows out."""
+    names = {"described": "default", "shared": "`choose`, sites' networks shared", "not shared": "`choose`, not shared"}
+    lines = [f"| setting | sites | {' | '.join(names.values())} |", "| --- | ---: |" + " ---: |" * len(names)]
+    for row in _rows():
+        if (held := row.get("held out")) is None:
+            continue
+        cells = [f"{held[column]['score']:.1f}" for column in names]
+        sites = ", ".join(f"{one:.1f}" for one in held["sites"])
+        lines.append(f"| {_name(row)} | {sites} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -70,6 +86,7 @@ def proof_table() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "transformers-images": partial(scores_table, True),
+    "transformers-held-out": held_out_table,
     "transformers-texts": partial(scores_table, False),
     "transformers-seconds": seconds_table,
     "transformers-proof": proof_table,
