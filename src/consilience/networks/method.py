@@ -190,8 +190,9 @@ class NetworkMethod(Options, ABC):
         """How networks are fused once they are described: matched alone, chosen, distilled, or at a chosen damping."""
         return "matched"
 
-    def resolved(self) -> NetworkMethod:
-        """Return the method that runs under these options."""
+    def resolved(self, *, can_compare: bool = False) -> NetworkMethod:
+        """Return the method that runs under these options; `can_compare` says whether modules and inputs are known."""
+        del can_compare
         return self
 
     def informed(self, information: Sequence[FisherInformation] | None) -> NetworkMethod:
