@@ -809,9 +809,7 @@ def run_sums(seed: int, known: dict[str, Any], differ: float = 0.0) -> dict[str,
     return found
 
 
-def run_fresh(
-    run: Callable[[int, dict[str, Any]], dict[str, Any]], seed: int, known: dict[str, Any]
-) -> dict[str, Any]:
+def run_fresh(run: Callable[[int, dict[str, Any]], dict[str, Any]], seed: int, known: dict[str, Any]) -> dict[str, Any]:
     """Return errors of one seed as `run` does, of plain fusion and ``robust=True`` alone."""
     compared = {name: LIBRARY[name] for name in ("plain", "robust=True")}
     with patch.dict(LIBRARY, compared, clear=True), patch.dict(BASELINES, clear=True):

@@ -46,6 +46,16 @@ def test_hostile_networks_are_left_out(method, change, count):
         assert np.linalg.norm(flat(fusion.model) - rows.mean(axis=0)) < radius
 
 
+def test_the_verdict_names_what_is_not_seen_and_networks_whose_units_are_matched():
+    honest = [network(seed) for seed in range(5)]
+    assert "would not be seen" in fuse(honest).verdict.text
+    assert "weak" not in fuse(honest).verdict.text
+    symmetry = cs.symmetry(honest[0], torch.zeros(1, 4))
+    (group,) = symmetry.by_name
+    honest[1] = cs.permute(honest[1], symmetry, {group: np.arange(8)[::-1].copy()})
+    assert "weak here: of networks whose units are matched" in fuse(honest, "consensus").verdict.text
+
+
 def test_copies_of_a_hostile_network_are_left_out():
     torch_copies = [network(50, 0.1, noise=0.0) for _ in range(3)]
     for site, module in enumerate(torch_copies):

@@ -175,9 +175,10 @@ def weak_spot(robust: Mapping[str, Any]) -> str:
     """Return what robust fusion does not see, as a clause, given what it did (``RobustDetails``)."""
     most, ratio = robust["tolerated"], robust["unseen_error_ratio"]
     sites = "one hostile site that stays" if most == 1 else f"{most:,} hostile sites that stay"
+    weak = f"; {robust['weak']}" if "weak" in robust else ""
     return (
         f"{sites} within what honest ones differ by would not be seen, and whatever the rule could move a parameter by"
-        f" {ratio:.2g} times its error"
+        f" {ratio:.2g} times its error{weak}"
     )
 
 

@@ -56,6 +56,13 @@ Road = Literal["matched", "chosen", "distilled", "damped"]
 """Ways from described networks to a fused one; methods of one's own are matched, the others are those of ours."""
 
 
+AFTER_MATCHING = (
+    "weak here: of networks whose units are matched fewer make a worse average, so that leaving out copies of an honest"
+    " one may cost a tenth of its error"
+)
+"""Where robust fusion of networks loses more than a twentieth to no defence (docs/evidence/robust.md)."""
+
+
 @dataclass(frozen=True, eq=False)
 class NetworkEnsemble:
     """Networks of one symmetry with their weights, and the widths of the fused network."""
@@ -278,6 +285,9 @@ class NetworkMethod(Options, ABC):
         if arrays is None:
             if self.robust is True:
                 arrays, details = robust_average(prepared, alignment.transports)
+                moves = (one for transports in alignment.transports for one in transports.values())
+                if not all(np.array_equal(one.labels, np.arange(one.width)) for one in moves):
+                    details["weak"] = AFTER_MATCHING
                 alignment = replace(alignment, details={**alignment.details, "robust": details})
             else:
                 arrays = average(prepared, alignment.transports, robust)
