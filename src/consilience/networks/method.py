@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 
 from consilience.catalogue import suggestion
 from consilience.checks import AnyArray, Array, Labels, is_count, is_number
-from consilience.core.details import RobustDetails, Status
+from consilience.core.details import Status
 from consilience.core.methods import Options, Requirement, is_robust_option
 from consilience.core.progress import Progress, silent
-from consilience.core.robust import geometric_median_weights, judge_twice, too_few
+from consilience.core.robust import Judgement, geometric_median_weights, judge_twice, too_few
 from consilience.core.robust_estimator import Robust, RobustEstimator
 from consilience.errors import InputError, OptionError, Problem
 from consilience.networks.carried_arrays import largest_counters, moved_mask_problems
@@ -88,6 +88,11 @@ class NetworkEnsemble:
     def symmetry(self) -> Symmetry:
         """The symmetry that all share."""
         return self.networks[0].symmetry
+
+    @property
+    def voters(self) -> Labels:
+        """Numbers (n,) of the models with a weight."""
+        return np.flatnonzero(self.weights > 0)
 
     @property
     def same_units(self) -> bool:
@@ -284,15 +289,35 @@ class NetworkMethod(Options, ABC):
         arrays = alignment.arrays
         if arrays is None:
             if self.robust is True:
-                arrays, details = robust_average(prepared, alignment.transports)
-                moves = (one for transports in alignment.transports for one in transports.values())
-                if not all(np.array_equal(one.labels, np.arange(one.width)) for one in moves):
-                    details["weak"] = AFTER_MATCHING
-                alignment = replace(alignment, details={**alignment.details, "robust": details})
+                alignment, weights = self._aligned_again(prepared, alignment, rng, progress)
+                arrays = average(replace(prepared, weights=weights), alignment.transports)
             else:
                 arrays = average(prepared, alignment.transports, robust)
         fused = prepared.networks[ensemble.reference].with_arrays({**arrays, **largest_counters(prepared.networks)})
         return NetworkOutcome(alignment, fused, prepared)
+
+    def _aligned_again(
+        self, ensemble: NetworkEnsemble, alignment: Alignment, rng: np.random.Generator, progress: Progress
+    ) -> tuple[Alignment, Array]:
+        """Return the alignment of the networks that are kept, and their weights (J,) in the geometric median.
+
+        Where some are left out the others are aligned once more without them, which a far network would have misled.
+        """
+        voters = ensemble.voters
+        judgement = judge_networks(ensemble, alignment.transports)
+        kept = voters[judgement.kept]
+        details = judgement.details([ensemble.networks[voter].name for voter in voters.tolist()])
+        if len(kept) < len(voters):
+            weights = np.zeros(len(ensemble.weights))
+            weights[kept] = ensemble.weights[kept] / ensemble.weights[kept].sum()
+            reference = ensemble.reference if ensemble.reference in kept else int(kept[0])
+            clipped = clip_array_scales(ensemble, RobustEstimator("median", self.trim))
+            alignment = self.align(replace(clipped, weights=weights, reference=reference), rng, progress)
+        moves = (one for transports in alignment.transports for one in transports.values())
+        if not all(np.array_equal(one.labels, np.arange(one.width)) for one in moves):
+            details["weak"] = AFTER_MATCHING
+        alignment = replace(alignment, details={**alignment.details, "robust": details})
+        return alignment, median_weights(ensemble, alignment.transports, kept)
 
 
 def _alignment_problems(ensemble: NetworkEnsemble, alignment: Alignment) -> list[Problem]:
@@ -371,45 +396,47 @@ def average(
     return fused
 
 
-def robust_average(
-    ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport], ...]
-) -> tuple[dict[str, AnyArray], RobustDetails]:
-    """Return the geometric median of the whole networks that are kept, and which were left out (``robust=True``).
+def judge_networks(ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport], ...]) -> Judgement:
+    """Return which of the networks with a vote are kept (``robust=True``).
 
     Models that are copies of each other, a cluster apart, or farther from the geometric median than one and a half of
     the median distance, are left out as a whole (`core.robust`): the units of one network rely on each
     other. They are judged by their weights as they are, and those that pass once more by standardized weights, in
     which small pushes show.
     """
-    voters = np.flatnonzero(ensemble.weights > 0)
-    layouts = {key: ensemble.symmetry.layouts[key] for key in ensemble.networks[0].working}
-
-    n_coordinates = sum(prod(tuple(ensemble.networks[0].working[key].shape)) for key in layouts)
+    voters = ensemble.voters
+    n_coordinates = sum(prod(tuple(values.shape)) for values in ensemble.networks[0].working.values())
 
     def group_of(
         measure: Callable[[Sequence[AnyArray]], Array], passed: NDArray[np.bool_]
     ) -> list[tuple[Labels, Array]]:
         """Return the voters that passed and their squared distances: all weights are one group."""
-        chosen, total = np.flatnonzero(passed), np.zeros((np.count_nonzero(passed), np.count_nonzero(passed)))
-        for key in layouts:
-            arrays, _ = _transported(ensemble, transports, key)
-            total += measure([arrays[voter] for voter in voters[chosen].tolist()])
-        return [(chosen, total)]
+        return [(np.flatnonzero(passed), _distances(ensemble, transports, voters[passed], measure))]
 
-    # First as they are, then standardized; the distances among those that passed give the weights of the median.
     everyone = group_of(squared_distances, np.ones(len(voters), dtype=np.bool_))
-    ((_, squares),) = everyone
     standardized = partial(group_of, standardized_squared_distances)
-    judgement = judge_twice(everyone, standardized, len(voters), n_coordinates)
-    kept = np.flatnonzero(judgement.kept)
-    weights = np.zeros(len(ensemble.weights))
-    weights[voters[kept]], _ = geometric_median_weights(squares[np.ix_(kept, kept)], ensemble.weights[voters[kept]])
-    fused = {
-        key: as_stored(_mean_over_owners(*_transported(ensemble, transports, key), weights.tolist()), layout)
-        for key, layout in layouts.items()
-    }
-    names = [ensemble.networks[voter].name for voter in voters.tolist()]
-    return fused, judgement.details(names)
+    return judge_twice(everyone, standardized, len(voters), n_coordinates)
+
+
+def median_weights(ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport], ...], kept: Labels) -> Array:
+    """Return the weights (J,) of the geometric median of the networks that are kept, as whole networks."""
+    weights, squares = np.zeros(len(ensemble.weights)), _distances(ensemble, transports, kept, squared_distances)
+    weights[kept], _ = geometric_median_weights(squares, ensemble.weights[kept])
+    return weights
+
+
+def _distances(
+    ensemble: NetworkEnsemble,
+    transports: tuple[Mapping[str, Transport], ...],
+    chosen: Labels,
+    measure: Callable[[Sequence[AnyArray]], Array],
+) -> Array:
+    """Return squared distances (n, n) of some transported networks, summed over arrays by what measures one array."""
+    total = np.zeros((len(chosen), len(chosen)))
+    for key in ensemble.networks[0].working:
+        arrays, _ = _transported(ensemble, transports, key)
+        total += measure([arrays[number] for number in chosen.tolist()])
+    return total
 
 
 def _transported(
