@@ -56,6 +56,13 @@ def test_the_verdict_names_what_is_not_seen_and_networks_whose_units_are_matched
     assert "weak here: of networks whose units are matched" in fuse(honest, "consensus").verdict.text
 
 
+def test_networks_that_are_kept_are_aligned_as_if_the_others_had_not_come():
+    honest = [network(seed, noise=0.3) for seed in range(7)]
+    with_hostile = fuse([*honest, *(network(50 + seed, 50.0) for seed in range(2))], "consensus")
+    assert len(with_hostile.details["robust"]["left_out"]) == 2
+    np.testing.assert_array_equal(flat(with_hostile.model), flat(fuse(honest, "consensus").model))
+
+
 def test_copies_of_a_hostile_network_are_left_out():
     torch_copies = [network(50, 0.1, noise=0.0) for _ in range(3)]
     for site, module in enumerate(torch_copies):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
@@ -93,6 +94,25 @@ class NetworkEnsemble:
     def voters(self) -> Labels:
         """Numbers (n,) of the models with a weight."""
         return np.flatnonzero(self.weights > 0)
+
+    def take(self, kept: Labels) -> NetworkEnsemble:
+        """Return some of the models, by number; the first of them is the reference where that is not among them."""
+        chosen = kept.tolist()
+
+        def of_kept(values: tuple[Any, ...] | None) -> Any:
+            return values and tuple(values[number] for number in chosen)
+
+        return replace(
+            self,
+            networks=of_kept(self.networks),
+            weights=self.weights[kept] / self.weights[kept].sum(),
+            reference=chosen.index(self.reference) if self.reference in chosen else 0,
+            activations=of_kept(self.activations),
+            input_numbers=of_kept(self.input_numbers),
+            initial_transports=of_kept(self.initial_transports),
+            information=of_kept(self.information),
+            priors=of_kept(self.priors),
+        )
 
     @property
     def same_units(self) -> bool:
@@ -280,6 +300,7 @@ class NetworkMethod(Options, ABC):
         prepared = self.prepare(ensemble)
         how = "median" if self.robust is True else self.robust
         robust = RobustEstimator(how, self.trim) if isinstance(how, str) else None
+        rng_of_kept = deepcopy(rng)
         # Only the alignment sees clipped scales; the robust average judges the networks as they were sent.
         alignment = self.align(prepared if robust is None else clip_array_scales(prepared, robust), rng, progress)
         if problems := _alignment_problems(prepared, alignment):
@@ -289,31 +310,32 @@ class NetworkMethod(Options, ABC):
         arrays = alignment.arrays
         if arrays is None:
             if self.robust is True:
-                alignment, weights = self._aligned_again(prepared, alignment, rng, progress)
+                alignment, weights = self._kept(prepared, alignment, rng_of_kept, progress)
                 arrays = average(replace(prepared, weights=weights), alignment.transports)
             else:
                 arrays = average(prepared, alignment.transports, robust)
         fused = prepared.networks[ensemble.reference].with_arrays({**arrays, **largest_counters(prepared.networks)})
         return NetworkOutcome(alignment, fused, prepared)
 
-    def _aligned_again(
+    def _kept(
         self, ensemble: NetworkEnsemble, alignment: Alignment, rng: np.random.Generator, progress: Progress
     ) -> tuple[Alignment, Array]:
         """Return the alignment of the networks that are kept, and their weights (J,) in the geometric median.
 
-        Where some are left out the others are aligned once more without them, which a far network would have misled.
+        Where some are left out the others are aligned as if these had not come, since a far network misleads them all;
+        those left out stay as they were aligned.
         """
         voters = ensemble.voters
         judgement = judge_networks(ensemble, alignment.transports)
         kept = voters[judgement.kept]
         details = judgement.details([ensemble.networks[voter].name for voter in voters.tolist()])
         if len(kept) < len(voters):
-            weights = np.zeros(len(ensemble.weights))
-            weights[kept] = ensemble.weights[kept] / ensemble.weights[kept].sum()
-            reference = ensemble.reference if ensemble.reference in kept else int(kept[0])
-            clipped = clip_array_scales(ensemble, RobustEstimator("median", self.trim))
-            alignment = self.align(replace(clipped, weights=weights, reference=reference), rng, progress)
-        moves = (one for transports in alignment.transports for one in transports.values())
+            of_kept = self.align(ensemble.take(kept), rng, progress)
+            transports = list(alignment.transports)
+            for number, of_network in zip(kept.tolist(), of_kept.transports, strict=True):
+                transports[number] = of_network
+            alignment = replace(of_kept, transports=tuple(transports))
+        moves = (one for number in kept.tolist() for one in alignment.transports[number].values())
         if not all(np.array_equal(one.labels, np.arange(one.width)) for one in moves):
             details["weak"] = AFTER_MATCHING
         alignment = replace(alignment, details={**alignment.details, "robust": details})
