@@ -161,7 +161,7 @@ class NetworkMethod(Options, ABC):
     robust : {True, "trim", "median"}, optional
         Protection against hostile or broken sites. True leaves out whole models that are copies of each other, or
         farther than one and a half of the usual distance, and takes the geometric median of the others as whole
-        networks. ``"trim"`` leaves out the fraction `trim` of the models that is
+        networks, aligned as if those had not come. ``"trim"`` leaves out the fraction `trim` of the models that is
         farthest from the coordinate-wise median; ``"median"`` takes geometric medians, row by row. Default: every site
         is trusted.
     trim : float
