@@ -45,14 +45,15 @@ def make_normed(width=6):
     )
 
 
-def train(rows, start, net=None, steps=60):
+def train(rows, start, net=None, steps=60, labels=None):
+    labels = Y if labels is None else labels
     with torch.random.fork_rng():
         torch.manual_seed(start)
         net = make() if net is None else net()
         optimizer = torch.optim.Adam(net.parameters(), 5e-3)
         for _ in range(steps):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(net(X[rows]), Y[rows]).backward()
+            nn.functional.cross_entropy(net(X[rows]), labels[rows]).backward()
             optimizer.step()
     return net.eval()
 
@@ -431,10 +432,41 @@ def test_a_bound_on_time_says_what_it_left_out(described):
     assert not [name for name in fusion.verdict.candidates if name.startswith("distill")]
 
 
-def test_robust_fusion_trusts_no_description(described):
+def test_robust_averages_by_name_trust_no_description(described):
     fusion = cs.fuse(described, robust="median")
     assert fusion.verdict.candidates == {}
     assert "refit" not in fusion.details
+
+
+@pytest.fixture(scope="module")
+def alike_sites():
+    """Return seven described networks of one start, trained on digits of one distribution."""
+    parts = torch.nonzero(~HELD).flatten().chunk(7)
+    return {f"site {n}": cs.describe(train(rows, 0), (X[rows], Y[rows])) for n, rows in enumerate(parts)}
+
+
+def test_robust_fusion_that_keeps_all_sites_is_the_default(alike_sites):
+    plain, robust = (cs.fuse(alike_sites, robust=robust) for robust in (None, True))
+    assert robust.details["robust"]["left_out"] == []
+    assert robust.details["chosen"] == plain.details["chosen"]
+    assert accuracy(robust.model) == pytest.approx(accuracy(plain.model), abs=0.01)
+    assert robust.verdict.text.startswith("Chosen: ")
+    assert "would not be seen" in robust.verdict.text
+
+
+def test_robust_fusion_chooses_among_candidates_of_the_sites_that_it_keeps(alike_sites):
+    names = list(alike_sites)
+    hostile = {}
+    for name in names[5:]:
+        rows = torch.nonzero(~HELD).flatten().chunk(7)[int(name[-1])]
+        hostile[name] = cs.describe(train(rows, 0, steps=60, labels=9 - Y), (X[rows], 9 - Y[rows]))
+        claimed = replace(hostile[name].description, n_observations=1e6)
+        hostile[name] = replace(hostile[name], description=claimed)
+    honest = {name: alike_sites[name] for name in names[:5]}
+    robust = cs.fuse({**honest, **hostile}, robust=True)
+    assert {record["model"] for record in robust.details["robust"]["left_out"]} == set(hostile)
+    assert [local.name for local in robust.inputs] == list(honest)
+    assert accuracy(robust.model) == pytest.approx(accuracy(cs.fuse(honest).model), abs=0.02)
 
 
 def test_weights_of_the_call_come_before_numbers_of_observations(described):

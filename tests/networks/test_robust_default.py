@@ -46,6 +46,19 @@ def test_hostile_networks_are_left_out(method, change, count):
         assert np.linalg.norm(flat(fusion.model) - rows.mean(axis=0)) < radius
 
 
+def test_the_verdict_names_what_is_not_seen_and_what_is_weak():
+    text = fuse([network(seed) for seed in range(5)]).verdict.text
+    assert "would not be seen" in text
+    assert "weak here: fewer networks make a worse average" in text
+
+
+def test_networks_that_are_kept_are_aligned_as_if_the_others_had_not_come():
+    honest = [network(seed, noise=0.3) for seed in range(7)]
+    with_hostile = fuse([*honest, *(network(50 + seed, 50.0) for seed in range(2))], "consensus")
+    assert len(with_hostile.details["robust"]["left_out"]) == 2
+    np.testing.assert_array_equal(flat(with_hostile.model), flat(fuse(honest, "consensus").model))
+
+
 def test_copies_of_a_hostile_network_are_left_out():
     torch_copies = [network(50, 0.1, noise=0.0) for _ in range(3)]
     for site, module in enumerate(torch_copies):

@@ -19,6 +19,7 @@ from consilience.core.robust import (
 from consilience.errors import InputError, OptionError, RobustWarning
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.robust.median_site import coordinates
+from consilience.posteriors.robust.minority import Room
 from consilience.posteriors.summary import notes_of
 from tests import tolerances
 from tests.families.zoo import NAMES, ZOO
@@ -287,6 +288,24 @@ def test_components_that_few_sites_hold_and_others_have_room_for_are_no_average_
     nearest = np.linalg.norm(means[:, None] - PLACES, axis=2).min(axis=0)
     assert nearest.max() < 0.5
     assert means.max() < 6.0
+
+
+@pytest.mark.parametrize(("n_elsewhere", "is_one"), [(0, True), (1, True), (2, False)])
+def test_fits_of_which_a_third_end_elsewhere_are_not_in_one_optimum(n_elsewhere, is_one):
+    """The wide component of four sites has room for the narrow one of the others, which has none for it."""
+    rng = np.random.default_rng(0)
+    sites = [fit_in_optimum(rng, optimum) for optimum in [*[FIRST_TWO_AS_ONE] * 4, *[APART] * n_elsewhere]]
+    labels = np.concatenate([[0, 1, 2] * 4, [0, -1, 1] * n_elsewhere]).astype(np.int64)
+    assert Room.of(Ensemble.of(sites), labels).is_of_one_kind == is_one
+
+
+def test_the_verdict_names_fits_in_different_optima():
+    rng = np.random.default_rng(1)
+    optima = [*[APART] * 4, *[FIRST_TWO_AS_ONE] * 2, *[FIRST_AND_LAST_AS_ONE] * 3]
+    sites = [*(fit_in_optimum(rng, one) for one in optima), mixture(rng, shift=30.0, groups=PLACES)]
+    assert "ended in different optima" in cs.fuse(sites, "kl", robust=True).verdict.text
+    in_one = cs.fuse([fit_in_optimum(rng, APART) for _ in range(10)], "kl", robust=True)
+    assert "ended in different optima" not in in_one.verdict.text
 
 
 def test_a_component_of_two_sites_for_which_nobody_has_room_is_dropped():

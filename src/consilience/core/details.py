@@ -8,7 +8,7 @@ more extends the record of its kind.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, Required, TypedDict
+from typing import Any, NotRequired, Required, TypedDict
 
 
 class Status(Enum):
@@ -54,12 +54,13 @@ class RobustDetails(TypedDict):
 
     ``unseen_error_ratio`` is what these can do within what honest sites differ by, where nobody sees them: the error of
     a parameter over that of the honest sites' mean is at least that in the worst case, whatever the rule
-    (``core.robust.minimax_ratio``).
+    (``core.robust.minimax_ratio``). ``weak`` says where more than that is lost, of models such as these.
     """
 
     left_out: list[LeftOut]
     tolerated: int
     unseen_error_ratio: float
+    weak: NotRequired[str]
 
 
 class WithheldComponent(TypedDict):

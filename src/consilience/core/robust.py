@@ -59,8 +59,12 @@ from scipy.cluster.hierarchy import ClusterNode, linkage, to_tree
 from scipy.special import comb, gammaincinv, ndtri
 
 from consilience.checks import Array, Labels
-from consilience.core.details import LeftOut, RobustDetails
+from consilience.core.details import LeftOut, RobustDetails, why_left_out
+from consilience.drawing.words import first_names, shorten
 from consilience.errors import Problem
+
+MAX_NAMED_SITES = 8
+"""Sites that a verdict names; the others are in the details."""
 
 MIN_VOTES = 3
 """Below three copies nothing tells which of them is right."""
@@ -171,10 +175,19 @@ def weak_spot(robust: Mapping[str, Any]) -> str:
     """Return what robust fusion does not see, as a clause, given what it did (``RobustDetails``)."""
     most, ratio = robust["tolerated"], robust["unseen_error_ratio"]
     sites = "one hostile site that stays" if most == 1 else f"{most:,} hostile sites that stay"
+    weak = f"; {robust['weak']}" if "weak" in robust else ""
     return (
         f"{sites} within what honest ones differ by would not be seen, and whatever the rule could move a parameter by"
-        f" {ratio:.2g} times its error"
+        f" {ratio:.2g} times its error{weak}"
     )
+
+
+def robust_sentences(robust: Mapping[str, Any]) -> list[str]:
+    """Return who was left out and why, and what robust fusion does not see, a sentence each, for a verdict."""
+    left_out = [f"{shorten(record['model'])} ({why_left_out(record)})" for record in robust["left_out"]]
+    clauses = [f"Left out: {first_names(left_out, MAX_NAMED_SITES)}"] if left_out else []
+    unseen = weak_spot(robust)
+    return [f"{clause}." for clause in [*clauses, f"{unseen[0].upper()}{unseen[1:]}"]]
 
 
 def spread_of(values: Array) -> Array:

@@ -27,6 +27,7 @@ class GateDetails(TypedDict, total=False):
     left_out: list[LeftOut]  # sites that were left out as a whole
     tolerated: int  # how many sites may be hostile
     unseen_error_ratio: float  # what these can do unseen, as in ``RobustDetails``
+    weak: str  # likewise
     cut: list[str]  # sites whose sums count as the median number of rows
     cut_information: dict[str, float]  # sites that told more in some direction, how many times what the usual one does
     # Classes that half of the sites or fewer have: those left out since too few sites have them, and those kept

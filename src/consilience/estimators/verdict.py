@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from consilience.core.details import why_left_out
-from consilience.core.robust import weak_spot
+from consilience.core.robust import robust_sentences
 from consilience.core.verdict import Verdict
-from consilience.drawing.words import all_of, first_names, shorten
+from consilience.drawing.words import all_of
 from consilience.estimators.adapters.laplace import LaplaceProductAdapter
 from consilience.estimators.adapters.table import adapter_of_kind
 from consilience.estimators.details import EstimatorDetails, FourthMomentDetails
@@ -18,9 +17,6 @@ from consilience.estimators.statistics import FOURTH, NOISE, WITHOUT_UNWEIGHTED,
 
 SIGNIFICANCE, MUCH_HETEROGENEITY = 0.05, 0.5
 """A p-value of Q below the one, or I^2 above the other, says that sites differ, as in a meta-analysis."""
-
-MAX_NAMED_SITES = 8
-"""Sites that a verdict names; the others are in the details."""
 
 USUAL_ROUNDS = 5
 """Refinements that a verdict suggests: 5 to 7 reached steps of 1e-4 standard errors on breast cancer, 5 to 20 sites."""
@@ -34,10 +30,8 @@ def judge(statistics: Statistics, n_sites: int, details: EstimatorDetails) -> Ve
     verdict, robust = _judge_sums(statistics, n_sites, details), details.get("robust")
     if robust is None:
         return verdict
-    left_out = [f"{shorten(record['model'])} ({why_left_out(record)})" for record in robust["left_out"]]
-    clauses = [f"Left out: {first_names(left_out, MAX_NAMED_SITES)}"] if left_out else []
-    clauses += [f"{text[0].upper()}{text[1:]}" for text in [*statistics.approximations[1:], weak_spot(robust)]]
-    return replace(verdict, text=" ".join([verdict.text, *(f"{clause}." for clause in clauses)]))
+    further = [f"{text[0].upper()}{text[1:]}." for text in statistics.approximations[1:]]
+    return replace(verdict, text=" ".join([verdict.text, *further, *robust_sentences(robust)]))
 
 
 def _judge_sums(statistics: Statistics, n_sites: int, details: EstimatorDetails) -> Verdict:

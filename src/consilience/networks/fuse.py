@@ -93,7 +93,11 @@ def _prepare(
         ]
         raise InputError(without)
     inputs = _describe(networks, arguments, method, description_files, only_check=request.only_check)
-    method, arguments, information = method.resolved(), inputs.arguments, None
+    arguments, information = inputs.arguments, None
+    template = make_template(arguments.module)
+    has_module = template is not None or any(network.module is not None for network in inputs.networks)
+    describes_inputs = all(one.description is not None and one.description.input_shape for one in inputs.networks)
+    method = method.resolved(can_compare=has_module and describes_inputs)
     is_given = bool(arguments.fishers is not None or information_files)
     if method.wants_information or (method.takes_information and is_given):
         information = gather_information(inputs.networks, arguments.fishers, information_files)
@@ -104,8 +108,6 @@ def _prepare(
     if method.keeps_models:
         return _prepare_ensemble(inputs, request, method, sites)
     proof_rng, fusion_rng, refit_rng, verdict_rng = request.rng.spawn(4)
-    template = make_template(arguments.module)
-    has_module = template is not None or any(network.module is not None for network in inputs.networks)
     described, notes = with_common_bookkeeping(inputs.networks, inputs.own)
     models = _with_symmetry(described, information, method, arguments, inputs.example, proof_rng)
     case = _Case(method, models, sites, method.site_weights(sites), arguments, inputs.example, information,
@@ -155,6 +157,24 @@ class _Case:
         """The arguments, with such an example."""
         return replace(self.arguments, example=self.example)
 
+    def of_sites(self, kept: Sequence[int]) -> _Case:
+        """Return the case of some of the networks, by number, without information."""
+        models = replace(
+            self.models,
+            inputs=tuple(self.models.inputs[number] for number in kept),
+            networks=tuple(self.models.networks[number] for number in kept),
+        )
+        sites, reference = self.sites.take(kept), self.arguments.reference_number
+        sites = replace(sites, weights=sites.weights / sites.weights.sum())
+        return replace(
+            self,
+            models=models,
+            sites=sites,
+            weights=sites.weights,
+            arguments=replace(self.arguments, reference=kept.index(reference) if reference in kept else None),
+            information=None,
+        )
+
 
 @dataclass(frozen=True)
 class _Road:
@@ -197,6 +217,21 @@ def _among_sites(fuse: Callable[..., NetworkFusion]) -> Callable[[_Case], Networ
     )
 
 
+def _fuse_chosen(case: _Case) -> NetworkFusion:
+    """Return the network chosen among candidates, which are made of the sites that robust fusion keeps."""
+    choose, method = _among_sites(fuse_by_default), case.method
+    if not (isinstance(method, Auto) and method.is_robust):
+        return choose(case)
+    matched, _ = fuse_aligned(
+        case.models, method.matching, case.weights, case.stated, case.verdict_rng, case.progress, NetworkFusion
+    )
+    robust = matched.details["robust"]
+    left_out = {record["model"] for record in robust["left_out"]}
+    kept = [number for number, name in enumerate(case.sites.names) if name not in left_out]
+    fusion = choose(replace(case.of_sites(kept), method=replace(method, robust=None)))
+    return replace(fusion, details={**fusion.details, "robust": robust})
+
+
 def _fuse_distilled(case: _Case) -> NetworkFusion:
     """Return the network that was distilled from all."""
     method = cast("Distill", case.method)
@@ -222,7 +257,7 @@ def _distillation_refusals(case: _Case) -> list[Problem]:
 
 _ROADS: Mapping[Road, _Road] = {
     "matched": _Road(_fuse_matched, _refusals),
-    "chosen": _Road(_among_sites(fuse_by_default), _refusals),
+    "chosen": _Road(_fuse_chosen, _refusals),
     "damped": _Road(_among_sites(fuse_with_chosen_damping), _refusals),
     "distilled": _Road(_fuse_distilled, _distillation_refusals),
 }
@@ -301,12 +336,12 @@ def _sites_of(
     """Return what the sites say, and how much each counts."""
     names = tuple(network.name for network in inputs.networks)
     descriptions = tuple(network.description for network in inputs.networks)
-    trusted = descriptions if not method.is_robust else (None,) * len(descriptions)
+    trusted = descriptions if not method.is_robust or method.road == "chosen" else (None,) * len(descriptions)
     said = [None if description is None else description.n_observations for description in trusted]
     weights, are_stated, observations = weigh_sites(names, request.weights, request.n_observations, said)
     if method.is_robust and observations is not None:  # nobody's claim counts for more than the usual one
-        weights = observations * cap_factors(observations, float(np.median(observations[observations > 0])))
-        weights = weights / weights.sum()
+        observations = observations * cap_factors(observations, float(np.median(observations[observations > 0])))
+        weights = observations / observations.sum()
     if not are_stated:
         weights = method.observed_shares(information, weights)
     return Sites(names, weights, descriptions, are_stated, observations)

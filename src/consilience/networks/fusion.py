@@ -24,6 +24,7 @@ import numpy as np
 from consilience.checks import AnyArray, Array
 from consilience.core.fusion import Fusion
 from consilience.core.provenance import NO_ANCESTORS, bind_provenance
+from consilience.core.robust import robust_sentences
 from consilience.core.site_losses import SITE
 from consilience.core.verdict import SIDE_BY_SIDE, Verdict
 from consilience.drawing.blocks import Block, Column, Table, text_column
@@ -244,7 +245,8 @@ class NetworkFusion(Fusion):
         return [*super()._blocks(), Table("Groups of units", rows, heads, "row", kind="narrow")]
 
     def _verdict_lines(self) -> Sequence[str]:
-        return [] if self.judgement is None and self.at_sites is None else super()._verdict_lines()
+        is_said = self.judgement is not None or self.at_sites is not None or "robust" in self.details
+        return super()._verdict_lines() if is_said else []
 
     def _summary_lines(self) -> Sequence[str]:
         from consilience.networks.summary import summary_lines  # here, since it imports this file
@@ -347,16 +349,22 @@ class NetworkFusion(Fusion):
     def _own_verdict(self) -> Verdict:
         verdict = self.judgement
         if verdict is None:
-            return super()._own_verdict()
+            return self._of_robust(super()._own_verdict())
         if self._sent is not None and self._sent.changed:
             verdict = replace(verdict, harmless=None)  # another network was judged
         # Where nothing could be compared for this very reason, the text has it already.
         problems = {problem: remedy for problem, remedy in self.open_problems().items() if problem not in verdict.text}
+        verdict = self._of_robust(verdict)
         if not problems:
             return verdict
         remedies = filter(None, [verdict.remedy, *problems.values()])
         text = f"{verdict.text} Open: {'; '.join(problems)}."
         return replace(verdict, text=text, remedy="; ".join(dict.fromkeys(remedies)), is_doubtful=True)
+
+    def _of_robust(self, verdict: Verdict) -> Verdict:
+        """Return a verdict that says what robust fusion left out, and what it does not see."""
+        sentences = robust_sentences(self.details["robust"]) if "robust" in self.details else []
+        return replace(verdict, text=" ".join([verdict.text, *sentences]))
 
     def open_problems(self) -> Mapping[str, str]:
         """Return what is wrong with the networks: unproved symmetry, statistics without data, or of averaged layers."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
@@ -27,10 +28,10 @@ from numpy.typing import NDArray
 
 from consilience.catalogue import suggestion
 from consilience.checks import AnyArray, Array, Labels, is_count, is_number
-from consilience.core.details import RobustDetails, Status
+from consilience.core.details import Status
 from consilience.core.methods import Options, Requirement, is_robust_option
 from consilience.core.progress import Progress, silent
-from consilience.core.robust import geometric_median_weights, judge_twice, too_few
+from consilience.core.robust import Judgement, geometric_median_weights, judge_twice, too_few
 from consilience.core.robust_estimator import Robust, RobustEstimator
 from consilience.errors import InputError, OptionError, Problem
 from consilience.networks.carried_arrays import largest_counters, moved_mask_problems
@@ -54,6 +55,13 @@ if TYPE_CHECKING:
 
 Road = Literal["matched", "chosen", "distilled", "damped"]
 """Ways from described networks to a fused one; methods of one's own are matched, the others are those of ours."""
+
+
+FEWER_NETWORKS = (
+    "weak here: fewer networks make a worse average, so that leaving out copies of an honest one may cost a fifth of"
+    " its error"
+)
+"""Where robust fusion of networks loses more than a twentieth to no defence (docs/evidence/robust.md)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +89,30 @@ class NetworkEnsemble:
     def symmetry(self) -> Symmetry:
         """The symmetry that all share."""
         return self.networks[0].symmetry
+
+    @property
+    def voters(self) -> Labels:
+        """Numbers (n,) of the models with a weight."""
+        return np.flatnonzero(self.weights > 0)
+
+    def take(self, kept: Labels) -> NetworkEnsemble:
+        """Return some of the models, by number; the first of them is the reference where that is not among them."""
+        chosen = kept.tolist()
+
+        def of_kept(values: tuple[Any, ...] | None) -> Any:
+            return values and tuple(values[number] for number in chosen)
+
+        return replace(
+            self,
+            networks=of_kept(self.networks),
+            weights=self.weights[kept] / self.weights[kept].sum(),
+            reference=chosen.index(self.reference) if self.reference in chosen else 0,
+            activations=of_kept(self.activations),
+            input_numbers=of_kept(self.input_numbers),
+            initial_transports=of_kept(self.initial_transports),
+            information=of_kept(self.information),
+            priors=of_kept(self.priors),
+        )
 
     @property
     def same_units(self) -> bool:
@@ -129,7 +161,7 @@ class NetworkMethod(Options, ABC):
     robust : {True, "trim", "median"}, optional
         Protection against hostile or broken sites. True leaves out whole models that are copies of each other, or
         farther than one and a half of the usual distance, and takes the geometric median of the others as whole
-        networks. ``"trim"`` leaves out the fraction `trim` of the models that is
+        networks, aligned as if those had not come. ``"trim"`` leaves out the fraction `trim` of the models that is
         farthest from the coordinate-wise median; ``"median"`` takes geometric medians, row by row. Default: every site
         is trusted.
     trim : float
@@ -190,8 +222,9 @@ class NetworkMethod(Options, ABC):
         """How networks are fused once they are described: matched alone, chosen, distilled, or at a chosen damping."""
         return "matched"
 
-    def resolved(self) -> NetworkMethod:
-        """Return the method that runs under these options."""
+    def resolved(self, *, can_compare: bool = False) -> NetworkMethod:
+        """Return the method that runs under these options; `can_compare` says whether modules and inputs are known."""
+        del can_compare
         return self
 
     def informed(self, information: Sequence[FisherInformation] | None) -> NetworkMethod:
@@ -267,6 +300,7 @@ class NetworkMethod(Options, ABC):
         prepared = self.prepare(ensemble)
         how = "median" if self.robust is True else self.robust
         robust = RobustEstimator(how, self.trim) if isinstance(how, str) else None
+        rng_of_kept = deepcopy(rng)
         # Only the alignment sees clipped scales; the robust average judges the networks as they were sent.
         alignment = self.align(prepared if robust is None else clip_array_scales(prepared, robust), rng, progress)
         if problems := _alignment_problems(prepared, alignment):
@@ -276,12 +310,34 @@ class NetworkMethod(Options, ABC):
         arrays = alignment.arrays
         if arrays is None:
             if self.robust is True:
-                arrays, details = robust_average(prepared, alignment.transports)
-                alignment = replace(alignment, details={**alignment.details, "robust": details})
+                alignment, weights = self._kept(prepared, alignment, rng_of_kept, progress)
+                arrays = average(replace(prepared, weights=weights), alignment.transports)
             else:
                 arrays = average(prepared, alignment.transports, robust)
         fused = prepared.networks[ensemble.reference].with_arrays({**arrays, **largest_counters(prepared.networks)})
         return NetworkOutcome(alignment, fused, prepared)
+
+    def _kept(
+        self, ensemble: NetworkEnsemble, alignment: Alignment, rng: np.random.Generator, progress: Progress
+    ) -> tuple[Alignment, Array]:
+        """Return the alignment of the networks that are kept, and their weights (J,) in the geometric median.
+
+        Where some are left out the others are aligned as if these had not come, since a far network misleads them all;
+        those left out stay as they were aligned.
+        """
+        voters = ensemble.voters
+        judgement = judge_networks(ensemble, alignment.transports)
+        kept = voters[judgement.kept]
+        details = judgement.details([ensemble.networks[voter].name for voter in voters.tolist()])
+        if len(kept) < len(voters):
+            of_kept = self.align(ensemble.take(kept), rng, progress)
+            transports = list(alignment.transports)
+            for number, of_network in zip(kept.tolist(), of_kept.transports, strict=True):
+                transports[number] = of_network
+            alignment = replace(of_kept, transports=tuple(transports))
+        details["weak"] = FEWER_NETWORKS
+        alignment = replace(alignment, details={**alignment.details, "robust": details})
+        return alignment, median_weights(ensemble, alignment.transports, kept)
 
 
 def _alignment_problems(ensemble: NetworkEnsemble, alignment: Alignment) -> list[Problem]:
@@ -360,45 +416,47 @@ def average(
     return fused
 
 
-def robust_average(
-    ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport], ...]
-) -> tuple[dict[str, AnyArray], RobustDetails]:
-    """Return the geometric median of the whole networks that are kept, and which were left out (``robust=True``).
+def judge_networks(ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport], ...]) -> Judgement:
+    """Return which of the networks with a vote are kept (``robust=True``).
 
     Models that are copies of each other, a cluster apart, or farther from the geometric median than one and a half of
     the median distance, are left out as a whole (`core.robust`): the units of one network rely on each
     other. They are judged by their weights as they are, and those that pass once more by standardized weights, in
     which small pushes show.
     """
-    voters = np.flatnonzero(ensemble.weights > 0)
-    layouts = {key: ensemble.symmetry.layouts[key] for key in ensemble.networks[0].working}
-
-    n_coordinates = sum(prod(tuple(ensemble.networks[0].working[key].shape)) for key in layouts)
+    voters = ensemble.voters
+    n_coordinates = sum(prod(tuple(values.shape)) for values in ensemble.networks[0].working.values())
 
     def group_of(
         measure: Callable[[Sequence[AnyArray]], Array], passed: NDArray[np.bool_]
     ) -> list[tuple[Labels, Array]]:
         """Return the voters that passed and their squared distances: all weights are one group."""
-        chosen, total = np.flatnonzero(passed), np.zeros((np.count_nonzero(passed), np.count_nonzero(passed)))
-        for key in layouts:
-            arrays, _ = _transported(ensemble, transports, key)
-            total += measure([arrays[voter] for voter in voters[chosen].tolist()])
-        return [(chosen, total)]
+        return [(np.flatnonzero(passed), _distances(ensemble, transports, voters[passed], measure))]
 
-    # First as they are, then standardized; the distances among those that passed give the weights of the median.
     everyone = group_of(squared_distances, np.ones(len(voters), dtype=np.bool_))
-    ((_, squares),) = everyone
     standardized = partial(group_of, standardized_squared_distances)
-    judgement = judge_twice(everyone, standardized, len(voters), n_coordinates)
-    kept = np.flatnonzero(judgement.kept)
-    weights = np.zeros(len(ensemble.weights))
-    weights[voters[kept]], _ = geometric_median_weights(squares[np.ix_(kept, kept)], ensemble.weights[voters[kept]])
-    fused = {
-        key: as_stored(_mean_over_owners(*_transported(ensemble, transports, key), weights.tolist()), layout)
-        for key, layout in layouts.items()
-    }
-    names = [ensemble.networks[voter].name for voter in voters.tolist()]
-    return fused, judgement.details(names)
+    return judge_twice(everyone, standardized, len(voters), n_coordinates)
+
+
+def median_weights(ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport], ...], kept: Labels) -> Array:
+    """Return the weights (J,) of the geometric median of the networks that are kept, as whole networks."""
+    weights, squares = np.zeros(len(ensemble.weights)), _distances(ensemble, transports, kept, squared_distances)
+    weights[kept], _ = geometric_median_weights(squares, ensemble.weights[kept])
+    return weights
+
+
+def _distances(
+    ensemble: NetworkEnsemble,
+    transports: tuple[Mapping[str, Transport], ...],
+    chosen: Labels,
+    measure: Callable[[Sequence[AnyArray]], Array],
+) -> Array:
+    """Return squared distances (n, n) of some transported networks, summed over arrays by what measures one array."""
+    total = np.zeros((len(chosen), len(chosen)))
+    for key in ensemble.networks[0].working:
+        arrays, _ = _transported(ensemble, transports, key)
+        total += measure([arrays[number] for number in chosen.tolist()])
+    return total
 
 
 def _transported(

@@ -42,17 +42,21 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 2**26
 """Memory of one block of rows of all models, 64 MiB. Chosen by hand; nobody has measured other values."""
 
+MAX_SCALE = 2.0
+"""Root mean square of an array, in the largest credible, beyond which units are not matched by it as it is."""
+
 MAX_DIFFERENCE = 1e100
 """Differences of weights are cut to this, so that their squares do not overflow."""
 
 
 def clip_array_scales(ensemble: NetworkEnsemble, robust: RobustEstimator) -> NetworkEnsemble:
-    """Return the networks with every array scaled down to the largest root mean square that is credible."""
+    """Return the networks with every array scaled down to twice the largest root mean square that is credible."""
     clipped: list[dict[str, AnyArray]] = [{} for _ in ensemble.networks]
     for key in ensemble.networks[0].working:
         arrays = [network.working[key] for network in ensemble.networks]
         sizes = np.array([(square_sum(values) / max(1, prod(values.shape))) ** 0.5 for values in arrays])  # (J,)
-        for model_arrays, values, factor in zip(clipped, arrays, robust.cap_factors(sizes).tolist(), strict=True):
+        factors = np.minimum(1.0, MAX_SCALE * robust.cap_factors(sizes))
+        for model_arrays, values, factor in zip(clipped, arrays, factors.tolist(), strict=True):
             model_arrays[key] = values * factor if factor < 1.0 else values
     networks = (
         network.with_arrays(arrays, network.name) for network, arrays in zip(ensemble.networks, clipped, strict=True)

@@ -58,6 +58,12 @@ from consilience.posteriors.robust.minority import (
     without_minority,
 )
 
+IN_DIFFERENT_OPTIMA = (
+    "weak here: fits of these sites ended in different optima, so that four hostile sites of ten may be more than hold"
+    " what is right"
+)
+"""Where robust fusion of fits in different optima loses more than 0.03 nats to no defence (docs/evidence/robust.md)."""
+
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
@@ -433,9 +439,12 @@ def _judged(
     judgement = judge_sites(ensemble, assignment.labels, int(assignment.labels.max()) + 1)
     is_kept = judgement.kept[ensemble.owner]
     judged = replace(assignment, labels=_consecutive(np.where(is_kept, assignment.labels, -1)))
+    robust = judgement.details(ensemble.names)
     if match_again is not None:
-        judged = _matched_again(judged, ensemble, judgement.kept, match_again)
-    details: PosteriorDetails = {**judged.details, "robust": judgement.details(ensemble.names)}
+        judged, is_of_one_kind = _matched_again(judged, ensemble, judgement.kept, match_again)
+        if not is_of_one_kind:
+            robust["weak"] = IN_DIFFERENT_OPTIMA
+    details: PosteriorDetails = {**judged.details, "robust": robust}
     states_all = all(p.prior is not None and p.counts is not None for p in ensemble.posteriors)
     inclusion = JudgedInclusion(MEDIAN_OF_ATTACHED, "forward", combine_as != "barycenter" and states_all)
     return replace(judged, coupling=None, averaged=None, atoms=None, details=details), inclusion
@@ -443,33 +452,33 @@ def _judged(
 
 def _matched_again(
     judged: Assignment, ensemble: Ensemble, kept: NDArray[np.bool_], match: Callable[[Ensemble], Assignment]
-) -> Assignment:
+) -> tuple[Assignment, bool]:
     """Return the groups of the sites that are kept (J,), on their median site or, where that says little, by `match`.
 
-    As they were judged where neither leaves anything.
+    As they were judged where neither leaves anything. Beside them stands whether fits ended in one optimum.
     """
     n_rows, rows = len(ensemble.owner), np.flatnonzero(kept[ensemble.owner])
     labels = match_on_median_site(take_rows(ensemble, rows))
     rows = rows[labels >= 0]
     if not rows.size:
-        return judged
+        return judged, True
     of_kept, labels = take_rows(ensemble, rows), _consecutive(labels[labels >= 0])
     if Room.of(of_kept, labels).is_of_one_kind:
-        return expand_assignment(replace(judged, labels=labels), rows, n_rows)
+        return expand_assignment(replace(judged, labels=labels), rows, n_rows), True
     rows = rows[has_spread(of_kept)]
     if not rows.size:
-        return judged
+        return judged, False
     of_kept = take_rows(ensemble, rows)
     matched = match(of_kept)
     room = Room.of(of_kept, matched.labels)
     of_most = room.of_most
     if not of_most.any() or not room.accounts_for_most(of_most):
-        return judged
+        return judged, False
     labels = _consecutive(np.where(np.append(of_most, False)[matched.labels], matched.labels, -1))
     details: PosteriorDetails = {**judged.details, **matched.details}
     if n_dropped := int(np.count_nonzero(~of_most)):
         details["dropped"] = n_dropped
-    return expand_assignment(replace(matched, labels=labels, coupling=None, details=details), rows, n_rows)
+    return expand_assignment(replace(matched, labels=labels, coupling=None, details=details), rows, n_rows), False
 
 
 def _details_of(assignment: Assignment, record: AverageRecord, ensemble: Ensemble, rows: Labels) -> PosteriorDetails:

@@ -37,7 +37,7 @@ def with_verdict(
     """Return a fusion with its verdict by errors on labelled drawn inputs, where every site describes its classes.
 
     A fusion with averaged statistics of batch normalisation is still to be repaired, and nothing is said of it; nor of
-    a robust method, which trusts no description.
+    a robust method of one's own choice, which trusts no description.
     """
     if models.template is None or sites.described is None or method.is_robust or fusion.has_averaged_statistics:
         return fusion

@@ -30,6 +30,16 @@ class Sites:
     # counts.
     estimated_classes: Array | None = None
 
+    def take(self, chosen: Sequence[int]) -> Sites:
+        """Return some of the sites, by number and in that order; weights stay as they are."""
+        return Sites(
+            tuple(self.names[number] for number in chosen),
+            self.weights[list(chosen)],
+            tuple(self.descriptions[number] for number in chosen),
+            self.are_weights_stated,
+            None if self.n_observations is None else self.n_observations[list(chosen)],
+        )
+
     @cached_property
     def described(self) -> tuple[Description, ...] | None:
         """The descriptions where every site with a vote gives one; None otherwise."""

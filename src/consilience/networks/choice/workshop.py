@@ -67,13 +67,7 @@ class Workshop:
     @cached_property
     def ordered(self) -> Sites:
         """The sites in the canonical order."""
-        return Sites(
-            tuple(self.sites.names[i] for i in self.order),
-            self.sites.weights[self.order],
-            tuple(self.sites.descriptions[i] for i in self.order),
-            self.sites.are_weights_stated,
-            None if self.sites.n_observations is None else self.sites.n_observations[self.order],
-        )
+        return self.sites.take(self.order)
 
     @cached_property
     def modules(self) -> list[nn.Module]:

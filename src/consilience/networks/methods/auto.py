@@ -25,8 +25,9 @@ class Auto(Consensus):
     matched network, both refitted, with a head by the counts of classes, and distilled from the ensemble of all sites.
     Where no site describes its inputs, and there is no batch normalisation to match images to, nothing is fitted and
     nothing compared: networks of a common initialisation come back matched and refitted, else sites' own networks, and
-    the verdict says that harm is not excluded. The options of `Consensus` say how units are matched. With `robust`,
-    which trusts no site's description, it is `Consensus`.
+    the verdict says that harm is not excluded. The options of `Consensus` say how units are matched. With
+    ``robust=True`` candidates are made of the sites whose networks are kept, and their numbers of observations cut to
+    the usual one; where not all describe their inputs, and with the other robust averages, it is `Consensus`.
 
     Parameters
     ----------
@@ -80,14 +81,16 @@ class Auto(Consensus):
         """Chosen among candidates."""
         return "chosen"
 
-    def resolved(self) -> NetworkMethod:
-        """Return `matching` for robust fusion, which trusts no description."""
-        return self.matching if self.is_robust else self
+    def resolved(self, *, can_compare: bool = False) -> NetworkMethod:
+        """Return `matching` for robust fusion, but where networks can be compared on inputs that all sites describe."""
+        return self.matching if self.is_robust and not (self.robust is True and can_compare) else self
 
     def informed(self, information: Sequence[FisherInformation] | None) -> NetworkMethod:
         """Return the product of the posteriors where it is what pooled data would give: linear, Gaussian noise."""
-        are_exact = information is not None and all(
-            of_site.linear and of_site.likelihood == "gaussian" for of_site in information
+        are_exact = (
+            information is not None
+            and not self.is_robust
+            and all(of_site.linear and of_site.likelihood == "gaussian" for of_site in information)
         )
         return FisherMerging() if are_exact else self
 
