@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from torch import nn
 
 import consilience as cs
 from consilience.networks.choice import compare
@@ -131,10 +132,21 @@ def test_what_needs_a_margin_needs_it_to_be_known_as_better(margin, mean_gap, is
     assert of_both.is_better(1) is is_better
 
 
+def test_what_was_fitted_elsewhere_must_gain_on_the_network_half_of_the_way_too():
+    near = wrong_less(SITE, 0.4)
+    for gain, chosen in ((0.3, 1), (0.5, 2)):
+        losses, margins = [SITE, near, wrong_less(near, gain)], [0.0, 1 / 3, 1 / 3]
+        assert scores(losses, margins=margins).choose() == 2
+        assert scores(losses, margins=margins, is_half_way=[False, True, False]).choose() == chosen
+        assert scores(losses, is_half_way=[False, True, False]).choose() == 2
+
+
 @pytest.mark.parametrize(
-    ("counts", "margin"), [((150, 120, 90), MARGIN_OF_ALIKE), ((10, 120, 300), 0.0)], ids=["alike", "skewed"]
+    ("counts", "shape", "margin"),
+    [((150, 120, 90), (2, 3), MARGIN_OF_ALIKE), ((10, 120, 300), (2, 3), 0.0), ((150, 120, 90), (6,), 0.0)],
+    ids=["alike", "skewed", "rows of numbers"],
 )
-def test_a_margin_is_asked_of_what_was_fitted_where_sites_have_their_classes_alike(counts, margin, monkeypatch):
+def test_a_margin_is_asked_of_what_was_fitted_where_sites_have_their_classes_alike(counts, shape, margin, monkeypatch):
     choices, choose = [], compare.CandidateComparison.choose
 
     def recorded(comparison):
@@ -142,8 +154,12 @@ def test_a_margin_is_asked_of_what_was_fitted_where_sites_have_their_classes_ali
         return choices[-1]
 
     monkeypatch.setattr(compare.CandidateComparison, "choose", recorded)
-    sites = [cs.describe(perceptron(0), rows(0)), cs.describe(perceptron(1), rows(1, counts))]
-    cs.fuse(sites)
+
+    def described(site, *counts):
+        inputs, labels = rows(site, *counts)
+        return cs.describe(nn.Sequential(nn.Flatten(), perceptron(site)), (inputs.reshape(-1, *shape), labels))
+
+    cs.fuse([described(0), described(1, counts)])
     choice = choices[-1]
     asked = {(c.effort.is_fitted, m) for c, m in zip(choice.candidates, choice.scores.margins, strict=True)}
     assert asked == {(True, margin), (False, 0.0)}

@@ -243,6 +243,7 @@ class CandidateComparison:
             [float(sum(self.workshop.ordered.weights[site] for site in c.sites)) for c in candidates],
             self._excesses.mean if criterion.is_labelled else 0.0,
             [self._stands_for_sites(candidate) for candidate in candidates],
+            [candidate.is_half_way for candidate in candidates],
         )
         chosen = choose(scores)
         gap = None

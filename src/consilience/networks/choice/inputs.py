@@ -237,7 +237,7 @@ def _do_draws_teach(drawn: ChoiceInputs, modules: Sequence[nn.Module], sites: Si
     """
     inputs = drawn.fit.inputs
     is_real = isinstance(inputs, Tensor) and inputs.is_floating_point()
-    if not is_real or drawn.fit.labels is None or drawn.margin or not all(map(has_batch_norm, modules)):
+    if not is_real or drawn.fit.labels is None or sites.have_classes_alike or not all(map(has_batch_norm, modules)):
         return False
     if any(said is None or said.own_error is None for said in sites.descriptions):
         return False
@@ -387,7 +387,8 @@ def _draw(
     missing = draws[0].missing_classes
     notes = [f"no site describes class {', '.join(missing)}, which no candidate was judged by"] if missing else []
     notes += _labelled_notes(described, shares) if is_labelled else _unlabelled_notes(described)
-    margin = MARGIN_OF_ALIKE if is_labelled and _have_classes_alike(described) else 0.0
+    is_wide = is_text or len(first.input_shape) > 1
+    margin = MARGIN_OF_ALIKE if is_labelled and is_wide and _have_classes_alike(described) else 0.0
     return ChoiceInputs(fit, early, held, stand_for_all=not notes, notes=tuple(notes), margin=margin)
 
 

@@ -255,6 +255,7 @@ class NetworkComparison(CandidateComparison):
             module,
             start.base,
             self._how_distilled(start, distilled.best_step),
+            is_half_way=bool(start.sites),
         )
         return candidate, distilled
 
