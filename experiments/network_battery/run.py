@@ -103,7 +103,7 @@ def facts_of(setting: Setting) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-def row_of(setting: Setting, folder: Path, recorded: dict[str, Any] | None) -> dict[str, Any]:
+def row_of(setting: Setting, folder: Path, recorded: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return the facts of a cell and all that is remembered of it, over what is recorded of its other methods."""
     methods = {}
     for path in [results_path(folder, setting, part) for part in ("baselines", "defaults")]:

@@ -99,10 +99,10 @@ def test_other_files_are_named_for_what_they_are(tmp_path, name):
         cs.load(tmp_path / name)
 
 
-def test_the_index_of_a_checkpoint_is_named_where_it_is_inspected(tmp_path):
+def test_the_index_of_a_checkpoint_without_its_files_is_refused_where_it_is_inspected(tmp_path):
     index = tmp_path / "model.safetensors.index.json"
     index.write_text('{"weight_map": {"a": "b"}}')
-    with pytest.raises(cs.errors.FileFormatError, match="is the index of a checkpoint in several files"):
+    with pytest.raises(cs.errors.FileFormatError, match="names the file b, which does not exist"):
         inspect_file(index)
 
 
