@@ -242,9 +242,9 @@ class Workshop:
     def gains_by_images(self) -> bool:
         """Whether images are matched to batch normalisation where inputs are drawn: unless sites are alike.
 
-        Those have nothing to gain: in 21 fusions of networks with batch normalisation whose sites have their classes
-        alike (experiments/network_battery and experiments/synthetic_inputs) a site's own network was taken with images
-        and without, which is a fifth of the time.
+        Those have nothing to gain: in four fusions of networks with batch normalisation whose sites have their classes
+        alike (experiments/network_battery and experiments/one_shot) a site's own network was taken with images and
+        without, which took a fifth of the time, and in fifteen pairs (experiments/synthetic_inputs) with them.
         """
         return not (self.has_own_widths and self.sites.have_classes_alike)
 
