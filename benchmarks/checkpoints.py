@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -25,7 +24,9 @@ from typing import Any
 import numpy as np
 
 from consilience.checkpoints.header import header_bytes, read_header
-from consilience.core.provenance import library_versions
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
+from record import versions
 
 RESULTS = Path(__file__).with_suffix(".json")
 
@@ -195,9 +196,7 @@ def main() -> None:
             "bytes": sizes, "repeats": given.repeats, "cores": os.cpu_count(), "dtype": "bfloat16", "method": "average",
             "cache": "warm", "fsync": "ours and bare",
         }  # fmt: skip
-        results["versions"] = {**library_versions(), "machine": platform.machine()} | (
-            {"mergekit, torch": version_of(given.mergekit)} if given.mergekit else {}
-        )
+        results["versions"] = versions() | ({"mergekit, torch": version_of(given.mergekit)} if given.mergekit else {})
         RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
         sys.stdout.write(json.dumps(results, indent=1, sort_keys=True) + "\n")
     finally:

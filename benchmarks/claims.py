@@ -10,8 +10,8 @@ which the multiple was looked at, breast cancer and iris the half that is report
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,9 @@ from torch import nn
 from torch.nn import functional
 
 import consilience as cs
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
+from record import versions
 
 SITES = 10
 SEEDS = range(3)
@@ -96,8 +99,7 @@ def main() -> None:
         ]
         for half, sets in HALVES.items()
     }
-    versions = {name: importlib.metadata.version(name) for name in ("consilience", "numpy", "scikit-learn", "torch")}
-    document = {"versions": versions, "sites": SITES, "seeds": list(SEEDS), **rows}
+    document = {"versions": versions() | {"torch": torch.__version__}, "sites": SITES, "seeds": list(SEEDS), **rows}
     Path(__file__).with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
 
 

@@ -21,7 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from consilience.core.provenance import library_versions
+sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
+from record import versions
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = Path(__file__).with_suffix(".json")
@@ -155,7 +156,7 @@ def main() -> None:
         for number, (name, (script, extra, commands)) in enumerate(WALKS.items()):
             walk = walked(environments[extra], Path(place) / f"walk{number}", script, commands)
             found["walks"][name] = {"extra": extra or "no extra", **walk}
-    found["versions"] = library_versions()
+    found["versions"] = versions()
     RESULT.write_text(f"{json.dumps(found, indent=1)}\n")
 
 

@@ -32,7 +32,9 @@ import consilience as cs
 from consilience.networks.fisher.compute import _observations_at_once
 from consilience.networks.fisher.sample_gradients import GradientMethod, PerSampleBackward
 from consilience.networks.methods.fisher.masked_objective import MaskedObjective
-from consilience.networks.methods.fisher.self_supervised import stochastic_descent
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from experiments.fisher.published import stochastic_descent
 
 RESULTS = Path(__file__).with_suffix(".json")
 SEEDS, REPEATS = range(3), 5

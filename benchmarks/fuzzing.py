@@ -24,11 +24,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "experiments")]
+
+from record import versions  # noqa: E402
 
 import consilience as cs  # noqa: E402
 from consilience.api.kinds import inspect_file  # noqa: E402
-from consilience.core.provenance import library_versions  # noqa: E402
 from consilience.files.budget import ALLOWANCE_BYTES, allowed_memory  # noqa: E402
 from consilience.files.limits import Limits, exceeded_limits  # noqa: E402
 from tests.fuzz import formats, heavy, reading  # noqa: E402
@@ -152,7 +153,7 @@ def summed(found: dict[str, Any]) -> dict[str, Any]:
         "largest": max((row["largest"] for row in rows.values()), default=None),
         "troubles": [trouble for one in pieces for trouble in one["troubles"]],
         "heaviest_of_allowed": max((one.get("of_allowed", 0) for one in found.get("heavy", {}).values()), default=None),
-        "versions": library_versions(),
+        "versions": versions(),
         **{key: value for key, value in found.items() if key in ("corpus_sha256", "heavy", "pieces")},
     }  # fmt: skip
 

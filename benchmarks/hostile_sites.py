@@ -34,6 +34,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -53,13 +54,15 @@ from sklearn.linear_model import LinearRegression
 from sklearn.mixture import BayesianGaussianMixture
 
 import consilience as cs
-from consilience.core.provenance import library_versions
 from consilience.core.robust import geometric_median_weights, minimax_ratio, pairwise_squares
 from consilience.estimators.credible_information import coefficients_about
 from consilience.estimators.robust import scaled_sums
 from consilience.posteriors.describe import describe
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.robust.median_site import DataMoments, match_on_median_site
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
+from record import versions
 
 RESULT = Path(__file__).with_suffix(".json")
 SITES, HOSTILE, COMPONENTS = 10, (1, 2, 3, 4), 5
@@ -874,7 +877,7 @@ def main() -> None:
             before = json.dumps(known := results.setdefault(case, {}).setdefault(str(seed), {}))
             results[case][str(seed)] = known = run(seed, known)
             if json.dumps(known) != before:
-                found = {"seeds": rounded(results), "bounds": bounds(), "versions": library_versions()}
+                found = {"seeds": rounded(results), "bounds": bounds(), "versions": versions()}
                 RESULT.write_text(json.dumps(found, allow_nan=True) + "\n")
                 print(case, seed, flush=True)  # noqa: T201  (progress of an hour's run)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,6 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from consilience.core.provenance import library_versions
 from consilience.federated.masking import fixed_point, keys
 from consilience.federated.masking.messages import (
     ADVERTISE,
@@ -40,6 +40,9 @@ from consilience.federated.masking.plan import MaskedPlan
 from consilience.federated.masking.server import MaskedServer
 from consilience.federated.masking.site import OF_SEED, MaskedSite, transcript_of
 from consilience.federated.masking.site_secret import SiteSecret
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
+from record import versions
 
 RESULT = Path(__file__).with_suffix(".json")
 CELLS = ((10, 1_000), (10, 1_000_000), (100, 1_000), (100, 100_000), (300, 1_000), (1_000, 1_000))
@@ -222,7 +225,7 @@ def main() -> None:
 
 def _write(cells: dict[tuple[int, int, int], dict[str, Any]]) -> None:
     """Write the cells so far."""
-    text = {"cells": [cells[one] for one in sorted(cells)], "versions": library_versions()}
+    text = {"cells": [cells[one] for one in sorted(cells)], "versions": versions()}
     RESULT.write_text(json.dumps(text, indent=1) + "\n")
 
 

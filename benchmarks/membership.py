@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -40,8 +41,10 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from sklearn.mixture import GaussianMixture
 
 import consilience as cs
-from consilience.core.provenance import library_versions
 from consilience.estimators.heads.privacy import gaussian_scale
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
+from record import versions
 
 RESULT = Path(__file__).with_suffix(".json")
 SEEDS = (0, 1, 2, 3, 4)
@@ -218,7 +221,7 @@ def main() -> None:
         described = {**descriptions(seed, 60, 1), **descriptions(seed, 200, 1), **descriptions(seed, 60, SITES)}
         for name, found in {**mixtures(seed), **networks(seed, 80), **networks(seed, 400), **described}.items():
             results.setdefault(name, {})[str(seed)] = found
-    RESULT.write_text(json.dumps({"files": results, "versions": library_versions()}, indent=1) + "\n")
+    RESULT.write_text(json.dumps({"files": results, "versions": versions()}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

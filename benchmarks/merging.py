@@ -31,7 +31,9 @@ from torch import Tensor
 import consilience as cs
 from consilience.checkpoints.methods.base import BLOCK_ENTRIES
 from consilience.checkpoints.tensor_reader import RunningDigest
-from consilience.core.provenance import library_versions
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
+from record import versions
 
 RESULTS = Path(__file__).with_suffix(".json")
 SHAPE = (4096, 2048)
@@ -223,7 +225,7 @@ def main() -> None:
         "repeats": options.repeats,
         "methods": rows,
         "times the average of three": times,
-        "versions": library_versions() | {"torch": torch.__version__},
+        "versions": versions() | {"torch": torch.__version__},
     }
     RESULTS.write_text(f"{json.dumps(record, indent=1)}\n")
     for name, row in rows.items():

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "experiments")]
 
-from consilience.core.provenance import library_versions  # noqa: E402
+from record import versions  # noqa: E402
+
 from tests.end_to_end import chaos  # noqa: E402
 
 RESULT = Path(__file__).with_suffix(".json")
@@ -54,7 +55,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     document = json.loads(RESULT.read_text()) if RESULT.exists() else {"kinds": {}}
-    document["versions"] = library_versions()
+    document["versions"] = versions()
     for kind in options.only:
         document["kinds"].setdefault(kind, {}).update(played(kind, options.over, range(options.seeds)))
         RESULT.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")

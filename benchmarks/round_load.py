@@ -29,9 +29,12 @@ import numpy as np
 from sklearn.linear_model import LinearRegression
 
 import consilience as cs
-from consilience.core.provenance import file_digest, library_versions
+from consilience.core.provenance import file_digest
 from consilience.federated import Announcement
 from consilience.networks.files import write_network
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
+from record import versions
 
 RESULT = Path(__file__).with_suffix(".json")
 SITES = 100
@@ -136,7 +139,7 @@ def main() -> None:
                 plan = {"fuses": True, "sites": SITES, "place": str(place), "method": method, "options": options}
                 rounds.append(serve({**plan, "output": str(Path(folder) / f"fused {turn}.safetensors")}))
         found[kind] = {"rounds": rounds, "sites": SITES, "bytes": size}
-        RESULT.write_text(json.dumps({"kinds": found, "versions": library_versions()}, indent=1) + "\n")
+        RESULT.write_text(json.dumps({"kinds": found, "versions": versions()}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 import json
-import platform
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,8 +15,8 @@ import cvxpy
 import numpy as np
 import scs
 
-import consilience as cs
-from consilience.core.provenance import library_versions
+sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
+import record
 
 YARDSTICK_SIZE = 1000
 
@@ -64,16 +63,8 @@ def minima(found: dict[str, list[float]]) -> dict[str, float]:
 
 
 def versions() -> dict[str, str]:
-    """Return what the times depend on besides the settings; the digest says which state of the library ran."""
-    folder = Path(cs.__file__).parent
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(folder.rglob("*.py"))))
-    return {
-        **library_versions(),
-        "library_source": digest.hexdigest()[:12],
-        "cvxpy": cvxpy.__version__,
-        "scs": scs.__version__,
-        "machine": platform.machine(),
-    }
+    """Return what the times depend on besides the settings."""
+    return record.versions() | {"cvxpy": cvxpy.__version__, "scs": scs.__version__}
 
 
 def write_parts(

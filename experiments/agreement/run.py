@@ -29,7 +29,7 @@ from sklearn.decomposition import PCA
 from sklearn.linear_model import LinearRegression
 from sklearn.preprocessing import MaxAbsScaler
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 from record import versions
 
 import consilience as cs

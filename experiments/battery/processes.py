@@ -20,7 +20,6 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
 from battery import local_fits, methods, real
 from battery.cells import HALVES
 from battery.local_fits import CACHE, AnySetting, Cell, load

@@ -21,7 +21,6 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
 from battery import baselines, cells, local_fits, real
 from battery.local_fits import CACHE, AnySetting, Cell, load, plan
 from battery.methods import METHODS, UNTIMED

@@ -13,7 +13,6 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
 from battery import real
 from battery.local_fits import CACHE
 from battery.methods import METHODS, OF_SETS

@@ -24,9 +24,9 @@ from battery import local_fits, real
 from battery.cells import HALVES
 from battery.local_fits import Cell
 from battery.metrics import concatenation, plug_in
+from record import versions
 
 import consilience as cs
-from consilience.core.provenance import library_versions
 
 HERE = Path(__file__).parent
 MAX_RECORDED = 12
@@ -111,7 +111,7 @@ def main() -> None:
         said = f"{record['code']}, harmless {record['harmless']}, gain {record['gain']:+.3f}"
         sys.stdout.write(f"{record['cell']}, {record['fusion']}: {said}\n")
         sys.stdout.flush()
-    content = {"half": half, "versions": library_versions(), "rows": rows}
+    content = {"half": half, "versions": versions(), "rows": rows}
     (HERE / f"verdicts-{half}.json").write_text(json.dumps(content, indent=1) + "\n")
 
 

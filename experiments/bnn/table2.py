@@ -23,7 +23,7 @@ from sites import CACHE, DATA, mnist, pooled, selected, sites, with_shares
 import consilience as cs
 from consilience.checks import Array, Labels
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "kl_fusion"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from record import as_text, versions
 
 HERE = Path(__file__).parent

@@ -21,6 +21,7 @@ from scipy.stats import wasserstein_distance
 import consilience as cs
 from experiments.draws.baselines import BASELINES
 from experiments.draws.targets import REPORTED, TUNING
+from experiments.record import versions
 
 RESULTS = Path(__file__).with_name("results.json")
 CACHE = Path(os.environ.get("CONSILIENCE_CACHE", Path(__file__).parents[1] / ".cache")) / "draws"
@@ -196,6 +197,7 @@ def main():
                     warnings.simplefilter("ignore", cs.errors.HarmWarning)
                     if not known:
                         results[key] = {"half": part, "target": name, "seed": seed, **run_cell(name, make, seed)}
+                        results[key]["library_source"] = versions()["library_source"]
                     results[key]["methods"] |= run_density(name, make, seed)
                 RESULTS.write_text(json.dumps(results, indent=1) + "\n")
                 print(f"{key}: {time.perf_counter() - started:.0f} s")  # noqa: T201

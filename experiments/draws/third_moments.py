@@ -17,6 +17,7 @@ import consilience as cs
 from consilience.draws.subposteriors import Subposteriors
 from experiments.draws.run import in_chains, read_arguments, sampled
 from experiments.draws.targets import REPORTED, TUNING
+from experiments.record import versions
 
 RESULTS = Path(__file__).with_name("third_moments.json")
 TARGETS = {name: make for name, make in {**TUNING, **REPORTED}.items() if name not in ("signs", "mixture")}
@@ -55,7 +56,7 @@ def main():
             key = f"{name} {seed}"
             if key in results or (arguments.only and name not in arguments.only):
                 continue
-            results[key] = run_cell(name, make, seed)
+            results[key] = run_cell(name, make, seed) | {"library_source": versions()["library_source"]}
             RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
             print(key, results[key])  # noqa: T201
 

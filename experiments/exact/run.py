@@ -34,7 +34,7 @@ from sklearn.linear_model import GammaRegressor, LinearRegression, LogisticRegre
 from sklearn.preprocessing import scale
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
-sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 from record import as_text, versions
 
 import consilience as cs

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,6 +26,9 @@ from sklearn.decomposition import PCA
 from sklearn.mixture import BayesianGaussianMixture
 
 import consilience as cs
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from record import versions
 
 HERE = Path(__file__).parent
 SITES = ("a", "b", "c", "d", "e")
@@ -149,7 +153,7 @@ def main():
     for name, (make, n_components) in DATA.items():
         runs = results.setdefault(name, [])
         for seed in range(len(runs), seeds):
-            runs.append(run(make, n_components, seed))
+            runs.append(run(make, n_components, seed) | {"library_source": versions()["library_source"]})
             path.write_text(json.dumps(results, indent=1) + "\n")
             scores = runs[-1]["from fused"]["scores"]
             print(name, seed, runs[-1]["best site"], runs[-1]["pooled"], scores, flush=True)  # noqa: T201

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -22,6 +23,9 @@ from sklearn.datasets import load_digits
 from sklearn.mixture import BayesianGaussianMixture
 
 import consilience as cs
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from record import versions
 
 HERE = Path(__file__).parent
 ROUNDS = 5
@@ -228,7 +232,7 @@ def main():
         runs = [run(seed) for seed in range(seeds)]
         results[name] = {"summary": summary(runs), "runs": runs}
         print(name, results[name]["summary"], flush=True)  # noqa: T201
-    (HERE / "rounds.json").write_text(json.dumps(results, indent=1) + "\n")
+    (HERE / "rounds.json").write_text(json.dumps(results | {"versions": versions()}, indent=1) + "\n")
     draw(results)
 
 

@@ -12,15 +12,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from baselines import KMEANS
 from compare import CONCENTRATIONS, DIRICHLET_PROCESS, METHODS, PAPER, PUBLISHED_SPAHM, fused, scores
 from figure import draw
 from record import as_text, remembered, versions
 from simulate import ARMS, CACHE, LARGE, NOISES, PLAN, SEPARATIONS, WIDE, Setting, load, settings_of
 from summary import point, targets
 from threadpoolctl import threadpool_limits
-
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-from baselines import KMEANS
 
 HERE = Path(__file__).parent
 CHOSEN = {

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 from record import as_text, remembered, versions
 from scipy.sparse import csr_array, vstack
 from scipy.special import xlogy

@@ -19,6 +19,9 @@ from statistics import mean, median, stdev
 from typing import Any
 
 import numpy as np
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from baselines import topic_model
 from figure import draw_topics, draw_topics_time
 from record import as_text, remembered, versions
 from scipy.sparse import csr_array
@@ -28,9 +31,6 @@ from threadpoolctl import threadpool_limits
 import consilience as cs
 from consilience.core.scores import paired_difference
 from consilience.posteriors.topics.document_completion import HELD_OUT_SHARE, complete_documents, split_tokens
-
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-from baselines import topic_model
 
 HERE = Path(__file__).parent
 DATA = Path(os.environ.get("CONSILIENCE_DATA", HERE.parents[2] / "shared/data")) / "newsgroups20_bow.npz"

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 from compare import METHODS, scores
 from record import as_text, versions
 from simulate import Setting, load, settings_of

@@ -27,7 +27,6 @@ from torch.nn import functional
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 sys.path.append(str(Path(__file__).resolve().parents[1] / "transformers"))
-sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
 from networks import CACHE, LENGTH, images, losses, make, texts
 from record import as_text, versions
 

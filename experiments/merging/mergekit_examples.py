@@ -23,7 +23,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import consilience as cs
 from consilience.checkpoints.recipe import read_merge_recipe
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 from record import as_text, versions
 
 HERE = Path(__file__).parent

@@ -25,7 +25,6 @@ import torch
 from threadpoolctl import threadpool_limits
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
 from network_battery import cells, training
 from network_battery.default import describe_sites
 from record import as_text, versions

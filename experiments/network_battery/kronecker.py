@@ -24,7 +24,6 @@ import torch
 from threadpoolctl import threadpool_limits
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
 from network_battery import training
 from network_battery.cells import Setting
 from record import as_text, versions

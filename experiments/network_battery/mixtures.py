@@ -28,7 +28,6 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
 from network_battery import cells, training
 from network_battery.default import describe_sites, result_of
 from network_battery.training import Cell

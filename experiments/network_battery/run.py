@@ -22,7 +22,6 @@ import torch
 from threadpoolctl import threadpool_limits
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
 from network_battery import baselines, cells, data, training
 from network_battery.cells import Setting, digest, plan, settings_of
 from network_battery.default import DEFAULTS

@@ -34,7 +34,7 @@ from sklearn import datasets
 from threadpoolctl import threadpool_limits
 from torch import nn
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 from record import as_text, versions
 
 import consilience as cs

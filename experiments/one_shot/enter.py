@@ -25,7 +25,6 @@ from networks import RESULTS, accuracy, settings
 from threadpoolctl import threadpool_limits
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
 from network_battery import training
 from record import as_text, versions
 

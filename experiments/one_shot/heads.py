@@ -30,7 +30,6 @@ from torch import nn
 from torch.nn import functional
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
 from one_shot.heads_data import CACHE, COUNT, N_CLASSES, SETS, divided, images, random_features
 from record import versions
 

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
 from one_shot.heads import remembered
 from one_shot.heads_data import N_CLASSES, SCALES, divided, images, random_features
 

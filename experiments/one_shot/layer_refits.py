@@ -20,7 +20,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 from record import versions
 
 import consilience as cs

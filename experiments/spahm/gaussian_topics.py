@@ -38,7 +38,7 @@ import consilience as cs
 from consilience.core.scores import paired_difference
 from consilience.posteriors.topics.gaussian_topics import GaussianTopics
 
-sys.path.append(str(Path(__file__).parents[1] / "kl_fusion"))
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 from record import as_text, remembered, versions
 
 HERE = Path(__file__).parent

@@ -34,6 +34,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from record import versions
+
 import consilience as cs
 from consilience.networks import repair
 from consilience.networks.descriptions.description import ChannelStatistics, Description, Moments
@@ -332,11 +335,12 @@ def main() -> None:
     torch.set_num_threads(1)
     results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"rows": []}
     done = {(row["case"], row["inputs"]) for row in results["rows"]}
+    source = versions()["library_source"]
     for case in CASES:
         if arguments.only in str(case):
             for row in rows_of(case, done):
                 sys.stdout.write(f"{row}\n")
-                results["rows"].append(row)
+                results["rows"].append(row | {"library_source": source})
                 RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 import time
 import warnings
@@ -31,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from network_battery.architectures import lenet
+from record import versions
 from synthetic_inputs.compare import ResNet8
 from synthetic_inputs.convolutions import BATCH, CACHE, load
 from torch import Tensor, nn
@@ -184,11 +184,7 @@ def main() -> None:
         "site_images": SITE_IMAGES,
         "seeds": "0, ...",
     }
-    results["versions"] = {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "consilience": cs.__version__,
-    }
+    results["versions"] = versions() | {"torch": torch.__version__}
     for case in CASES:
         if arguments.only not in str(case):
             continue

@@ -18,6 +18,9 @@ from typing import Any
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from record import versions
+
 from consilience.networks.tracing.proof import prove
 from consilience.networks.tracing.trace import trace
 
@@ -65,6 +68,9 @@ if __name__ == "__main__":
     else:
         command = [sys.executable, __file__]
         runs = [subprocess.run([*command, name], check=True, capture_output=True) for name in MODELS]  # noqa: S603
-        versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
-        document = {"versions": versions, "rows": [json.loads(one.stdout.splitlines()[-1]) for one in runs]}
+        packages = {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
+        document = {
+            "versions": versions() | packages,
+            "rows": [json.loads(one.stdout.splitlines()[-1]) for one in runs],
+        }
         (Path(__file__).parent / "proof.json").write_text(json.dumps(document, indent=1) + "\n")

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor, nn
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-sys.path.append(str(Path(__file__).resolve().parents[1] / "kl_fusion"))
 from networks import CACHE, HALVES, Pair, Setting, score, settings, trained
 from record import versions
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / "experiments"))
 sys.path.append(str(Path(__file__).resolve().parents[2] / "experiments/kl_fusion"))
 import compare
 import figure
