@@ -237,15 +237,18 @@ def main() -> None:
                 sys.stdout.write(f"{number} {kept.read_text()[:400]}\n")
                 sys.stdout.flush()
     if asked.write:
-        kept_cells = {int(path.stem): json.loads(path.read_text()) for path in CACHE.glob("*.json")}
-        cells = {number: kept_cells[number]["cell"] for number in sorted(kept_cells) if kept_cells[number]["cell"]}
+        path = HERE / "tabular.json"
+        recorded = json.loads(path.read_text()) if path.exists() else {"cells": {}, "sources": []}
+        kept_cells = {kept.stem: json.loads(kept.read_text()) for kept in CACHE.glob("*.json")}
+        cells = recorded["cells"] | {number: one["cell"] for number, one in kept_cells.items() if one["cell"]}
+        cells = {number: cells[number] for number in sorted(cells, key=int)}
         written = {
-            "summary": summary(cells),
-            "cells": {str(number): cell for number, cell in cells.items()},
-            "sources": sorted({one["source"] for one in kept_cells.values()}),
+            "summary": summary({int(number): cell for number, cell in cells.items()}),
+            "cells": cells,
+            "sources": sorted({*recorded["sources"], *(one["source"] for one in kept_cells.values())}),
             "versions": stamp,
         }
-        (HERE / "tabular.json").write_text(as_text(written))
+        path.write_text(as_text(written))
 
 
 if __name__ == "__main__":
