@@ -6,11 +6,11 @@ kinds), half of the rows for tests; 2 to 8 sites, Dirichlet 0.1 to 100 over labe
 GELU, tanh, batch or layer normalisation, SiLU with dropout) of 16 to 64 units, from one start or from starts of their
 own. Rules were judged on cells 0 to 143: parts of classes by the errors of networks on 0 to 71, and when 72 to 143 had
 been run once (one verdict of harmless was wrong, where a network of one class had shown no gap), by densities too.
-Cells 144 to 215 were run once, afterwards; both halves were looked at before rows of numbers were left without the
-margin that alike sites have of images and texts (``networks/choice/choose.py``). Cells 216 to 287 shaped nothing.
+Cells 144 to 215 were run once, afterwards; both halves were looked at before rows of numbers were fitted further
+from alike sites than images and texts are (``networks/choice/make_candidates.py``). Cells 216 to 287 shaped nothing.
 
 Every cell is fused by the default from full descriptions, and from descriptions with one Gaussian for each class; those
-from 216 on from full descriptions with that margin too, which changes alike sites alone. Test labels measure, and
+from 216 on from full descriptions as images are too, which changes alike sites alone. Test labels measure, and
 select only the best site and the best candidate. A cell is kept in ``CONSILIENCE_CACHE``, so that the run may be
 stopped and started again; ``--write`` writes ``tabular.json`` beside this file, over the same cells.
 """
@@ -41,7 +41,6 @@ from record import as_text, versions
 
 import consilience as cs
 from consilience.networks.choice import inputs as compared
-from consilience.networks.choice.choose import MARGIN_OF_ALIKE
 
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("CONSILIENCE_CACHE", HERE.parent / ".cache")) / "tabular"
@@ -56,7 +55,7 @@ NAMES = (
 KINDS = ("relu", "gelu", "tanh", "relu-bn", "relu-ln", "silu-drop")
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh, "silu": nn.SiLU}
 VARIANTS = ("described", "one Gaussian a class")
-MARGIN = "with a margin"
+NEAR = "near sites alone"
 
 
 def rows_of(name: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -160,11 +159,11 @@ def results(number: int) -> dict[str, Any] | None:
     }  # fmt: skip
     right_by_site = [is_right(net) for net in networks]
     best_site = max(right_by_site, key=lambda right: right.mean())
-    for variant in (*VARIANTS, *((MARGIN,) if number >= N_SEEN else ())):
+    for variant in (*VARIANTS, *((NEAR,) if number >= N_SEEN else ())):
         models = described
         if variant == "one Gaussian a class":
             models = [replace(one, description=replace(one.description, class_mixtures={})) for one in described]
-        with margin_of_alike() if variant == MARGIN else nullcontext():
+        with kept_near_sites() if variant == NEAR else nullcontext():
             fusion = cs.fuse(models)
         right = is_right(fusion.model)
         lost = best_site.astype(float) - right
@@ -181,15 +180,15 @@ def results(number: int) -> dict[str, Any] | None:
 
 
 @contextmanager
-def margin_of_alike() -> Iterator[None]:
-    """Ask of what is fitted at alike sites to gain the share of a site's error that it must on images and texts."""
+def kept_near_sites() -> Iterator[None]:
+    """Fit of alike sites only what is half of the way from one of them, as of images and texts."""
     draw = compared._draw
 
     def drawn(described: Sequence[Any], *rest: Any) -> compared.ChoiceInputs | None:
         found = draw(described, *rest)
         if found is None or found.held.labels is None or not compared._have_classes_alike(described):
             return found
-        return replace(found, margin=MARGIN_OF_ALIKE)
+        return replace(found, keeps_near_sites=True)
 
     with patch.object(compared, "_draw", drawn):
         yield
@@ -201,7 +200,7 @@ def summary(cells: dict[int, dict[str, Any]]) -> dict[str, Any]:
     halves = {name: [cells[number] for number in part if number in cells] for name, part in parts.items()}
     rows: dict[str, Any] = {}
     for half, of_half in halves.items():
-        for variant in (variant for variant in (*VARIANTS, MARGIN) if of_half and variant in of_half[0]):
+        for variant in (variant for variant in (*VARIANTS, NEAR) if of_half and variant in of_half[0]):
             gains = np.array([cell[variant]["accuracy"] - cell["best site"] for cell in of_half])
             best = np.array([max(cell[variant]["best candidate"], cell["best site"]) for cell in of_half])
             said = [cell for cell in of_half if cell[variant]["harmless"] is True]

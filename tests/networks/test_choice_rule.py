@@ -5,9 +5,8 @@ import pytest
 from torch import nn
 
 import consilience as cs
-from consilience.networks.choice import compare
 from consilience.networks.choice.candidate import Candidate, Effort
-from consilience.networks.choice.choose import MARGIN_OF_ALIKE, CandidateScores
+from consilience.networks.choice.choose import CandidateScores
 from consilience.networks.choice.criterion import Disagreement, ErrorOnLabels, SquaredError, SquaredGap
 from consilience.networks.choice.verdict import Choice
 from tests.networks.described_nets import perceptron, rows
@@ -43,6 +42,17 @@ def test_a_site_is_kept_unless_another_is_better_by_one_standard_error():
     assert scores([site, level]).choose() == 0
     assert scores([site, better]).choose() == 1
     assert scores([site, level, better]).choose() == 2
+
+
+def test_of_sites_that_drawn_inputs_cannot_tell_apart_the_own_error_decides():
+    rng = np.random.default_rng(0)
+    sites = [rng.permutation(1000) < wrong for wrong in (140, 100)]
+    alike, errors = {"sizes": [5.0, 5.0], "mean_gap": 0.05}, [0.05, 0.08]
+    assert scores(sites, 2, **alike).choose() == 1
+    assert scores(sites, 2, **alike, own_errors=errors).choose() == 0
+    assert scores(sites, 2, **alike, own_errors=errors[::-1]).choose() == 1
+    assert scores(sites, 2, sizes=[5.0, 6.0], mean_gap=0.05, own_errors=errors).choose() == 1  # that of the most
+    assert scores(sites, 2, sizes=[5.0, 5.0], own_errors=errors).choose() == 1  # told apart
 
 
 def test_the_least_loss_is_taken_and_ties_are_broken_by_the_second():
@@ -132,37 +142,20 @@ def test_what_needs_a_margin_needs_it_to_be_known_as_better(margin, mean_gap, is
     assert of_both.is_better(1) is is_better
 
 
-def test_what_was_fitted_elsewhere_must_gain_on_the_network_half_of_the_way_too():
-    near = wrong_less(SITE, 0.4)
-    for gain, chosen in ((0.3, 1), (0.5, 2)):
-        losses, margins = [SITE, near, wrong_less(near, gain)], [0.0, 1 / 3, 1 / 3]
-        assert scores(losses, margins=margins).choose() == 2
-        assert scores(losses, margins=margins, is_half_way=[False, True, False]).choose() == chosen
-        assert scores(losses, is_half_way=[False, True, False]).choose() == 2
-
-
 @pytest.mark.parametrize(
-    ("counts", "shape", "margin"),
-    [((150, 120, 90), (2, 3), MARGIN_OF_ALIKE), ((10, 120, 300), (2, 3), 0.0), ((150, 120, 90), (6,), 0.0)],
+    ("counts", "shape", "is_near"),
+    [((150, 120, 90), (2, 3), True), ((10, 120, 300), (2, 3), False), ((150, 120, 90), (6,), False)],
     ids=["alike", "skewed", "rows of numbers"],
 )
-def test_a_margin_is_asked_of_what_was_fitted_where_sites_have_their_classes_alike(counts, shape, margin, monkeypatch):
-    choices, choose = [], compare.CandidateComparison.choose
-
-    def recorded(comparison):
-        choices.append(choose(comparison))
-        return choices[-1]
-
-    monkeypatch.setattr(compare.CandidateComparison, "choose", recorded)
-
+def test_images_of_alike_sites_are_fitted_half_of_the_way_from_one_of_them_alone(counts, shape, is_near):
     def described(site, *counts):
         inputs, labels = rows(site, *counts)
         return cs.describe(nn.Sequential(nn.Flatten(), perceptron(site)), (inputs.reshape(-1, *shape), labels))
 
-    cs.fuse([described(0), described(1, counts)])
-    choice = choices[-1]
-    asked = {(c.effort.is_fitted, m) for c, m in zip(choice.candidates, choice.scores.margins, strict=True)}
-    assert asked == {(True, margin), (False, 0.0)}
+    candidates = cs.fuse([described(0), described(1, counts)]).candidates
+    assert any(name.startswith("refit") for name in candidates) is not is_near
+    assert any(name.startswith("distill(refit") for name in candidates) is not is_near
+    assert any(name.startswith("distill(site:") for name in candidates) or not is_near
 
 
 def test_errors_are_of_the_paired_difference_from_the_best_site():

@@ -54,7 +54,6 @@ class Candidate:
     # Whether it may be returned: a site's own network may not where another width is asked for, and no network of
     # another width than is asked for.
     is_eligible: bool = True
-    is_half_way: bool = False  # whether it was distilled half of the way from sites' own networks
 
     @property
     def site(self) -> int | None:

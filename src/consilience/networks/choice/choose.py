@@ -4,12 +4,10 @@ The candidate of the least loss on the inputs to compare on is taken; of equal l
 guard: a site's own network is kept unless another is better than the best of them by one standard error of the paired
 difference on the same inputs.
 
-Candidates that were fitted to synthetic inputs do better on others of their kind than on real ones. In two cases that
-is more than they gain, and there they must gain a share of the site's loss too: on images or texts of sites that have
-their classes alike, so that little is to be gained, and on images matched to batch normalisation, on which the ensemble
-they were fitted to is the judge. Of alike sites what was distilled half of the way from a site's own network to the
-ensemble is near that network, and the others must gain the share on it as well. Nor does anything count that is small
-beside what drawn inputs get wrong themselves.
+Candidates that were fitted to synthetic inputs do better on others of their kind than on real ones. On images matched
+to batch normalisation, where the ensemble that they were fitted to is the judge, that is more than they gain, and they
+must gain a share of the site's loss too. Nor does anything count that is small beside what drawn inputs get wrong
+themselves.
 """
 
 from __future__ import annotations
@@ -22,18 +20,10 @@ import numpy as np
 from consilience.checks import Array
 from consilience.core.site_losses import STANDARD_ERRORS_OF_CHOICE, STANDARD_ERRORS_OF_HARM
 
-MARGIN_OF_ALIKE = 0.3
-"""Share of a site's error that fitted candidates must gain where sites have their classes alike and inputs are images
-or texts, and others on what was distilled half of the way. Of pairs of ViT others were 1 to 3 points below the better
-site at gains of 0.23 and 0.26 on it, which was 0.4 and 0.5 points above; of LSTM one of 0.46 was 2.9 points above
-(halves for tuning; of the pairs for report, which are in docs/evidence/transformers.md, one of 0.27 had been seen).
-Over the 26 settings of the report half of experiments/network_battery the worst was -0.24 points from the best site,
-without a margin -1.49; from 0.2 to 0.33 nothing changed there. Rows of numbers have none: of 67 cells of
-experiments/network_battery/tabular.py that shaped nothing 0.3 would have lost 0.4 points in the mean."""
 MARGIN_OF_IMAGES = 0.45
-"""The same share, of a site's disagreement with the ensemble, on matched images. Over seven ensembles such gains of 0
-to 0.37 were losses of 2 to 5 points, and it kept a site, rightly, in three more that did not shape it
-(docs/evidence/synthetic_inputs.md)."""
+"""Share of a site's disagreement with the ensemble that what is fitted to matched images must gain. Over seven
+ensembles such gains of 0 to 0.37 were losses of 2 to 5 points, and it kept a site, rightly, in three more that did not
+shape it (docs/evidence/synthetic_inputs.md)."""
 GAP_SHARE = 0.5
 """Share of the mean gap, by which sites' errors on inputs drawn as they describe them are off, that any candidate must
 gain. No share separates well: a gain of 0.58 of it was kept on real inputs (+3.1 points, CIFAR-10 in the report half),
@@ -54,14 +44,14 @@ class CandidateScores:
     is_eligible: Sequence[bool] | None = None  # whether it may be chosen; None for all
     # By site's own network, what it counts: of sites that cannot be told apart that of the most is taken.
     sizes: Sequence[float] | None = None
+    # By candidate, of sites that have their classes alike and count alike: how often the site says that its network
+    # errs on its own rows. None where not every site says it.
+    own_errors: Sequence[float] | None = None
     # How far sites' errors on inputs drawn as they describe them are from those on their own, over all observations:
     # what drawn inputs cannot tell.
     mean_gap: float = 0.0
     # Whether others must be better than it, as than a site's own network. None for `is_site`.
     stands_for_sites: Sequence[bool] | None = None
-    # Whether it was distilled half of the way from sites' own networks, which others must be better than as well. None
-    # for none.
-    is_half_way: Sequence[bool] | None = None
 
     @property
     def means(self) -> Array:
@@ -86,35 +76,31 @@ class CandidateScores:
         others = [k for k in eligible if not stands_for_sites[k]]
         if sites:
             site = self.best_site(sites)
-            near = [k for k in others if self.is_half_way is not None and self.is_half_way[k]]
-            others = [k for k in others if all(self._displaces(k, over) for over in self._references(k, site, near))]
+            others = [k for k in others if self._displaces(k, site)]
             if not others:
                 return site
         return min(others, key=self._rank)
-
-    def _references(self, number: int, site: int, near: Sequence[int]) -> list[int]:
-        """Return what a candidate must be better than: a site's own network, and those near one where it has a margin.
-
-        What was distilled half of the way from a site's own network is seldom worse than it.
-        """
-        has_margin = self.margins is not None and self.margins[number] > 0
-        return [site, *(near if has_margin and number not in near else ())]
 
     def _rank(self, number: int) -> tuple[float, float]:
         return float(self.means[number]), float(self.ties[number].mean())
 
     def best_site(self, sites: Sequence[int]) -> int:
-        """Return the site's own network of the least loss; of those it cannot be told from, that of the most."""
+        """Return the site's own network of the least loss; of those it cannot be told from, that of the most.
+
+        Of equally many observations the least own error decides, where it is comparable: real rows tell what drawn
+        inputs cannot.
+        """
         best = min(sites, key=self._rank)
         if (sizes := self.sizes) is None:
             return best
         excesses = {k: self.excess(k, best) for k in sites}
         bounds = {k: STANDARD_ERRORS_OF_CHOICE * error + self.mean_gap for k, (_, error) in excesses.items()}
         tied = [k for k, (excess, _) in excesses.items() if excess <= bounds[k]]
-        return min(tied, key=lambda k: (-sizes[k], self._rank(k)))
+        own_errors = self.own_errors or [0.0] * len(self.losses)
+        return min(tied, key=lambda k: (-sizes[k], own_errors[k], self._rank(k)))
 
     def _displaces(self, number: int, site: int) -> bool:
-        """Return whether a candidate may be taken instead of a site's own network, or one half of the way from it."""
+        """Return whether a candidate may be taken instead of a site's own network."""
         excess, error = self.excess(site, number)
         least = max(STANDARD_ERRORS_OF_CHOICE * error, self.margin(number, site), GAP_SHARE * self.mean_gap)
         return excess > least

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from consilience.core.progress import Progress
 from consilience.errors import InputError, OptionError, UnsupportedError, reason_of
-from consilience.networks.choice.choose import MARGIN_OF_ALIKE, MARGIN_OF_IMAGES
+from consilience.networks.choice.choose import MARGIN_OF_IMAGES
 from consilience.networks.choice.excess_errors import excess_errors
 from consilience.networks.choice.rows import Rows, beside, outputs_of
 from consilience.networks.choice.sites import Sites
@@ -96,6 +96,9 @@ class ChoiceInputs:
     notes: tuple[str, ...] = ()  # what is missing, in words
     # Share of a site's own loss by which a candidate that was fitted to such inputs must be better than it.
     margin: float = 0.0
+    # Whether nothing is fitted to such inputs that is far from sites' own networks: images or texts, drawn with their
+    # classes, of sites that have these alike.
+    keeps_near_sites: bool = False
     # Whether batch normalisation learns its statistics from drawn inputs (`MAX_EXCESS_OF_STATISTICS`).
     draws_teach: bool = False
     # Where the networks' outputs have their rows; None for Bayesian networks, whose draws are asked otherwise.
@@ -388,8 +391,10 @@ def _draw(
     notes = [f"no site describes class {', '.join(missing)}, which no candidate was judged by"] if missing else []
     notes += _labelled_notes(described, shares) if is_labelled else _unlabelled_notes(described)
     is_wide = is_text or len(first.input_shape) > 1
-    margin = MARGIN_OF_ALIKE if is_labelled and is_wide and _have_classes_alike(described) else 0.0
-    return ChoiceInputs(fit, early, held, stand_for_all=not notes, notes=tuple(notes), margin=margin)
+    keeps_near_sites = is_labelled and is_wide and _have_classes_alike(described)
+    return ChoiceInputs(
+        fit, early, held, stand_for_all=not notes, notes=tuple(notes), keeps_near_sites=keeps_near_sites
+    )
 
 
 def _counts_that_fit(n_inputs: int, shape: tuple[int, ...], entry_bytes: int) -> list[int]:
