@@ -228,25 +228,8 @@ class CandidateComparison:
         """Return candidates with their scores on held-out inputs, and which of them a rule takes."""
         held = self.inputs.held
         criterion = self._criterion(held, self.on_held)
-        losses, ties, answers = [], [], []
-        for outputs in self._outputs_of(candidates, held, self.on_held):
-            losses.append(_by_input(criterion.losses(outputs), held))
-            ties.append(_by_input(criterion.ties(outputs), held))
-            answers.append(outputs.argmax(axis=1))
+        scores, answers = self._scored(candidates, held, self.on_held)
         ensemble = self.teacher.answers(self.on_held, held.inputs)
-        own_errors = self._own_errors if criterion.is_labelled else None
-        of_sites = own_errors and [0.0 if one.site is None else own_errors[one.site] for one in candidates]
-        scores = CandidateScores(
-            np.stack(losses),
-            np.stack(ties),
-            is_site=[candidate.site is not None for candidate in candidates],
-            margins=[self.inputs.margin if candidate.effort.is_fitted else 0.0 for candidate in candidates],
-            is_eligible=[candidate.is_eligible for candidate in candidates],
-            sizes=[float(sum(self.workshop.ordered.weights[site] for site in c.sites)) for c in candidates],
-            own_errors=of_sites,
-            mean_gap=self._excesses.mean if criterion.is_labelled else 0.0,
-            stands_for_sites=[self._stands_for_sites(candidate) for candidate in candidates],
-        )
         chosen = choose(scores)
         gap = None
         if self.classifies and not self._is_language_model:
@@ -265,6 +248,30 @@ class CandidateComparison:
             estimated_classes=self.sites.estimated_by_name,
             lost_classes=self._lost_classes(candidates, answers, chosen) if criterion.is_labelled else (),
         )
+
+    def _scored(
+        self, candidates: Sequence[Candidate], rows: Rows, on_sites: Array
+    ) -> tuple[CandidateScores, list[Labels]]:
+        """Return the scores of candidates on inputs, given the sites' outputs on them, and what class each answers."""
+        criterion = self._criterion(rows, on_sites)
+        losses, ties, answers = [], [], []
+        for outputs in self._outputs_of(candidates, rows, on_sites):
+            losses.append(_by_input(criterion.losses(outputs), rows))
+            ties.append(_by_input(criterion.ties(outputs), rows))
+            answers.append(outputs.argmax(axis=1))
+        own_errors = self._own_errors if criterion.is_labelled else None
+        scores = CandidateScores(
+            np.stack(losses),
+            np.stack(ties),
+            is_site=[candidate.site is not None for candidate in candidates],
+            margins=[self.inputs.margin if candidate.effort.is_fitted else 0.0 for candidate in candidates],
+            is_eligible=[candidate.is_eligible for candidate in candidates],
+            sizes=[float(sum(self.workshop.ordered.weights[site] for site in c.sites)) for c in candidates],
+            own_errors=own_errors and [0.0 if one.site is None else own_errors[one.site] for one in candidates],
+            mean_gap=self._excesses.mean if criterion.is_labelled else 0.0,
+            stands_for_sites=[self._stands_for_sites(candidate) for candidate in candidates],
+        )
+        return scores, answers
 
     def _lost_classes(self, candidates: Sequence[Candidate], answers: Sequence[Labels], chosen: int) -> tuple[str, ...]:
         """Return the classes of which the chosen network takes most for another, and a site's own does not."""

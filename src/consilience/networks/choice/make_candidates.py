@@ -179,9 +179,10 @@ class NetworkComparison(CandidateComparison):
             return self.best(fused, N_DISTILLED)
         beside = [candidate for candidate in candidates if len(candidate.sites) > 1]
         sites = [candidate for candidate in candidates if candidate.site is not None and candidate.is_eligible]
-        best_site = self.best(sites if self.workshop.has_equal_widths else [], 1)
         if self._keeps_near_sites:
-            return best_site
+            scores, _ = self._scored(sites, self.inputs.early, self.on_early)
+            return [sites[scores.best_site(range(len(sites)))]]
+        best_site = self.best(sites if self.workshop.has_equal_widths else [], 1)
         return [*self.best(fused, N_DISTILLED), *beside, *best_site]
 
     @property
