@@ -13,8 +13,8 @@ HERE = Path(__file__).parent / "transformers"
 COLUMNS = ("described", "with inputs", "nothing said", "average", "rebasin", "consensus")
 
 
-def _rows() -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads((HERE / "report.json").read_text())["settings"]
+def _rows(half: str = "report") -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads((HERE / f"{half}.json").read_text())["settings"]
     return rows
 
 
@@ -23,10 +23,10 @@ def _name(row: dict[str, Any]) -> str:
 
 
 def scores_table(is_image: bool) -> str:
-    """Return the scores of sites and fusions, a row a setting."""
+    """Return the scores of sites and fusions, a row a setting: those for report, then the fresh ones."""
     digits = 1 if is_image else 3
     lines = ["| setting | sites | " + " | ".join(COLUMNS) + " |", "| --- | ---: |" + " ---: |" * len(COLUMNS)]
-    for row in _rows():
+    for row in (*_rows(), *_rows("fresh")):
         if row["kind"].startswith("vit") != is_image:
             continue
         sites = ", ".join(f"{one:.{digits}f}" for one in row["sites"])
