@@ -44,7 +44,7 @@ HALVES = {
                *(("llama ag_news", seed) for seed in (11, 12)), ("llama newsgroups", 13)],
     "fresh": [("vit mnist", 21), ("vit fashion", 22), ("vit fashion", 23)],
 }  # fmt: skip
-"""Settings of each half by kind and seed: `report` has three pairs a kind. What it and the first seed of `fresh` shaped,
+"""Settings of each half by kind and seed: `report` has three pairs a kind. What it and the first of `fresh` shaped,
 that networks near a site's own alone are fitted (``networks/choice/make_candidates.py``), is judged by the rest of
 `fresh`. All have every setting with independent initialisations and with a common one."""
 
