@@ -9,7 +9,7 @@ minimum of samples are refused, since one or two would betray a person's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,11 +51,6 @@ class InputMoments:
 
     mean: Array
     covariance: Array
-
-    @property
-    def active(self) -> Array:
-        """0 for inputs that are constantly zero, as of units that a model does not have; 1 for the others (d,)."""
-        return ((self.mean != 0) | (np.diag(self.covariance) != 0)).astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,36 +255,3 @@ class RunningMoments:
         """Return the mean (..., d) and covariance (..., d, d) of all rows."""
         shift = self.sums / self.n_rows  # of the mean, from the origin
         return self.origin + shift, self.products / self.n_rows - shift[..., :, None] * shift[..., None, :]
-
-
-def mixture_moments(moments: Sequence[LayerMoments], weights: Array) -> LayerMoments:
-    """Return the moments of the mixture of the inputs of several networks of one architecture and width, by weights.
-
-    Inputs that a network does not have (constantly zero) count only where they are present; two inputs that no network
-    has together count as uncorrelated.
-    """
-    if len(moments) != len(weights):
-        text = f"expected one for each of {len(weights)} models, found {len(moments)}"
-        raise InputError("moments", text, code="E-SHAPE")
-    first = moments[0]
-    for number, other in enumerate(moments[1:], 1):  # numbers as in the message, from 0
-        for name in dict.fromkeys((*first.layers, *other.layers)):
-            sizes = [len(m.layers[name].mean) if name in m.layers else None for m in (first, other)]
-            if sizes[0] != sizes[1]:
-                text = f"moments {number}: layer {name} has {sizes[1]} inputs, but {sizes[0]} in moments 0"
-                raise InputError("", text, code="E-SHAPE")
-    layers = {name: _mixture_of_layer([model.layers[name] for model in moments], weights) for name in first.layers}
-    return replace(first, layers=layers, samples=sum(model.samples for model in moments))
-
-
-def _mixture_of_layer(moments: Sequence[InputMoments], a: Array) -> InputMoments:
-    """Return the mean and covariance of a mixture: E[x x^T] - E[x] E[x]^T, each entry over the models that have it."""
-    active = np.stack([model.active for model in moments])  # (models, d)
-    active_weight = a @ active  # (d,)
-    means = np.stack([model.mean for model in moments])  # (models, d); zero where an input is missing
-    mean = np.einsum("i,id->d", a, means) / np.where(active_weight > 0, active_weight, 1.0)
-    pair_weight = np.einsum("i,id,ie->de", a, active, active)  # (d, d): weight of the models that have both inputs
-    # E[x x^T] of each model is C + m m^T, zero where it lacks one of the two inputs.
-    second = sum(w * (m.covariance + np.outer(m.mean, m.mean)) for w, m in zip(a, moments, strict=True))
-    covariance = second / np.where(pair_weight > 0, pair_weight, 1.0) - np.outer(mean, mean)
-    return InputMoments(mean, np.where(pair_weight > 0, covariance, 0.0))
