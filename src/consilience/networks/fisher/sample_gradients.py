@@ -304,7 +304,7 @@ class PerSampleBackward:
                 if is_recurrent(layer):
                     stack.enter_context(record_recurrent_uses(layer, trained_name, uses))
                 else:
-                    stack.callback(layer.register_forward_hook(record).remove)
+                    stack.enter_context(layer.register_forward_hook(record))
             yield uses
 
 

@@ -9,8 +9,7 @@ minimum of samples are refused, since one or two would betray a person's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -26,11 +25,10 @@ from consilience.networks.repair.convolution_patches import patch_chunks
 from consilience.networks.repair.partial_forward import (
     Layer,
     as_batches,
-    call_module,
-    evaluation_without_gradients,
     is_grouped,
     is_transposed,
     layer_order,
+    observe,
 )
 from consilience.networks.symmetry.axes import Axis, Segment
 from consilience.networks.symmetry.symmetry import Symmetry
@@ -193,20 +191,13 @@ def layer_moments(module: nn.Module, batches: Any, minimum: int = 100) -> LayerM
         else:
             n_samples[name] = 0
 
-    def record(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
-        def hook(part: nn.Module, arguments: Any, output: Tensor) -> None:
-            # In chunks: the patches of a convolution are kernel-size times as large as its input.
-            for rows in patch_chunks(cast(Layer, part), arguments[0], output):
-                sums[name] = sums[name].with_rows(rows) if name in sums else RunningMoments.of(rows)
-            n_samples[name] += len(arguments[0])
+    def record(name: str, part: nn.Module, arguments: Any, output: Tensor) -> None:
+        # In chunks: the patches of a convolution are kernel-size times as large as its input.
+        for rows in patch_chunks(cast(Layer, part), arguments[0], output):
+            sums[name] = sums[name].with_rows(rows) if name in sums else RunningMoments.of(rows)
+        n_samples[name] += len(arguments[0])
 
-        return hook
-
-    with evaluation_without_gradients(module), ExitStack() as stack:
-        for name in n_samples:
-            stack.callback(module.get_submodule(name).register_forward_hook(record(name)).remove)
-        for batch in batches:
-            call_module(module, batch)
+    observe(module, batches, n_samples, record)
     fewest = min(n_samples.values(), default=minimum)
     if fewest < minimum:
         text = f"moments over {fewest} samples may betray single ones"

@@ -8,7 +8,7 @@ other one is run from its start, one pass for each layer, and a pass ends where 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -105,6 +105,17 @@ def evaluation_without_gradients(*modules: nn.Module) -> Iterator[None]:
         yield
 
 
+def observe(
+    module: nn.Module, batches: Iterable[Any], names: Iterable[str], record: Callable[[str, nn.Module, Any, Any], None]
+) -> None:
+    """Run a module on batches, and call `record` with the name, part, arguments and output of every call of a part."""
+    with evaluation_without_gradients(module), ExitStack() as stack:
+        for name in names:
+            stack.enter_context(module.get_submodule(name).register_forward_hook(partial(record, name)))
+        for batch in batches:
+            call_module(module, batch)
+
+
 @dataclass(frozen=True)
 class LayerOrder:
     """Layers of a network that can be repaired or refitted, in the order of computation."""
@@ -173,7 +184,7 @@ def layer_order(module: nn.Module, batch: Any) -> LayerOrder:
     calls = _RecordedCalls(candidates)
     with evaluation_without_gradients(module), ExitStack() as stack:
         for name, part in candidates.items():
-            stack.callback(part.register_forward_hook(partial(calls.record, name), with_kwargs=True).remove)
+            stack.enter_context(part.register_forward_hook(partial(calls.record, name), with_kwargs=True))
         network_output = call_module(module, batch)
     # A layer that is called twice, or shares its weights, has no single output to repair.
     skipped, n_calls = calls.skipped, Counter(calls.names)
@@ -266,13 +277,12 @@ class PartialForward:
             else:
                 handle = part.register_forward_hook(_stop_after, with_kwargs=True)
             try:
-                self._run(batch, index + 1)
+                with handle:
+                    self._run(batch, index + 1)
             except _ForwardStoppedError as stopped:
                 call = stopped.inputs, stopped.output
             else:
                 raise InputError(name, "is not called for every batch, so that it cannot be measured")
-            finally:
-                handle.remove()
             yield call
 
     def _part_index(self, name: str) -> int:

@@ -166,7 +166,7 @@ def _recorded_calls(module: nn.Module, probe: Tensor, kind: type[nn.Module]) -> 
 
     with evaluation_without_gradients(module), ExitStack() as stack:
         for part in parts:
-            stack.callback(part.register_forward_pre_hook(hook, with_kwargs=True).remove)
+            stack.enter_context(part.register_forward_pre_hook(hook, with_kwargs=True))
         try:
             call_module(module, probe)
         except (RuntimeError, IndexError, ValueError) as error:  # what torch and Python say of shapes and numbers

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -461,15 +462,11 @@ class _ObservedNetwork:
     def _observed(self, record: Callable[[LayerTarget, nn.Module, Tensor], None]) -> Iterator[None]:
         """Call `record` with every target, its layer, and what that reads or gives, for the while."""
 
-        def hook_of(target: LayerTarget) -> Any:
-            def hook(part: nn.Module, arguments: Any, output: Any) -> None:
-                values = arguments[0] if target.of_inputs else output
-                record(target, part, values)
-
-            return hook
+        def hook(target: LayerTarget, part: nn.Module, arguments: Any, output: Any) -> None:
+            record(target, part, arguments[0] if target.of_inputs else output)
 
         with ExitStack() as stack:
             for target in self.targets:
                 part = self.module.get_submodule(target.name)
-                stack.callback(part.register_forward_hook(hook_of(target)).remove)
+                stack.enter_context(part.register_forward_hook(partial(hook, target)))
             yield

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -133,20 +133,14 @@ class ModuleTrial:
                 parameter.data = self.arrays[name]
                 parameter.requires_grad_(parameter.is_floating_point() or parameter.is_complex())
             effects: dict[str, float] = {}
-            hooks = [
-                parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                    partial(_record_effect, effects, name)
-                )
-                for name, parameter in parameters.items()
-                if parameter.requires_grad
-            ]
-            try:
+            with ExitStack() as stack:
+                for name, parameter in parameters.items():
+                    if parameter.requires_grad:
+                        hook: Any = parameter.register_post_accumulate_grad_hook
+                        stack.enter_context(hook(partial(_record_effect, effects, name)))
                 answers = [leaf for leaf in pytree.tree_leaves(self.example.call(self.module)) if _is_real(leaf)]
                 combined = torch.stack([(_normal(leaf, rng) * leaf / _size_of(leaf)).sum() for leaf in answers]).sum()
                 combined.backward()  # type: ignore[no-untyped-call]
-            finally:
-                for hook in hooks:
-                    hook.remove()
         return effects
 
     def redrawn(self, rng: np.random.Generator) -> ModuleTrial:
