@@ -41,6 +41,7 @@ from consilience.networks.fisher.parameter_uses import (
     EmbeddingUse,
     LinearUse,
     ParameterUse,
+    TrainedName,
     record_recurrent_uses,
     sum_of_squares,
 )
@@ -74,12 +75,12 @@ class PerSampleGradients(ABC):
     """Gradients of all parameters for every observation of a batch, for one gradient of the outputs."""
 
     @abstractmethod
-    def squares(self, name: str) -> Tensor:
-        """Return the sum over observations of squared gradients of a parameter, in its shape."""
-
-    @abstractmethod
     def gradients(self, name: str) -> Tensor:
         """Return the gradients of a parameter (n, *shape)."""
+
+    def squares(self, name: str) -> Tensor:
+        """Return the sum over observations of squared gradients of a parameter, in its shape."""
+        return self.gradients(name).square().sum(dim=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,12 +114,7 @@ class _StackedGradients(PerSampleGradients):
 
     by_parameter: Mapping[str, Tensor]
 
-    def squares(self, name: str) -> Tensor:
-        """Return the sum over observations of squared gradients of a parameter, in its shape."""
-        return self.by_parameter[name].square().sum(dim=0)
-
     def gradients(self, name: str) -> Tensor:
-        """Return the gradients of a parameter (n, *shape)."""
         return self.by_parameter[name]
 
 
@@ -398,10 +394,6 @@ def _are_close(together: Tensor, alone: Tensor, largest: float, eps: float) -> b
 def _largest(values: Tensor) -> float:
     """Return the largest magnitude; 0 where there are no values."""
     return float(values.abs().max()) if values.numel() else 0.0
-
-
-TrainedName = Callable[[nn.Module, str], str | None]
-"""From a layer and an attribute of it to the name of that parameter; None unless it is trained."""
 
 
 def layer_uses(

@@ -282,7 +282,7 @@ class _RecurrentLayer:
     def problems(self, rows: AnyArray, hidden: Array, alpha: float) -> list[FusedGromov]:
         """Return the problems that couple every model's units to those of the fused layer: (10), alpha_H = `alpha`.
 
-        The fused layer receives `rows` (K, F) and has recurrent weights `hidden` (gates, K, K), which may be of no gate.
+        The fused layer receives `rows` (K, F) and has recurrent weights `hidden` (gates, K, K), also of no gate.
         """
         problems = []
         odd = np.flatnonzero(self.rows.odd) if self.has_signs else None
