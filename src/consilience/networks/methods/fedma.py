@@ -194,23 +194,18 @@ class FedMA(LayerwiseMethod):
         # Counts are in the user's order of models, networks in the order of their contents.
         counts = np.asarray(self.class_counts, dtype=np.float64)[list(ensemble.input_numbers) or slice(None)]
         class_shares = counts / counts.sum(axis=0)  # (J, C)
-        transported = [
-            {
-                key: move(network.working[key], ensemble.symmetry.layouts[key], model_transports, network.units)
-                for key in arrays
-            }
-            for network, model_transports in zip(ensemble.networks, transports, strict=True)
-        ]
         averaged: dict[str, AnyArray] = {}
         for key, values in arrays.items():
-            axes = ensemble.symmetry.layouts[key].axes
-            if key not in _output_layer(ensemble) or not axes or axes[0].moves or values.shape[0] != counts.shape[1]:
+            layout = ensemble.symmetry.layouts[key]
+            is_output = key in _output_layer(ensemble) and bool(layout.axes) and not layout.axes[0].moves
+            if not is_output or values.shape[0] != counts.shape[1]:
                 continue
             xp = array_namespace(values)
             shape = (-1, *[1] * (values.ndim - 1))
             weighted = [
-                xp.reshape(xp.asarray(shares, dtype=values.dtype, device=values.device), shape) * model_arrays[key]
-                for shares, model_arrays in zip(class_shares, transported, strict=True)
+                xp.reshape(xp.asarray(shares, dtype=values.dtype, device=values.device), shape)
+                * move(network.working[key], layout, model_transports, network.units)
+                for shares, network, model_transports in zip(class_shares, ensemble.networks, transports, strict=True)
             ]
             averaged[key] = sum(weighted[1:], start=weighted[0])
         return averaged

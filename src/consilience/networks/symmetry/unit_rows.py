@@ -138,22 +138,17 @@ def shared_groups(networks: Sequence[Network]) -> set[str]:
     return shared
 
 
-def balance_scales(network: Network, but: Collection[str] = ()) -> Network:
-    """Return the same function with the units of all scalable groups in balanced scale.
-
-    Parameters
-    ----------
-    network : Network
-        The network; it is left as it is.
-    but : collection of str, optional
-        Groups that keep their scale. Default: none.
-    """
-    arrays, scales = _balanced(network, but)
-    return network.with_arrays(arrays, network.name) if scales else network
+def balanced_networks(networks: Sequence[Network]) -> tuple[Network, ...]:
+    """Return the same functions with units of all scalable groups but shared ones in balanced scale."""
+    shared, balanced = shared_groups(networks), []
+    for network in networks:
+        arrays, scales = _balanced(network, shared)
+        balanced.append(network.with_arrays(arrays, network.name) if scales else network)
+    return tuple(balanced)
 
 
 def balancing_scales(network: Network, but: Collection[str] = ()) -> dict[str, AnyArray]:
-    """Return what `balance_scales` multiplies the units of each scalable group by (k,), all sweeps together."""
+    """Return what balancing multiplies the units of each scalable group by (k,), but for some, all sweeps together."""
     return _balanced(network, but)[1]
 
 

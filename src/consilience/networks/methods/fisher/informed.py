@@ -34,7 +34,7 @@ from consilience.networks.methods.fisher.precision import LowRankPrecision, Post
 from consilience.networks.methods.weight_matching.match import descent_starts, match_weights
 from consilience.networks.network import identity_transports, to_numpy
 from consilience.networks.symmetry.transport import Transport
-from consilience.networks.symmetry.unit_rows import balance_scales, shared_groups
+from consilience.networks.symmetry.unit_rows import balanced_networks
 
 if TYPE_CHECKING:
     from consilience.networks.choice.sites import Sites
@@ -175,10 +175,7 @@ class InformedMethod(NetworkMethod, ABC):
         """Return the transports of all models, and details and notes about them."""
         if self.aligned is not False and ensemble.symmetry.all_groups:
             # Matched in balanced scales, but merged as they are: scaling a unit would change its prior too.
-            shared = shared_groups(ensemble.networks)
-            compared = replace(
-                ensemble, networks=tuple(balance_scales(network, shared) for network in ensemble.networks)
-            )
+            compared = replace(ensemble, networks=balanced_networks(ensemble.networks))
             starts = descent_starts(ensemble, self.restarts)
             matching = match_weights(compared, starts, MAX_MATCHING_PASSES, rng, progress, signs=True)
             return matching.transports, {"aligned": True}

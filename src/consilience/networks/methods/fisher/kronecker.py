@@ -94,38 +94,26 @@ class KroneckerProblem:
             arrays[key] = matrix.reshape(self.shapes[key])
         return arrays
 
-    def matrices(self, arrays: Mapping[str, Array]) -> list[Array]:
-        """Return the matrices of all quadratics, from parameters by name."""
-        of_layers = [matrix_of_layer(layer, factors, arrays) for layer, factors in self.factors.items()]
-        return [*of_layers, *(np.reshape(arrays[key], (-1, 1, 1)) for key in self.rest)]
-
     def minimum(self, matrices: Sequence[Array], history: Array, is_converged: bool) -> KroneckerMinimum:
         """Return what was found, with its expected increase of the sites' losses."""
         objective = sum(layer.value(matrix) for layer, matrix in zip(self.quadratics, matrices, strict=True))
         return KroneckerMinimum(self.arrays(matrices), objective, history, is_converged)
 
-    def damped_minimum(
-        self,
-        damping: float,
-        tolerance: float,
-        max_iterations: int,
-        progress: Progress,
-        start: Mapping[str, Array] | None = None,
-    ) -> KroneckerMinimum:
-        """Return the minimum that is held by damping to the average, or to what `start` has of parameters by name."""
+    def minimise(
+        self, damping: float, tolerance: float, max_iterations: int, progress: Progress
+    ) -> tuple[list[Array], Array, bool]:
+        """Return the matrices, held by damping to their averages, the objective after each, and if all are solved."""
         starts = [layer.average for layer in self.quadratics]
-        if start:
-            starts = self.matrices({**self.arrays(starts), **start})
         objective = sum(layer.value(of) for layer, of in zip(self.quadratics, starts, strict=True))
         matrices, history, is_converged = [], [], True
         for number, (layer, of) in enumerate(zip(self.quadratics, starts, strict=True), 1):
-            minimum = layer.minimise(of, damping, tolerance, max_iterations, silent)
-            matrices.append(minimum.matrix)
-            is_converged &= minimum.is_converged
-            objective += float(minimum.history[-1]) if len(minimum.history) else 0.0
+            solution = layer.minimise(of, damping, tolerance, max_iterations, silent)
+            matrices.append(solution.x)
+            is_converged &= solution.converged
+            objective += float(solution.history[-1]) if len(solution.history) else 0.0
             history.append(objective)
             progress(number, len(starts))
-        return self.minimum(matrices, np.array(history), is_converged)
+        return matrices, np.array(history), is_converged
 
 
 @dataclass(frozen=True)
@@ -222,7 +210,7 @@ class KFAC(KroneckerMethod):
     def minimise(self, problem: KroneckerProblem, progress: Progress) -> KroneckerMinimum:
         """Return the damped minimum, layer by layer, by conjugate gradients."""
         damping = DEFAULT_DAMPING if self.damping is None else self.damping
-        return problem.damped_minimum(damping, self.tolerance, self.max_iterations, progress)
+        return problem.minimum(*problem.minimise(damping, self.tolerance, self.max_iterations, progress))
 
 
 @dataclass(frozen=True)
@@ -319,9 +307,4 @@ class FedLPA(KroneckerMethod):
             layers={name: layer.with_ridge(root) for name, layer in problem.layers.items()},
             rest={name: layer.with_ridge(root) for name, layer in problem.rest.items()},
         )
-        minimum = ridged.damped_minimum(0.0, self.tolerance, self.max_iterations, progress)
-        objective = sum(
-            layer.value(matrix_of)
-            for layer, matrix_of in zip(problem.quadratics, ridged.matrices(minimum.arrays), strict=True)
-        )
-        return replace(minimum, objective=objective)
+        return problem.minimum(*ridged.minimise(0.0, self.tolerance, self.max_iterations, progress))

@@ -19,13 +19,13 @@ Parameters without Kronecker factors are layers of P groups with factors of one 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from consilience.checks import Array
-from consilience.networks.methods.fisher.precision import conjugate_gradients
+from consilience.networks.methods.fisher.precision import LinearSolution, conjugate_gradients
 
 MIN_RIDGE = 1e-9
 """Ridge of the regression mean, relative to the mean square of inputs, for those that are constantly zero: as small as
@@ -84,11 +84,14 @@ class LayerQuadratic:
 
     def minimise(
         self, start: Array, damping: float, tolerance: float, max_steps: int, progress: Callable[[int, int], None]
-    ) -> LayerMinimum:
-        """Return the minimiser of Q(W) + mu / 2 |W - W_0|^2 with W_0 the start (groups, o, d), m the damping."""
+    ) -> LinearSolution:
+        """Return the minimiser of Q(W) + mu / 2 |W - W_0|^2 with W_0 the start (groups, o, d), m the damping.
+
+        Its history is the objective after each step, less that at W_0.
+        """
         mu = damping * self.scale
         if not self.scale > 0:  # nobody informs the layer
-            return LayerMinimum(start, np.zeros(0), True)
+            return LinearSolution(start, np.zeros(0), 0.0, True)
         basis_in, basis_out, rotated = self._rotated
         # Unknown: the step from W_0, so that what all sites agree on stays to the last bit.
         b = -(basis_out.transpose(0, 2, 1) @ self.value_and_gradient(start)[1] @ basis_in)
@@ -109,7 +112,7 @@ class LayerQuadratic:
             product, b.ravel(), np.maximum(diagonal, floor).ravel(), tolerance, max_steps, progress
         )
         step = basis_out @ np.asarray(solution.x).reshape(b.shape) @ basis_in.transpose(0, 2, 1)
-        return LayerMinimum(start + step, solution.history, solution.converged)
+        return replace(solution, x=start + step)
 
     def with_ridge(self, ridge: float) -> LayerQuadratic:
         """Return the quadratic of A_j + ridge I and B_j + ridge I."""
@@ -124,15 +127,6 @@ class LayerQuadratic:
         inputs = basis_in.transpose(0, 2, 1) @ self.inputs @ basis_in
         outputs = basis_out.transpose(0, 2, 1) @ self.outputs @ basis_out
         return basis_in, basis_out, LayerQuadratic(self.weights, self.means, inputs, outputs)
-
-
-@dataclass(frozen=True, eq=False)
-class LayerMinimum:
-    """The minimiser of a layer's quadratic."""
-
-    matrix: Array  # (groups, o, d): W
-    history: Array  # (n_steps,): the objective after each step, less that at W_0
-    is_converged: bool  # whether the residual is within the tolerance
 
 
 def _eigenvectors(weights: Array, matrices: Array) -> Array:
