@@ -45,12 +45,11 @@ from consilience.networks.fisher.sample_gradients import (
     ModuleWithParameters,
     PerSampleBackward,
     PerSampleGradients,
-    batch_length,
     batch_rows,
 )
 from consilience.networks.landscape.evaluation import evaluation_mode
 from consilience.networks.module_inputs import first_line
-from consilience.networks.repair.partial_forward import as_batches, call_module
+from consilience.networks.repair.partial_forward import as_batches, batch_length, call_module
 from consilience.networks.torch_modules import aliases_of_module, arrays_of_module
 
 Progress = Callable[[int, int], None]

@@ -31,10 +31,9 @@ from consilience.networks.fisher.sample_gradients import (
     GradientMethod,
     PerSampleBackward,
     PerSampleGradients,
-    batch_length,
     batch_rows,
 )
-from consilience.networks.repair.partial_forward import is_layer
+from consilience.networks.repair.partial_forward import batch_length, is_layer
 from consilience.networks.torch_modules import aliases_of_module
 
 MAX_EXACT_OUTPUTS = 20

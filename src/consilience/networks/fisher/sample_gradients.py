@@ -47,7 +47,7 @@ from consilience.networks.fisher.parameter_uses import (
 )
 from consilience.networks.module_outputs import form_of
 from consilience.networks.repair.convolution_patches import kernel_windows
-from consilience.networks.repair.partial_forward import call_module, is_layer, is_transposed
+from consilience.networks.repair.partial_forward import batch_length, call_module, is_layer, is_transposed
 from consilience.networks.repair.recurrent_layers import at_least_float32, is_recurrent
 
 _N_TRIAL_OBSERVATIONS = 3
@@ -350,13 +350,6 @@ def _all_finite(outputs: Tensor) -> Tensor:
         text = "the network answers NaN or infinite values on these inputs; look at both"
         raise InputError("", text, code="E-NUMBER")
     return outputs
-
-
-def batch_length(batch: Any) -> int:
-    """Return the number of observations in a batch: a tensor, keyword arguments, or inputs with labels."""
-    if isinstance(batch, Mapping):
-        return len(next(values for values in batch.values() if isinstance(values, Tensor) and values.ndim))
-    return len(batch[0] if isinstance(batch, (tuple, list)) else batch)
 
 
 def batch_rows(batch: Any, rows: slice) -> Any:

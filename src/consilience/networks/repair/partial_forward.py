@@ -72,6 +72,13 @@ def as_batches(batches: Any) -> Iterable[Any]:
     return batches
 
 
+def batch_length(batch: Any) -> int:
+    """Return the number of observations in a batch: a tensor, keyword arguments, or inputs with labels."""
+    if isinstance(batch, Mapping):
+        return len(next(values for values in batch.values() if isinstance(values, Tensor) and values.ndim))
+    return len(batch[0] if isinstance(batch, (tuple, list)) else batch)
+
+
 def call_module(module: nn.Module, batch: Any) -> Any:
     """Return what a module answers to a batch: a tensor, an Example, keyword arguments, or (inputs, labels, ...)."""
     return answer_tensor(_called(module, batch), module)

@@ -17,7 +17,7 @@ note.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from math import ceil, prod
 from typing import Any, TypeVar
@@ -51,6 +51,7 @@ from consilience.networks.repair.layer_moments import RunningMoments
 from consilience.networks.repair.partial_forward import (
     PartialForward,
     as_batches,
+    batch_length,
     evaluation_without_gradients,
     is_norm,
     layer_order,
@@ -123,7 +124,10 @@ def refit(
     >>> bool((fitted(inputs) - net(inputs)).abs().max() < 1e-4)
     True
     """
-    _require_options(ridge, patches_per_layer=patches_per_layer, batch_size=batch_size)
+    require_ridge(ridge)
+    for option, value in (("patches_per_layer", patches_per_layer), ("batch_size", batch_size)):
+        if not is_count(value):
+            raise OptionError(option, f"expected a positive whole number, found {value!r}")
     a = normalised_weights(weights, len(aligned))
     batches, rng = _split_into_batches(inputs, batch_size), np.random.default_rng(rng)
     network: Any = deepcopy(fused)
@@ -131,7 +135,7 @@ def refit(
     factors: dict[str, Tensor] = {}
     notes, rescaled_names = dict(order.skipped), repaired_layers(order, output=False)
     # Every batch gives a share of the patches by its number of samples.
-    n_samples = np.array([_n_samples(batch) for batch in batches])
+    n_samples = np.array([batch_length(batch) for batch in batches])
     patches_per_sample = patches_per_layer / int(n_samples.sum())
     with evaluation_without_gradients(network, *aligned):
         # The fused network first, then the models, all run to the same layer.
@@ -153,14 +157,6 @@ def refit(
             # In the units of the models, not of the inputs: else training mode would scale every channel twice.
             notes.update(anchor_norms(network, aligned, a)[1])
     return Repaired(network, factors, notes)
-
-
-def _require_options(ridge: float, **counts: int) -> None:
-    """Raise OptionError for a ridge or for counts that have no such value."""
-    require_ridge(ridge)
-    for option, value in counts.items():
-        if not is_count(value):
-            raise OptionError(option, f"expected a positive whole number, found {value!r}")
 
 
 def _fit_affine(
@@ -203,12 +199,6 @@ def _split_into_batches(inputs: Any, size: int) -> list[Any]:
     if inputs.ndim == 0 or len(inputs) == 0:
         raise InputError("inputs", "expected at least one, found none", code="E-NEEDED")
     return list(torch.split(inputs, size))
-
-
-def _n_samples(batch: Any) -> int:
-    """Return the number of samples in a batch."""
-    values = next(iter(batch.values())) if isinstance(batch, Mapping) else batch
-    return len(values[0] if isinstance(values, (tuple, list)) else values)
 
 
 def _remeasure_batch_norm(forward: PartialForward, name: str) -> None:

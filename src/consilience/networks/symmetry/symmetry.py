@@ -23,7 +23,7 @@ from typing import Any
 
 from consilience.checks import AnyArray, Json
 from consilience.drawing.display import Displayed, names_in_line
-from consilience.drawing.words import format_count
+from consilience.drawing.words import first_names, format_count
 from consilience.errors import InputError, Problem
 from consilience.networks.symmetry.axes import Axis, Group, Layout, Place, Proof, fixed_axes
 
@@ -273,9 +273,8 @@ def trivial_symmetry(
 
 def _describe_arrays(keys: list[str]) -> str:
     """Return the names of arrays as the subject of a sentence."""
-    unlisted = f" and {len(keys) - MAX_LISTED_ARRAYS} more" if len(keys) > MAX_LISTED_ARRAYS else ""
-    listed = ", ".join(keys[:MAX_LISTED_ARRAYS])
-    return f"array{'s' if len(keys) > 1 else ''} {listed}{unlisted} {'are' if len(keys) > 1 else 'is'}"
+    noun, verb = ("arrays", "are") if len(keys) > 1 else ("array", "is")
+    return f"{noun} {first_names(keys, MAX_LISTED_ARRAYS)} {verb}"
 
 
 def _describe_units(layout: Layout, units: Mapping[str, int]) -> str:
@@ -292,20 +291,17 @@ def _axis_to_json(axis: Axis) -> dict[str, Json]:
     return entry
 
 
-def _split_of(layout: Layout) -> dict[str, Json]:
-    """Return the entry of an array one of whose axes is stored as two."""
-    return {} if layout.split is None else {"split": list(layout.split)}
-
-
 def symmetry_to_json(symmetry: Symmetry) -> dict[str, Any]:
     """Return a symmetry as JSON values; `symmetry_from_json` reads them."""
+    arrays: dict[str, dict[str, Json]] = {}
+    for name, layout in symmetry.layouts.items():
+        arrays[name] = {"blocks": layout.blocks, "axes": [_axis_to_json(axis) for axis in layout.axes]}
+        if layout.split is not None:
+            arrays[name]["split"] = list(layout.split)
     return {
         # JSON knows no tuples.
         "groups": [{**vars(group), "actions": list(group.actions)} for group in symmetry.all_groups],
-        "arrays": {
-            name: {"blocks": layout.blocks, "axes": [_axis_to_json(axis) for axis in layout.axes], **_split_of(layout)}
-            for name, layout in symmetry.layouts.items()
-        },
+        "arrays": arrays,
         "aliases": dict(symmetry.aliases),
         "notes": list(symmetry.notes),
         "proof": None if symmetry.proof is None else dict(vars(symmetry.proof)),
