@@ -149,10 +149,9 @@ class ModuleTrial:
         arrays = {name: random_like(array, rng) for name, array in self.arrays.items()}
         return self._with(around, arrays) or self._with(self.example, arrays) or self
 
-    def at_unit_scale(self) -> list[ModuleTrial]:
-        """Return a trial on the same inputs divided by their root mean square; none if the module refuses them."""
-        scaled = self._with(self.example.changed(_at_unit_scale), self.arrays)
-        return [] if scaled is None else [scaled]
+    def at_unit_scale(self) -> ModuleTrial | None:
+        """Return a trial on the same inputs divided by their root mean square; None if the module refuses them."""
+        return self._with(self.example.changed(_at_unit_scale), self.arrays)
 
     def _with(self, example: Example, arrays: Mapping[str, Tensor]) -> ModuleTrial | None:
         """Return a trial on other inputs and arrays; None where the module refuses them, or overflows."""
@@ -197,7 +196,10 @@ def _randomise_arrays(
     module: nn.Module, example: Example, originals: Mapping[str, Tensor], rng: np.random.Generator
 ) -> dict[str, Tensor]:
     """Return random arrays like the originals, with running statistics near those that the example has under them."""
-    arrays = {name: random_like(array, rng) for name, array in _of_order_one(module, originals).items()}
+    statistics = {name for name, _ in module.named_buffers()}
+    arrays = {
+        name: random_like(array if name in statistics else _enlarged(array), rng) for name, array in originals.items()
+    }
     norms = {
         path: layer
         for path, layer in module.named_modules()
@@ -295,14 +297,8 @@ def _at_unit_scale(values: Tensor) -> Tensor:
     return values / size if 0 < size < np.inf else values
 
 
-def _of_order_one(module: nn.Module, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return gains and biases that are small everywhere as ones of order 1, which show what is behind them."""
-    statistics = {name for name, _ in module.named_buffers()}
-    return {name: array if name in statistics else _enlarged(array) for name, array in arrays.items()}
-
-
 def _enlarged(array: Tensor) -> Tensor:
-    """Return a small gain or bias as one of order 1; any other array as it is."""
+    """Return a small gain or bias as one of order 1, which shows what is behind it; any other array as it is."""
     if not array.is_floating_point() or not array.numel() or array.numel() > max(array.shape, default=1):
         return array
     size = float(array.square().mean().sqrt())

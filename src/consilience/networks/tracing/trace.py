@@ -97,9 +97,8 @@ def trace(module: nn.Module, example: Any) -> Symmetry:
             if arrays[name].is_floating_point():
                 record.notes.append(f"{name}: the network does not use it, so it is left as it is")
     axes = {name: walk.tensors[name].axes for name in arrays}
-    grouping = group_units(record, axes, [*used, *(name for name in arrays if name not in used)])
-    layouts = {name: grouping.layouts[name] for name in arrays}
-    return Symmetry(layouts, grouping.groups, aliases, tuple(dict.fromkeys(record.notes)))
+    layouts, groups = group_units(record, axes, [*used, *(name for name in arrays if name not in used)])
+    return Symmetry(layouts, groups, aliases, tuple(dict.fromkeys(record.notes)))
 
 
 def is_meta(module: nn.Module) -> bool:
