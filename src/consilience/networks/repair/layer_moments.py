@@ -186,8 +186,9 @@ def layer_moments(module: nn.Module, batches: Any, minimum: int = 100) -> LayerM
     sums: dict[str, RunningMoments] = {}
     n_samples: dict[str, int] = {}
     for name in order.affine:
-        if kind := _special_kind(cast(Layer, module.get_submodule(name))):
-            skipped[name] = f"is a {kind} convolution"
+        layer = cast(Layer, module.get_submodule(name))
+        if is_grouped(layer) or is_transposed(layer):  # which no one matrix of moments serves
+            skipped[name] = f"is a {'grouped' if is_grouped(layer) else 'transposed'} convolution"
         else:
             n_samples[name] = 0
 
@@ -210,13 +211,6 @@ def layer_moments(module: nn.Module, batches: Any, minimum: int = 100) -> LayerM
         text, remedy = "NaN or infinite values on these inputs", "look at the inputs and weights"
         raise InputError(", ".join(bad), text, remedy, "E-NUMBER")
     return LayerMoments(moments, fewest, skipped)
-
-
-def _special_kind(layer: Layer) -> str:
-    """Return what kind of convolution has no moments that one matrix reads; "" for all other layers."""
-    if is_grouped(layer):
-        return "grouped"
-    return "transposed" if is_transposed(layer) else ""
 
 
 @dataclass(frozen=True, eq=False)

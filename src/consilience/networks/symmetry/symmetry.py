@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -211,7 +211,13 @@ class Symmetry(Displayed):
         """Return the number of units of the groups that are not resizable, and of those that the axes determine."""
         units = {g.name: self._sizes[g.name] for g in self.all_groups if not g.resizable or g.parent is not None}
         # Axes with one group come first, so that what they determine is known where several groups are concatenated.
-        for axis, length in self._lengths(shapes):
+        axes = [
+            (axis, length)
+            for key, layout in self.layouts.items()
+            for axis, length in zip(layout.axes, layout.lengths(shapes.get(key, ())), strict=False)
+            if axis.moves
+        ]
+        for axis, length in sorted(axes, key=lambda entry: len({s.group for s in entry[0].segments})):
             undetermined = {s.group for s in axis.segments if s.group is not None} - set(units)
             if len(undetermined) == 1:
                 (group_name,) = undetermined
@@ -220,17 +226,6 @@ class Symmetry(Displayed):
                 if remaining > 0 and remaining % entries_per_unit == 0:
                     units[group_name] = remaining // entries_per_unit
         return units
-
-    def _lengths(self, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[Axis, int]]:
-        """Yield every moving axis with its length, those of fewest groups first."""
-        moving_axes: list[tuple[int, int, Axis, int]] = []  # (number of groups, rank, axis, length)
-        for key, layout in self.layouts.items():
-            for axis, length in zip(layout.axes, layout.lengths(shapes.get(key, ())), strict=False):
-                if axis.moves:
-                    n_groups = len({s.group for s in axis.segments})
-                    moving_axes.append((n_groups, len(moving_axes), axis, length))
-        for _, _, axis, length in sorted(moving_axes, key=lambda entry: entry[:2]):
-            yield axis, length
 
     @cached_property
     def digest(self) -> str:

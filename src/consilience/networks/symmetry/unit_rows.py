@@ -86,11 +86,7 @@ def take_units(values: AnyArray, layout: Layout, masks: Mapping[str, NDArray[np.
     xp = array_namespace(taken)
     for number, axis in enumerate(layout.axes):
         if axis.moves:
-            entry_masks = [
-                np.ones(of.inner * of.outer) if of.group is None else of.along(masks[of.group].astype(np.float64))
-                for of in axis.segments
-            ]
-            entries = np.flatnonzero(np.concatenate(entry_masks))
+            entries = np.flatnonzero(axis.along({name: mask.astype(float) for name, mask in masks.items()}, {}, 1.0))
             taken = xp.take(taken, xp.asarray(entries, device=taken.device), axis=number)
     return as_stored(taken, layout)
 

@@ -238,7 +238,11 @@ def matched_images(
     shape = tuple(shape)
     said = [None] * len(modules) if descriptions is None else list(descriptions)
     labels = [f"model {number}" for number in range(len(modules))] if names is None else list(names)
-    stated = _describing_inputs(said, shape)
+    stated = [described for described in said if described is not None and described.inputs is not None]
+    for described in stated:
+        if described.input_shape != shape:
+            text = f"describes inputs of shape {described.input_shape}, expected {shape}"
+            raise InputError(described.name, text, code="E-SHAPE")
     networks = [
         _ObservedNetwork.of(module, description, name, shape)
         for module, description, name in zip(modules, said, labels, strict=True)
@@ -300,16 +304,6 @@ def _descend(
         losses.append(float(loss.detach()))
         report(step + 1)
     return optimised.detach(), losses
-
-
-def _describing_inputs(descriptions: Sequence[Description | None], shape: tuple[int, ...]) -> list[Description]:
-    """Return the descriptions that say moments of inputs; raise InputError for inputs of another shape."""
-    stated = [described for described in descriptions if described is not None and described.inputs is not None]
-    for described in stated:
-        if described.input_shape != shape:
-            text = f"describes inputs of shape {described.input_shape}, expected {shape}"
-            raise InputError(described.name, text, code="E-SHAPE")
-    return stated
 
 
 def _described_deviation(stated: Sequence[Description], shape: tuple[int, ...], device: torch.device) -> Tensor:

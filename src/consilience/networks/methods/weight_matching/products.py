@@ -98,7 +98,9 @@ class InnerProducts:
     ) -> None:
         """Add to the product at a place what changed on another axis (`number`) of its array."""
         xp = array_namespace(after)
-        entries = _entries_of_units(self._symmetry.layouts[place.array].axes[number], group, changed, self._width)
+        is_changed = np.isin(np.arange(self._width[group]), changed)
+        axis = self._symmetry.layouts[place.array].axes[number]
+        entries = np.flatnonzero(axis.along({group: is_changed.astype(float)}, self._width, 0.0))
         indices = xp.asarray(entries, device=after.device)
         difference = xp.take(after, indices, axis=number) - xp.take(before, indices, axis=number)
         target = xp.take(self.target[place.array], indices, axis=number)
@@ -127,16 +129,3 @@ class InnerProducts:
 
 def _has_group(axis: Axis, group: str) -> bool:
     return any(segment.group == group for segment in axis.segments)
-
-
-def _entries_of_units(axis: Axis, group: str, units: Labels, width: Mapping[str, int]) -> Labels:
-    """Return the positions on an axis of the entries that belong to some units of a group."""
-    positions, start = [], 0
-    for segment in axis.segments:
-        if segment.group == group:
-            # A segment is laid out as (outer, unit, inner) in row-major order.
-            outer = np.arange(segment.outer)[:, None, None] * width[group]
-            inside = (outer + units[:, None]) * segment.inner + np.arange(segment.inner)  # (outer, units, inner)
-            positions.append(start + inside.ravel())
-        start += segment.length(width)
-    return np.concatenate(positions)
