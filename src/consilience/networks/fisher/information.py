@@ -135,8 +135,9 @@ class FisherInformation(Displayed):
     def _negative_problems(self) -> Iterator[Problem]:
         """Yield the parameters whose diagonal, a sum of squares, is negative."""
         for key, values in self.residual.items():
-            if _minimum(values) < 0:
-                text = f"parameter {key} has negative information, smallest {float(_minimum(values)):.3g}; a Fisher"
+            smallest = 0.0 if 0 in values.shape else float(array_namespace(values).min(values))
+            if smallest < 0:
+                text = f"parameter {key} has negative information, smallest {smallest:.3g}; a Fisher"
                 text += " diagonal is a sum of squares: compute it anew with consilience.fisher"
                 yield Problem(self.name, text, code="E-NUMBER")
 
@@ -323,11 +324,6 @@ def parameter_digest(arrays: Mapping[str, AnyArray], names: Sequence[str] | Mapp
         sha256.update(f"{key} {tuple(arrays[key].shape)} {str(arrays[key].dtype).rpartition('.')[2]}\n".encode())
         sha256.update(to_bytes(arrays[key]))
     return sha256.hexdigest()
-
-
-def _minimum(values: AnyArray) -> Any:
-    """Return the smallest entry; 0 for an empty array."""
-    return array_namespace(values).min(values) if 0 not in values.shape else 0.0
 
 
 def _squares(factors: AnyArray | None) -> Any:

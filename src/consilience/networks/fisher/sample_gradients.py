@@ -179,10 +179,10 @@ class PerSampleBackward:
         column = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(0)).to(outputs)
         return column, backward(column)
 
-    def recorded(self, batch: Any) -> list[ParameterUse]:
+    def recorded(self, batch: Any, n_rows: int = _N_TRIAL_OBSERVATIONS) -> list[ParameterUse]:
         """Return the uses of trained parameters by layers of known kinds, for the first rows of a batch."""
         with self._recorded_uses() as uses:
-            _outputs(self.module, batch_rows(batch, slice(0, _N_TRIAL_OBSERVATIONS)))
+            _outputs(self.module, batch_rows(batch, slice(0, n_rows)))
         return uses
 
     def _right_parameters(
@@ -212,8 +212,7 @@ class PerSampleBackward:
 
     def entries_per_observation(self, batch: Any) -> int:
         """Return how many numbers are kept for each observation between forward and backward pass."""
-        with self._recorded_uses() as uses:
-            _outputs(self.module, batch_rows(batch, slice(0, 1)))
+        uses = self.recorded(batch, 1)
         return sum(use.output.numel() + use.inputs.numel() for use in uses if isinstance(use, LinearUse))
 
     def _forward_vectorised(self, batch: Any) -> tuple[Tensor, Backward]:

@@ -129,7 +129,10 @@ def refit(
         if not is_count(value):
             raise OptionError(option, f"expected a positive whole number, found {value!r}")
     a = normalised_weights(weights, len(aligned))
-    batches, rng = _split_into_batches(inputs, batch_size), np.random.default_rng(rng)
+    if isinstance(inputs, Tensor) and (inputs.ndim == 0 or len(inputs) == 0):
+        raise InputError("inputs", "expected at least one, found none", code="E-NEEDED")
+    batches = list(torch.split(inputs, batch_size) if isinstance(inputs, Tensor) else as_batches(inputs))
+    rng = np.random.default_rng(rng)
     network: Any = deepcopy(fused)
     order = layer_order(network, batches[0])
     factors: dict[str, Tensor] = {}
@@ -152,7 +155,8 @@ def refit(
                 _fit_affine(passes, name, norm_name, a, patches_per_sample, ridge, rng)
             # Least squares shrinks deviations: they are restored before the next layer reads these outputs.
             if rescaled and name in rescaled_names and part.weight is not None:
-                factors[name] = _rescale(passes, name, a)
+                current, *of_models = (measure_channels(forward, name) for forward in passes)
+                factors[name] = rescale_channels(part, current, target_statistics(of_models, a))
         if rescaled:
             # In the units of the models, not of the inputs: else training mode would scale every channel twice.
             notes.update(anchor_norms(network, aligned, a)[1])
@@ -183,22 +187,6 @@ def _fit_affine(
     write_weight_blocks(part, blocks)
     if part.bias is not None:
         write_parameter(part.bias, bias.flatten())
-
-
-def _rescale(passes: Sequence[PartialForward], name: str, weights: Array) -> Tensor:
-    """Give the channels of a part of the fused network the statistics of the models' (`repair`); return factors."""
-    current, *of_models = (measure_channels(forward, name) for forward in passes)
-    part: Any = passes[0].module.get_submodule(name)
-    return rescale_channels(part, current, target_statistics(of_models, weights))
-
-
-def _split_into_batches(inputs: Any, size: int) -> list[Any]:
-    """Return inputs in memory: a tensor (n, ...) in batches of at most `size`, batches as they are."""
-    if not isinstance(inputs, Tensor):
-        return list(as_batches(inputs))
-    if inputs.ndim == 0 or len(inputs) == 0:
-        raise InputError("inputs", "expected at least one, found none", code="E-NEEDED")
-    return list(torch.split(inputs, size))
 
 
 def _remeasure_batch_norm(forward: PartialForward, name: str) -> None:

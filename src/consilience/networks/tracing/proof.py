@@ -15,18 +15,17 @@ proved. Broken symmetries were seen to differ by as little as 4e-4.
 
 **Actions on the units of a group that are not traced but tried**: changes of sign, positive scales.
 
-An action says on which groups it may hold and draws random elements, as transports. It is tried on each of these
-groups; where no output changes, the group gets it. A new action is a class and a line in `ACTIONS`, and its name one in
-`symmetry.axes.Action`, which is what files of symmetries may state.
+An action draws random elements, as transports. It is tried on each group; where no output changes, the group gets it. A
+new action is a function and a line in `ACTIONS`, and its name one in `symmetry.axes.Action`, which is what files of
+symmetries may state.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +35,7 @@ from consilience.checks import Labels
 from consilience.errors import InputError
 from consilience.networks.example import as_example
 from consilience.networks.network import complete_orders
-from consilience.networks.symmetry.axes import Action, Group, Proof
+from consilience.networks.symmetry.axes import Action, Proof
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection, Scaling, Transport, move, permutation
 from consilience.networks.tracing.module_trial import Change, ModuleTrial, arrays_of, make_trial
@@ -110,7 +109,7 @@ def prove(module: nn.Module, symmetry: Symmetry, example: Any, rng: np.random.Ge
     # Far from zero GELU is the identity or nothing, so that raw inputs of a thousand would prove the scales of ReLU.
     scaled = module_trials[0].at_unit_scale()
     action_trials = module_trials if scaled is None else [*module_trials, scaled]
-    allowed = {action.name: _groups_that_allow(action_trials, symmetry, units, action, rng) for action in ACTIONS}
+    allowed = {action: _groups_that_allow(action_trials, symmetry, units, action, rng) for action in ACTIONS}
     notes = _discard_unseen(allowed, symmetry, module_trials, rng)
     if not module_trials[0].is_double:
         notes.append(_SINGLE.format(module_trials[0].tolerance))
@@ -252,7 +251,7 @@ def _groups_that_allow(
     module_trials: Sequence[ModuleTrial],
     symmetry: Symmetry,
     units: Mapping[str, int],
-    action: UnitAction,
+    action: Action,
     rng: np.random.Generator,
 ) -> set[str]:
     """Return the groups on which an action holds.
@@ -263,7 +262,7 @@ def _groups_that_allow(
     """
 
     def holds(names: Sequence[str]) -> bool:
-        for transports in action.draws({name: units[name] for name in names}, rng):
+        for transports in ACTIONS[action]({name: units[name] for name in names}, rng):
             inverses = {name: inverse for name, one in transports.items() if (inverse := one.inverse) is not None}
             there, back = _moves(symmetry, units, transports), _moves(symmetry, units, inverses)
             if not all(trial.deviation(there, back) <= trial.tolerance for trial in module_trials):
@@ -276,8 +275,10 @@ def _groups_that_allow(
         places = symmetry.places(group.name)
         # No action holds where statistics follow the units, nor where units are combined as in a layer norm.
         is_free = bool(places) and not any(place.array in statistics for place in places)
-        if is_free and (group.parent is not None or group.resizable) and action.may_hold(symmetry, group):
-            sides = tuple(place.side for place in places)
+        sides = tuple(place.side for place in places)
+        if action == "scale" and "both" in sides:  # an array that makes and reads units is multiplied and divided
+            continue
+        if is_free and (group.parent is not None or group.resizable):
             kinds.setdefault((sides, group.parent is None), []).append(group.name)
     allowed: set[str] = set()
     pending = list(kinds.values())
@@ -296,48 +297,23 @@ SCALE_RANGE = (0.5, 2.0)
 """Range of the positive factors that are tried. Chosen by hand; nobody has measured other values."""
 
 
-class UnitAction(ABC):
-    """A group of transformations of the units of one group of a symmetry."""
-
-    name: ClassVar[Action]
-
-    def may_hold(self, symmetry: Symmetry, group: Group) -> bool:
-        """Return whether it is worth trying on a group of units, from the places of the group alone."""
-        del symmetry, group
-        return True
-
-    @abstractmethod
-    def draws(self, units: Mapping[str, int], rng: np.random.Generator) -> list[dict[str, Transport]]:
-        """Return random elements for groups of `units` by name, so many that every unit is changed in one of them."""
+def _signs(units: Mapping[str, int], rng: np.random.Generator) -> list[dict[str, Transport]]:
+    """Return random signs, which may hold below odd functions such as tanh, and their opposites."""
+    signs = {name: rng.choice([-1.0, 1.0], count) for name, count in units.items()}
+    return [
+        {name: Injection(np.arange(units[name]), units[name], sign * values) for name, values in signs.items()}
+        for sign in (1.0, -1.0)
+    ]
 
 
-class SignChange(UnitAction):
-    """Units change their sign, as they may below odd functions such as tanh."""
-
-    name: ClassVar[Action] = "sign"
-
-    def draws(self, units: Mapping[str, int], rng: np.random.Generator) -> list[dict[str, Transport]]:
-        """Return random signs, and their opposites."""
-        signs = {name: rng.choice([-1.0, 1.0], count) for name, count in units.items()}
-        return [
-            {name: Injection(np.arange(units[name]), units[name], sign * values) for name, values in signs.items()}
-            for sign in (1.0, -1.0)
-        ]
+def _scales(units: Mapping[str, int], rng: np.random.Generator) -> list[dict[str, Transport]]:
+    """Return one draw of positive factors, which may hold below ReLU."""
+    return [{name: Scaling(rng.uniform(*SCALE_RANGE, count)) for name, count in units.items()}]
 
 
-class PositiveScale(UnitAction):
-    """Units are multiplied by positive numbers, as they may below ReLU."""
-
-    name: ClassVar[Action] = "scale"
-
-    def may_hold(self, symmetry: Symmetry, group: Group) -> bool:
-        """Return whether no array both makes and reads the units: it would be multiplied and divided."""
-        return all(place.side != "both" for place in symmetry.places(group.name))
-
-    def draws(self, units: Mapping[str, int], rng: np.random.Generator) -> list[dict[str, Transport]]:
-        """Return one draw of random factors."""
-        return [{name: Scaling(rng.uniform(*SCALE_RANGE, count)) for name, count in units.items()}]
-
-
-ACTIONS: tuple[UnitAction, ...] = (SignChange(), PositiveScale())
-"""Every action that is tried, in the order in which a group lists them."""
+ACTIONS: dict[Action, Callable[[Mapping[str, int], np.random.Generator], list[dict[str, Transport]]]] = {
+    "sign": _signs,
+    "scale": _scales,
+}
+"""Every action that is tried, in the order in which a group lists them: from numbers of units by group to random
+elements, so many that every unit is changed in one of them."""

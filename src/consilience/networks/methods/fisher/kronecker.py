@@ -41,14 +41,8 @@ DEFAULT_DAMPING = 0.1
 60.3, the best of the four in each 64.5)."""
 
 
-@dataclass(frozen=True, eq=False)
-class KroneckerMinimum:
-    """Merged parameters, and how they were found."""
-
-    arrays: dict[str, Array]  # all informed parameters by name
-    objective: float  # the expected increase of the sites' losses there: the sum of Q over layers
-    history: Array  # (n_steps,): the objective that was descended, after each step
-    is_converged: bool  # whether equations were solved
+Minimum = tuple[list[Array], Array, bool]
+"""The matrices of all quadratics, the objective that was descended by step, and whether equations were solved."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,17 +88,14 @@ class KroneckerProblem:
             arrays[key] = matrix.reshape(self.shapes[key])
         return arrays
 
-    def minimum(self, matrices: Sequence[Array], history: Array, is_converged: bool) -> KroneckerMinimum:
-        """Return what was found, with its expected increase of the sites' losses."""
-        objective = sum(layer.value(matrix) for layer, matrix in zip(self.quadratics, matrices, strict=True))
-        return KroneckerMinimum(self.arrays(matrices), objective, history, is_converged)
+    def value(self, matrices: Sequence[Array]) -> float:
+        """Return the expected increase of the sites' losses, the sum of Q over all quadratics."""
+        return sum(layer.value(matrix) for layer, matrix in zip(self.quadratics, matrices, strict=True))
 
-    def minimise(
-        self, damping: float, tolerance: float, max_iterations: int, progress: Progress
-    ) -> tuple[list[Array], Array, bool]:
-        """Return the matrices, held by damping to their averages, the objective after each, and if all are solved."""
+    def minimise(self, damping: float, tolerance: float, max_iterations: int, progress: Progress) -> Minimum:
+        """Return the minimum that is held by damping to the average."""
         starts = [layer.average for layer in self.quadratics]
-        objective = sum(layer.value(of) for layer, of in zip(self.quadratics, starts, strict=True))
+        objective = self.value(starts)
         matrices, history, is_converged = [], [], True
         for number, (layer, of) in enumerate(zip(self.quadratics, starts, strict=True), 1):
             solution = layer.minimise(of, damping, tolerance, max_iterations, silent)
@@ -136,7 +127,7 @@ class KroneckerMethod(InformedMethod, ABC):
         return sites.weights
 
     @abstractmethod
-    def minimise(self, problem: KroneckerProblem, progress: Progress) -> KroneckerMinimum:
+    def minimise(self, problem: KroneckerProblem, progress: Progress) -> Minimum:
         """Return the merged parameters."""
 
     def refuse_information(self, sites: Sequence[FisherInformation]) -> list[Problem]:
@@ -150,11 +141,12 @@ class KroneckerMethod(InformedMethod, ABC):
         del rng
         arrays = [{key: to_numpy(values) for key, values in sites.layout.arrays(mean).items()} for mean in sites.means]
         problem = KroneckerProblem.of(sites.weights, arrays, sites.information)
-        minimum = self.minimise(problem, progress)
-        vector = np.concatenate([minimum.arrays[name].ravel() for name in sites.layout.shapes])
-        status, details = Status.CONVERGED if minimum.is_converged else Status.UNSOLVED, list(problem.factors)
-        merged = convert_like(vector, sites.means[0])
-        return MergedParameters(merged, minimum.objective, minimum.history, status, {"layers": details})
+        matrices, history, is_converged = self.minimise(problem, progress)
+        merged = problem.arrays(matrices)
+        vector = np.concatenate([merged[name].ravel() for name in sites.layout.shapes])
+        status, details = Status.CONVERGED if is_converged else Status.UNSOLVED, list(problem.factors)
+        vector = convert_like(vector, sites.means[0])
+        return MergedParameters(vector, problem.value(matrices), history, status, {"layers": details})
 
 
 @dataclass(frozen=True)
@@ -207,10 +199,10 @@ class KFAC(KroneckerMethod):
         is_valid = self.damping is None or (is_number(self.damping) and self.damping > 0)
         yield ("damping", is_valid, "a positive number or None")
 
-    def minimise(self, problem: KroneckerProblem, progress: Progress) -> KroneckerMinimum:
+    def minimise(self, problem: KroneckerProblem, progress: Progress) -> Minimum:
         """Return the damped minimum, layer by layer, by conjugate gradients."""
         damping = DEFAULT_DAMPING if self.damping is None else self.damping
-        return problem.minimum(*problem.minimise(damping, self.tolerance, self.max_iterations, progress))
+        return problem.minimise(damping, self.tolerance, self.max_iterations, progress)
 
 
 @dataclass(frozen=True)
@@ -254,11 +246,11 @@ class FedFisher(KroneckerMethod):
         yield ("steps", is_count(self.steps), "a positive integer")
         yield ("learning_rate", is_number(self.learning_rate) and self.learning_rate > 0, "a positive number")
 
-    def minimise(self, problem: KroneckerProblem, progress: Progress) -> KroneckerMinimum:
+    def minimise(self, problem: KroneckerProblem, progress: Progress) -> Minimum:
         """Return the best iterate."""
         starts = [layer.average for layer in problem.quadratics]
         matrices, history = adam_descent(problem.quadratics, starts, self.steps, self.learning_rate, progress)
-        return problem.minimum(matrices, history, is_converged=True)
+        return matrices, history, True
 
 
 @dataclass(frozen=True)
@@ -299,7 +291,7 @@ class FedLPA(KroneckerMethod):
         yield from super().requirements()
         yield ("ridge", is_number(self.ridge) and self.ridge > 0, "a positive number")
 
-    def minimise(self, problem: KroneckerProblem, progress: Progress) -> KroneckerMinimum:
+    def minimise(self, problem: KroneckerProblem, progress: Progress) -> Minimum:
         """Return the mode of the product of the posteriors."""
         root = self.ridge**0.5
         ridged = replace(
@@ -307,4 +299,4 @@ class FedLPA(KroneckerMethod):
             layers={name: layer.with_ridge(root) for name, layer in problem.layers.items()},
             rest={name: layer.with_ridge(root) for name, layer in problem.rest.items()},
         )
-        return problem.minimum(*ridged.minimise(0.0, self.tolerance, self.max_iterations, progress))
+        return ridged.minimise(0.0, self.tolerance, self.max_iterations, progress)
