@@ -91,17 +91,14 @@ def site_posterior(probabilities: Tensor, shares: Tensor, prior: Tensor, mixing:
     order = torch.argsort(start, descending=True, stable=True)
     if mixing is None:
         mixing = MIXING if is_reducible(shares) else 0.0
-    stationary = torch.cat(
-        [
-            _stationary(
-                _transitions(probabilities[:, rows].double(), shares, over_sites)[:, order][:, :, order],
-                start[order],
-                mixing,
-            )
-            for rows in _chunks(probabilities.shape)
-        ]
-    )  # (n, k)
-    stationary = stationary[:, torch.argsort(order)]
+    solved = []
+    for rows in _chunks(probabilities.shape):
+        answers = probabilities[:, rows].double()  # (J, rows, C)
+        # Chains (rows, k, k), from a column to a row: over sites K, or over classes M.
+        equation, factors = ("ic,jnc->nij", (shares, answers)) if over_sites else ("jnc,jd->ncd", (answers, shares))
+        transitions = torch.einsum(equation, *factors)
+        solved.append(_stationary(transitions[:, order][:, :, order], start[order], mixing))
+    stationary = torch.cat(solved)[:, torch.argsort(order)]  # (n, k)
     return stationary if over_sites else stationary @ shares.T
 
 
@@ -143,13 +140,6 @@ def _checked_shape(probabilities: Tensor, shares: Tensor, prior: Tensor) -> tupl
         )
         raise InputError("shares, prior", text, code="E-SHAPE")
     return n_sites, n_classes
-
-
-def _transitions(probabilities: Tensor, shares: Tensor, over_sites: bool) -> Tensor:
-    """Return chains (n, k, k), from a column to a row: over sites K, or over classes M; probabilities (J, n, C)."""
-    if over_sites:
-        return torch.einsum("ic,jnc->nij", shares, probabilities)
-    return torch.einsum("jnc,jd->ncd", probabilities, shares)
 
 
 def _stationary(transitions: Tensor, start: Tensor, mixing: float) -> Tensor:

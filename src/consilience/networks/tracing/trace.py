@@ -93,7 +93,8 @@ def trace(module: nn.Module, example: Any) -> Symmetry:
     used = walk.run(program)  # in the order of computation
     for name in arrays:
         if name not in used:
-            record.algebra.fix(walk.concatenated_axes(name))
+            for axis in walk.tensors[name].axes:
+                record.algebra.fix(axis)
             if arrays[name].is_floating_point():
                 record.notes.append(f"{name}: the network does not use it, so it is left as it is")
     axes = {name: walk.tensors[name].axes for name in arrays}
@@ -146,10 +147,6 @@ class _GraphWalk:
         moves = array.is_floating_point() or array.is_complex() or array.dtype == torch.bool
         axes = tuple(free_axis(size, in_array=True) if moves else fixed_axis(size) for size in array.shape)
         return TracedTensor(axes, tuple(frozenset({(name, dim)}) for dim in range(array.ndim)))
-
-    def concatenated_axes(self, name: str) -> AxisTerms:
-        """Return all axes of an array, one after the other."""
-        return tuple(term for axis in self.tensors[name].axes for term in axis)
 
     def run(self, program: torch.export.ExportedProgram) -> list[str]:
         """Apply the rules of all operations in order; return the arrays in the order of their first use."""

@@ -200,9 +200,7 @@ def visit_group(
     if not moves:
         return False
     trial = model.moved(symmetry, moves, state.width)
-    axes = {
-        (place.array, place.axis) for name in names for place in symmetry.places(name) if place.array in model.arrays
-    }
+    axes = {(place.array, place.axis) for name in names for place in state.places(name, model.arrays)}
     keys = {array for array, _ in axes}
     # The gain of an array with the groups on two axes is only linearised: accept the move only if E itself falls.
     if len(keys) < len(axes):
