@@ -194,12 +194,9 @@ class PerSampleBackward:
             return set()
         per_sample = backward(column)
         largest = max(_largest(expected.gradients(name)) for name in self.parameters)
+        pairs = {name: (per_sample.gradients(name), expected.gradients(name)) for name in names}
         eps = {name: torch.finfo(self.parameters[name].dtype).eps for name in names}
-        return {
-            name
-            for name in names
-            if _are_close(per_sample.gradients(name), expected.gradients(name), largest, eps[name])
-        }
+        return {name for name, pair in pairs.items() if _are_close(*pair, largest, eps[name])}
 
     def _agrees(self, method: GradientMethod, trial: Any, column: Tensor, expected: PerSampleGradients) -> bool:
         """Return whether a way runs and gives the gradients of each observation taken alone."""

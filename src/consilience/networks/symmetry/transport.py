@@ -86,7 +86,7 @@ class Transport(ABC):
     @property
     def unit_signs(self) -> Array | None:
         """Sign (k_old,) of each old unit in the new one that takes most of it; None where none changes its sign."""
-        return None
+        return self.signs
 
     @property
     def inverse(self) -> Transport | None:
@@ -136,11 +136,6 @@ class MatrixTransport(Transport):
     output_side: Array
     input_side: Array
     signs: Array | None = None
-
-    @property
-    def unit_signs(self) -> Array | None:
-        """The signs."""
-        return self.signs
 
     @property
     def receiving(self) -> Array:
@@ -266,11 +261,6 @@ class Injection(Transport):
     def is_soft(self) -> bool:
         """Every unit has a place of its own."""
         return False
-
-    @property
-    def unit_signs(self) -> Array | None:
-        """The signs."""
-        return self.signs
 
     def cost(self, costs: Array) -> float:
         """Return the mean cost of the old units at their places."""

@@ -31,7 +31,7 @@ from consilience.networks.methods.fisher.parameter_vectors import (
     mean_cosine,
 )
 from consilience.networks.methods.fisher.precision import LowRankPrecision, PosteriorProduct
-from consilience.networks.methods.weight_matching.match import descent_starts, match_weights
+from consilience.networks.methods.weight_matching.match import MAX_MATCHING_PASSES, descent_starts, match_weights
 from consilience.networks.network import identity_transports, to_numpy
 from consilience.networks.symmetry.transport import Transport
 from consilience.networks.symmetry.unit_rows import balanced_networks
@@ -43,9 +43,6 @@ MIN_COMMON_START_COSINE = 0.2
 """A lower mean cosine of weights adds a note that the networks seem to be of different starts. Networks of one start
 that were trained apart have a higher cosine, those of different starts nearly zero. Chosen by hand; nobody has measured
 other values."""
-
-MAX_MATCHING_PASSES = 100
-"""Passes of the weight matching that aligns units at most, as in the published code of weight matching."""
 
 
 @dataclass(frozen=True, eq=False)

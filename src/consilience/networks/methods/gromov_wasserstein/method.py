@@ -45,15 +45,12 @@ from consilience.networks.methods.weight_matching.coordinate_descent import (
     recurrent_arrays,
     recurrent_weights,
 )
-from consilience.networks.methods.weight_matching.match import match_weights
+from consilience.networks.methods.weight_matching.match import MAX_MATCHING_PASSES, match_weights
 from consilience.networks.network import to_numpy
 from consilience.networks.symmetry.transport import Injection, Spread, Transport, permutation
 
 Mode = Literal["exact", "paper", "mirror"]
 CouplingStart = Literal["input", "uniform", "matching"]
-
-MAX_MATCHING_PASSES = 100
-"""Passes of the weight matching that gives initial couplings at most, as many as the published weight matching does."""
 
 
 @dataclass(frozen=True)
@@ -260,7 +257,11 @@ class GromovFusion(WassersteinFusion):
             return 0.0, {}
         problems = replace(layer, has_signs=False).problems(rows, hidden, 1.0)
         input_mean = float(layer.shares @ [problem.costs.mean() for problem in problems])
-        hidden_mean = float(layer.shares @ [problem.constant - 2.0 * _uniform_product(problem) for problem in problems])
+        # At the uniform plan sum_g <H_g P H'_g^T, P> is the product of the means of both matrices.
+        means = [[of.mean(axis=(1, 2)) for of in (one.row_structure, one.column_structure)] for one in problems]
+        products = [float(np.einsum("g,g->", *of_model)) for of_model in means]
+        constants = [problem.constant for problem in problems]
+        hidden_mean = float(layer.shares @ [c - 2.0 * product for c, product in zip(constants, products, strict=True)])
         ratio = hidden_mean / input_mean if input_mean > 0 else 0.0
         alpha = float(layer.rows.width) if self.alpha is None or ratio == 0.0 else self.alpha / ratio
         return alpha, {
@@ -331,13 +332,6 @@ def _transport(plan: TransportPlan) -> Transport:
     if plan.signed is not None:  # a unit may go the same way with both signs: the mean sign, between -1 and 1
         signs = np.divide(plan.signed, plan.mass, out=np.ones_like(plan.mass), where=plan.mass > 0)
     return Spread(plan.mass, signs=signs)
-
-
-def _uniform_product(problem: FusedGromov) -> float:
-    """Return sum_g <H_g P H'_g^T, P> at the uniform plan P: the product of the means of both matrices."""
-    return float(
-        np.einsum("g,g->", problem.row_structure.mean(axis=(1, 2)), problem.column_structure.mean(axis=(1, 2)))
-    )
 
 
 def _permutation_plan(transport: Injection, has_signs: bool) -> TransportPlan:

@@ -21,6 +21,9 @@ from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection
 from consilience.networks.symmetry.unit_rows import shared_groups
 
+MAX_MATCHING_PASSES = 100
+"""Passes over all models at most where a method has no option for them, as in the published code of weight matching."""
+
 
 def descent_starts(
     ensemble: NetworkEnsemble, restarts: int, first: Sequence[str] = ("identity", "receiving")

@@ -76,11 +76,6 @@ class TraceRecord:
             for origin in tensor.origins[dim]:
                 self.sides.setdefault(origin, set()).add(side)
 
-    def add_odd_copies(self, tensor: TracedTensor, dim: int, copies: tuple[int, ...]) -> None:
-        """Record which copies of its units change sign with them along an axis, if it is an axis of an array."""
-        for origin in tensor.origins[dim]:
-            self.odd_copies[origin] = copies
-
     def side_of(self, array: str, dim: int) -> Side:
         """Return the side of an axis of an array, after all operations that used it."""
         sides = self.sides.get((array, dim), set())

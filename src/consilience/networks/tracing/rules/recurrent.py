@@ -42,7 +42,7 @@ def _join_cell(
         record.algebra.join(stacked_gates, array.axes[0])
         record.add_side(array, 0, "output")
         if kind in _STATE_GATES:
-            record.add_odd_copies(array, 0, _STATE_GATES[kind])
+            record.odd_copies |= dict.fromkeys(array.origins[0], _STATE_GATES[kind])
     record.algebra.join(inputs, input_weight.axes[1])
     for array in (input_weight, hidden_weight):
         record.add_side(array, 1, "input")
