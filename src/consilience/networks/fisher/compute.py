@@ -242,7 +242,10 @@ class _InformationSums:
         """Add the gradients of some observations."""
         for way, parts in self._passes():
             outputs, backward_pass = self.backward.forward(rows, way)
-            _refuse_outputs(outputs, self.likelihood)
+            if self.likelihood == "categorical" and (outputs.ndim < 2 or outputs.shape[1] < 2):
+                text = f"the network answers shape {tuple(outputs.shape)}; a categorical likelihood needs logits of two"
+                text += " classes or more on the second axis (`likelihood='bernoulli'` takes a logit alone)"
+                raise InputError("", text, code="E-SHAPE")
             if self.kind == "kronecker" and self.n_draws is None and outputs[0].numel() > MAX_EXACT_OUTPUTS:
                 self.n_draws = 1
             for column in output_columns(outputs, self.likelihood, self.noise, self.n_draws, self.generator):
@@ -297,15 +300,6 @@ def _refuse_unfit(backward: PerSampleBackward, batch: Any) -> None:
 def _stored(values: Tensor, parameter: Tensor) -> Tensor:
     """Return sums in the precision of their parameter, single at least, on its device."""
     return values.to(parameter.device, torch.promote_types(parameter.dtype, torch.float32))
-
-
-def _refuse_outputs(outputs: Tensor, likelihood: Likelihood) -> None:
-    if likelihood == "categorical" and (outputs.ndim < 2 or outputs.shape[1] < 2):
-        text = (
-            f"the network answers shape {tuple(outputs.shape)}; a categorical likelihood needs logits of two classes "
-            "or more on the second axis (`likelihood='bernoulli'` takes a logit alone)"
-        )
-        raise InputError("", text, code="E-SHAPE")
 
 
 def _is_linear(module: nn.Module, parameters: Mapping[str, Tensor], batch: Any, generator: torch.Generator) -> bool:

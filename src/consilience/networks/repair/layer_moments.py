@@ -93,7 +93,11 @@ class LayerMoments:
         layers = {}
         for name, moments in self.layers.items():
             key = f"{name}.weight"  # its axes are (outputs, inputs, *kernel): the second one is that of the inputs
-            axis = _patch_axis(symmetry.layouts[symmetry.aliases.get(key, key)].axes[1], units, len(moments.mean))
+            columns = symmetry.layouts[symmetry.aliases.get(key, key)].axes[1]
+            n_positions = len(moments.mean) // columns.length(units)  # of the kernel, in every channel
+            segments = (Segment(of.group, of.outer, of.inner * n_positions) for of in columns.segments)
+            # Its side is "output", since patches are signals of the units: they are averaged where units merge.
+            axis = Axis(tuple(segments), "output")
             mean = move_axis(moments.mean, 0, axis, transports, units)
             covariance = move_axis(moments.covariance, 0, axis, transports, units)
             layers[name] = InputMoments(mean, move_axis(covariance, 1, axis, transports, units))
@@ -132,24 +136,10 @@ class LayerMoments:
             if covariance.shape != (*mean.shape, *mean.shape) or mean.ndim != 1:
                 text = f"layer {name}: mean {mean.shape} and covariance {covariance.shape}"
                 raise InputError("", text, code="E-SHAPE")
-        return cls(
-            layers,
-            int(names["samples"][0]),
-            dict(zip(names["skipped"], names["reasons"], strict=True)),
-        )
+        return cls(layers, int(names["samples"][0]), dict(zip(names["skipped"], names["reasons"], strict=True)))
 
 
 MOMENT_FILES = format_of_arrays("moments", LayerMoments._from_arrays)
-
-
-def _patch_axis(axis: Axis, units: Mapping[str, int], length: int) -> Axis:
-    """Return the axis of a patch (channels * kernel): every channel with the positions of the kernel.
-
-    Its side is "output", since patches are signals of the units: they are averaged where units merge.
-    """
-    n_positions = length // axis.length(units)
-    segments = (Segment(segment.group, segment.outer, segment.inner * n_positions) for segment in axis.segments)
-    return Axis(tuple(segments), "output")
 
 
 def layer_moments(module: nn.Module, batches: Any, minimum: int = 100) -> LayerMoments:

@@ -229,7 +229,12 @@ def _regression_moments(
     The target is the layer, or the batch normalisation after it.
     """
     layer: Any = passes[0].module.get_submodule(name)
-    channel_weights = _channel_weights(passes[1:], name, weights)  # (models, k)
+    has_unit = []  # (k,) each: a model without a unit has no weight in its channel
+    for forward in passes[1:]:
+        of_model: Any = forward.module.get_submodule(name)
+        has_bias = False if of_model.bias is None else of_model.bias.ne(0)
+        has_unit.append(weight_blocks(of_model).ne(0).any(dim=-1).flatten() | has_bias)
+    channel_weights = weights_over_owners(weights, torch.stack(has_unit))  # (models, k)
     total: RunningMoments | None = None
     model_calls = [forward.inputs_and_outputs(target_name) for forward in passes[1:]]
     for (inputs, own_outputs), *calls in zip(passes[0].inputs_and_outputs(name), *model_calls, strict=True):
@@ -249,13 +254,3 @@ def _regression_moments(
     mean, covariance = total.mean_and_covariance()
     d = weight_blocks(layer).shape[-1]  # inputs come first in the rows, then the k targets
     return ActivationMoments(mean[..., :d], mean[..., d:], covariance[..., :d, :d], covariance[..., d:, :d])
-
-
-def _channel_weights(passes: Sequence[PartialForward], name: str, weights: Array) -> Tensor:
-    """Return the weight of each model in each channel (models, k): zero where it has no such unit."""
-    layers: list[Any] = [forward.module.get_submodule(name) for forward in passes]
-    has_unit = [
-        weight_blocks(layer).ne(0).any(dim=-1).flatten() | (False if layer.bias is None else layer.bias.ne(0))
-        for layer in layers
-    ]
-    return weights_over_owners(weights, torch.stack(has_unit))

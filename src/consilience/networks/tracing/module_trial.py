@@ -207,9 +207,8 @@ def _randomise_arrays(
     }
     if not norms:
         return arrays
-    momenta = {path: layer.momentum for path, layer in norms.items()}
     try:
-        for layer in norms.values():
+        for layer in norms.values():  # of a copy that is never trained
             layer.momentum = 1.0  # running statistics become those of this one batch
         _run(module, example, arrays, measuring=list(norms.values()))
         measured = {
@@ -219,9 +218,6 @@ def _randomise_arrays(
         }
     except ValueError:  # a batch of one, of which no spread can be measured
         measured = {}
-    finally:
-        for path, layer in norms.items():
-            layer.momentum = momenta[path]
     for name in arrays:
         if name.endswith("running_var") and name in measured:
             variance = measured[name].clamp(min=MIN_VARIANCE)

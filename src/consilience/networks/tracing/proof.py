@@ -65,12 +65,9 @@ def symmetry(module: nn.Module, example: Any, rng: np.random.Generator | int = 0
     """
     traced = trace(module, example)
     if is_meta(module):
-        return replace(traced, notes=(*traced.notes, _WITHOUT_NUMBERS))
+        note = "unproved: the module is on the meta device; prove a smaller one of its kind, or a layer of it"
+        return replace(traced, notes=(*traced.notes, note))
     return prove(module, traced, example, rng)
-
-
-_WITHOUT_NUMBERS = "unproved: the module is on the meta device; prove a smaller one of its kind, or a layer of it"
-"""Note on what was traced without any numbers."""
 
 
 def prove(module: nn.Module, symmetry: Symmetry, example: Any, rng: np.random.Generator | int = 0) -> Symmetry:
@@ -112,7 +109,8 @@ def prove(module: nn.Module, symmetry: Symmetry, example: Any, rng: np.random.Ge
     allowed = {action: _groups_that_allow(action_trials, symmetry, units, action, rng) for action in ACTIONS}
     notes = _discard_unseen(allowed, symmetry, module_trials, rng)
     if not module_trials[0].is_double:
-        notes.append(_SINGLE.format(module_trials[0].tolerance))
+        tolerance = f"{module_trials[0].tolerance:g}"
+        notes.append(f"proved in float32, to {tolerance} of the outputs, as the module does not run in float64")
     groups = tuple(
         replace(group, actions=("permute", *(name for name, names in allowed.items() if group.name in names)))
         for group in symmetry.all_groups
@@ -139,16 +137,11 @@ def _discard_unseen(
         if unseen and claimed:
             for action in claimed:
                 allowed[action].discard(group)
-            notes.append(_UNPROVED.format(group, unseen[0], " and ".join(claimed)))
+            actions = " and ".join(claimed)
+            notes.append(
+                f"{group}: {unseen[0]} hardly moves the outputs, so that {actions} of its units are not proved"
+            )
     return notes
-
-
-_UNPROVED = "{}: {} hardly moves the outputs, so that {} of its units are not proved"
-"""Note on a group whose action would pass whatever it did."""
-
-
-_SINGLE = "proved in float32, to {:g} of the outputs, as the module does not run in float64"
-"""Note on a proof in less than double precision."""
 
 
 def _change_entries(_name: str, array: Tensor, undo: bool = False) -> Tensor:

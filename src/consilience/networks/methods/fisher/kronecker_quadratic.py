@@ -46,7 +46,8 @@ class LayerQuadratic:
         cls, weights: Array, means: Sequence[Array], inputs: Sequence[Array], outputs: Sequence[Array]
     ) -> LayerQuadratic:
         """Return the quadratic of the sites' layers, rounding that made a factor indefinite taken out."""
-        return cls(weights, np.stack(means), np.stack(_semidefinite(inputs)), np.stack(_semidefinite(outputs)))
+        factors = (np.stack([_semidefinite(of_site) for of_site in of_sites]) for of_sites in (inputs, outputs))
+        return cls(weights, np.stack(means), *factors)
 
     @property
     def average(self) -> Array:
@@ -139,20 +140,16 @@ def _eigenvectors(weights: Array, matrices: Array) -> Array:
     return vectors
 
 
-def _semidefinite(matrices: Sequence[Array]) -> list[Array]:
+def _semidefinite(matrices: Array) -> Array:
     """Return symmetric matrices (groups, k, k) whose eigenvalues, negative by rounding, are 0."""
-    cleaned = []
-    for of_site in matrices:
-        if of_site.shape[-1] == 1:
-            cleaned.append(np.maximum(of_site, 0.0))
-            continue
-        try:
-            np.linalg.cholesky(of_site)  # exists for positive definite matrices only
-            cleaned.append(of_site)
-        except np.linalg.LinAlgError:
-            values, vectors = np.linalg.eigh(of_site)
-            cleaned.append((vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.transpose(0, 2, 1))
-    return cleaned
+    if matrices.shape[-1] == 1:
+        return np.maximum(matrices, 0.0)
+    try:
+        np.linalg.cholesky(matrices)  # exists for positive definite matrices only
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(matrices)
+        return (vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.transpose(0, 2, 1)
+    return matrices
 
 
 def adam_descent(
