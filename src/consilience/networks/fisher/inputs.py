@@ -29,14 +29,10 @@ def gather_information(
     if not files:
         return None
     # Files come in any order: the digest of the parameters says which network each is of.
-    problems: list[Problem] = []
-    with_digest: list[FisherInformation] = []
-    for information in _read([named.file for named in files]):
-        if isinstance(information.digest, str):
-            with_digest.append(information)
-            continue
-        text, remedy = "does not say which network it is of", "give `fishers=` in the networks' order"
-        problems.append(Problem(information.name, text, remedy, "E-NEEDED"))
+    read = _read([named.file for named in files])
+    with_digest = [information for information in read if information.digest is not None]
+    text, remedy = "does not say which network it is of", "give `fishers=` in the networks' order"
+    problems = [Problem(one.name, text, remedy, "E-NEEDED") for one in read if one.digest is None]
     by_network, unmatched = assign_by_digest(
         networks,
         with_digest,

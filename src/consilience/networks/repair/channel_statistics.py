@@ -160,14 +160,18 @@ def gain_and_bias(norm: Any) -> tuple[Tensor, Tensor]:
     return gain, bias
 
 
-def set_running_statistics(norm: _BatchNorm, mean: Tensor, variance: Tensor, keep_function: bool) -> None:
-    """Set the running statistics (channels,) of a batch normalisation, in place; channels without variance stay.
+def remeasure_batch_norm(forward: PartialForward, name: str, keep_function: bool) -> None:
+    """Set the running statistics of a batch normalisation, where it has any, to those of its inputs, in place.
 
-    To keep its function, gamma and beta follow, so that its output stays the same.
+    Channels without variance stay. To keep its function, gamma and beta follow, so that its output stays the same.
     """
-    old_mean, old_variance = running_statistics(norm)
+    norm: Any = forward.module.get_submodule(name)
+    if norm.running_mean is None:
+        return
+    inputs, (old_mean, old_variance) = measure_channels(forward, name, of_inputs=True), running_statistics(norm)
+    variance = inputs.std.square()
     is_active = variance > 0
-    mean, variance = torch.where(is_active, mean, old_mean), torch.where(is_active, variance, old_variance)
+    mean, variance = torch.where(is_active, inputs.mean, old_mean), torch.where(is_active, variance, old_variance)
     if keep_function and norm.weight is not None:
         gain, bias = gain_and_bias(norm)
         # The same line through (x, y) in every channel: slope gamma / sqrt(var + eps), value beta at the mean.

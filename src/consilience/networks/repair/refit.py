@@ -34,8 +34,8 @@ from consilience.networks.repair.channel_statistics import (
     channel_rows,
     gain_and_bias,
     measure_channels,
+    remeasure_batch_norm,
     rescale_channels,
-    set_running_statistics,
     target_statistics,
     weights_over_owners,
     write_parameter,
@@ -149,7 +149,7 @@ def refit(
             if name in order.recurrent:
                 fit_recurrent(passes, name, a, (patches_per_sample * n_samples).tolist(), ridge, rng)
             elif is_norm(part):
-                _remeasure_batch_norm(passes[0], name)
+                remeasure_batch_norm(passes[0], name, keep_function=False)
             else:
                 norm_name = order.normalised.get(name)
                 _fit_affine(passes, name, norm_name, a, patches_per_sample, ridge, rng)
@@ -178,7 +178,7 @@ def _fit_affine(
     # A normalisation without gain, or without running statistics, cannot take up the scale and shift of its layer.
     if norm_name is not None and norm.running_mean is not None and norm.weight is not None:
         # Layer and normalisation are one affine map in evaluation mode: it is fitted to the normalised outputs.
-        _remeasure_batch_norm(passes[0], norm_name)
+        remeasure_batch_norm(passes[0], norm_name, keep_function=False)
         moments = _regression_moments(passes, name, norm_name, weights, patches_per_sample, rng)
         _fit_with_batch_norm(part, norm, moments, ridge)
         return
@@ -187,14 +187,6 @@ def _fit_affine(
     write_weight_blocks(part, blocks)
     if part.bias is not None:
         write_parameter(part.bias, bias.flatten())
-
-
-def _remeasure_batch_norm(forward: PartialForward, name: str) -> None:
-    """Set the running statistics of a batch normalisation to those of its inputs."""
-    norm: Any = forward.module.get_submodule(name)
-    if norm.running_mean is not None:
-        inputs = measure_channels(forward, name, of_inputs=True)
-        set_running_statistics(norm, inputs.mean, inputs.std.square(), keep_function=False)
 
 
 def _fit_with_batch_norm(layer: Any, norm: Any, moments: ActivationMoments, ridge: float) -> None:

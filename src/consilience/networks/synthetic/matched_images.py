@@ -298,7 +298,10 @@ def _descend(
             asked = [networks[i] for i in sorted(rng.choice(len(networks), _NETWORKS_A_STEP, replace=False).tolist())]
         images = optimised * deviation
         loss = torch.stack([network.loss(images) for network in asked]).mean()
-        loss = loss + _TOTAL_VARIATION * _total_variation(optimised)
+        # Over spatial axes; 0 without such axes.
+        neighbours = [optimised.diff(dim=axis) for axis in range(2, optimised.ndim) if optimised.shape[axis] > 1]
+        variation = sum((difference.abs().mean() for difference in neighbours), start=optimised.new_zeros(()))
+        loss = loss + _TOTAL_VARIATION * variation
         optimised.grad = torch.autograd.grad(loss, optimised)[0]
         optimiser.step()
         losses.append(float(loss.detach()))
@@ -344,12 +347,6 @@ def _calibrate(
         report(step + 1)
     deviation = log_deviation.detach().exp()
     return offset.detach() * deviation, deviation
-
-
-def _total_variation(images: Tensor) -> Tensor:
-    """Return the sum over spatial axes of the mean absolute difference of neighbours; 0 without such axes."""
-    differences = [images.diff(dim=axis).abs() for axis in range(2, images.ndim) if images.shape[axis] > 1]
-    return sum((difference.mean() for difference in differences), start=images.new_zeros(()))
 
 
 class _ChannelDistance(torch.autograd.Function):

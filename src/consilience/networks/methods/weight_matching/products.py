@@ -15,7 +15,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray, Labels
-from consilience.networks.symmetry.axes import Axis, Place
+from consilience.networks.symmetry.axes import Place
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection
 from consilience.networks.symmetry.unit_rows import odd_columns, unit_rows
@@ -84,7 +84,8 @@ class InnerProducts:
         for place in list(self._cache):
             axes = self._symmetry.layouts[place.array].axes
             is_own = axes[place.axis].segments[place.segment].group == group
-            other_axes = [n for n, axis in enumerate(axes) if n != place.axis and _has_group(axis, group)]
+            numbers = (n for n, axis in enumerate(axes) for segment in axis.segments if segment.group == group)
+            other_axes = sorted({n for n in numbers if n != place.axis})
             if is_own:
                 self._cache[place] = self._cache[place].with_rows_moved(move)
             # A group on both axes of one array (recurrent weights) would need a correction of second order: recompute.
@@ -125,7 +126,3 @@ class InnerProducts:
             for part in parts
         )
         return AssignmentGain(even, odd)
-
-
-def _has_group(axis: Axis, group: str) -> bool:
-    return any(segment.group == group for segment in axis.segments)

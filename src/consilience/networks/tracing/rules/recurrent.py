@@ -13,9 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from consilience.networks.tracing.axis_parts import AxisPart, AxisTerms, as_factor, axis_size, fixed_axis, free_axis
+from consilience.networks.tracing.axis_parts import (
+    AxisPart,
+    AxisTerms,
+    as_factor,
+    axis_size,
+    fixed_axis,
+    free_axis,
+    single_part,
+)
 from consilience.networks.tracing.rules.common import OperatorCall, OperatorRule, TracedTensor, TraceRecord, under_names
-from consilience.networks.tracing.rules.joining import single_part
 
 _N_GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 """Stacked gates in the weights of torch: LSTM (input, forget, cell, output), GRU (reset, update, new)."""
