@@ -171,7 +171,9 @@ class _UnitWeights:
 
     @classmethod
     def of(cls, cells: Sequence[RecurrentCell], weights: Array) -> _UnitWeights:
-        has_unit = torch.stack([_has_unit(cell) for cell in cells])
+        # Units of a cell have a weight or bias in any gate.
+        rows = [cell.weight.ne(0).any(dim=1) | (False if cell.bias is None else cell.bias.ne(0)) for cell in cells]
+        has_unit = torch.stack([of_cell.reshape(-1, cells[0].n_units).any(dim=0) for of_cell in rows])  # (models, k)
         has_projected = [cell.projection.ne(0).any(dim=1) for cell in cells if cell.projection is not None]
         has_state = torch.stack(has_projected) if has_projected else has_unit
         like = cells[0].weight
@@ -185,12 +187,6 @@ class _UnitWeights:
             _weighted_sum(self.states, [model.hidden_states for model in trajectories]),
             _weighted_sum(self.units, [model.outputs for model in trajectories]),
         )
-
-
-def _has_unit(cell: RecurrentCell) -> Tensor:
-    """Return which units a cell has (k,): those with a weight or bias in any gate."""
-    rows = cell.weight.ne(0).any(dim=1) | (False if cell.bias is None else cell.bias.ne(0))
-    return rows.reshape(-1, cell.n_units).any(dim=0)
 
 
 def _weighted_sum(weights: Tensor, values: Sequence[Tensor]) -> Tensor:

@@ -63,7 +63,9 @@ def _restrict_term(record: TraceRecord, name: str, term: Term) -> bool:
     moving = [factor for factor in term if isinstance(factor, AxisPart) and not factor.fixed]
     inexpressible = [part for part in moving if part.expansion is not None or part.is_family]
     simple = [part for part in moving if part not in inexpressible]
-    surplus = [*inexpressible, *simple[1 + _is_nested_pair(term, simple) :]]
+    is_nested = len(simple) == 2 and outer_part(simple[1]) is simple[0]  # and the second directly after the first
+    is_nested = is_nested and term.index(simple[1]) == term.index(simple[0]) + 1
+    surplus = [*inexpressible, *simple[1 + is_nested :]]
     if surplus:
         if may_move([((part,),) for part in surplus]):
             record.notes.append(f"{name}: several groups share an axis entry by entry; only the outermost moves")
@@ -74,11 +76,6 @@ def _restrict_term(record: TraceRecord, name: str, term: Term) -> bool:
         simple[0].outer_parts = []  # its outer part is not in this term, so that it must be alike in all outer units
         return True
     return False
-
-
-def _is_nested_pair(term: Term, parts: Sequence[AxisPart]) -> bool:
-    """Return whether parts of a term are two, the second directly after the first and inside it."""
-    return len(parts) == 2 and term.index(parts[1]) == term.index(parts[0]) + 1 and outer_part(parts[1]) is parts[0]
 
 
 _Places = dict[int, list[tuple[str, int]]]

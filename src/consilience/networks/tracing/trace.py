@@ -138,15 +138,13 @@ class _GraphWalk:
     def __init__(self, record: TraceRecord, arrays: Mapping[str, Tensor], aliases: Mapping[str, str]) -> None:
         self.record = record
         self.aliases = aliases
-        self.tensors = {name: self._trace_array(name, array) for name, array in arrays.items()}
+        self.tensors: dict[str, TracedTensor] = {}
+        for name, array in arrays.items():  # of which whole numbers are indices or counters and never move
+            moves = array.is_floating_point() or array.is_complex() or array.dtype == torch.bool
+            axes = tuple(free_axis(size, in_array=True) if moves else fixed_axis(size) for size in array.shape)
+            self.tensors[name] = TracedTensor(axes, tuple(frozenset({(name, dim)}) for dim in range(array.ndim)))
         self.nodes: dict[fx.Node, Any] = {}
         record.contexts.extend(tensor.axes for tensor in self.tensors.values())
-
-    def _trace_array(self, name: str, array: Tensor) -> TracedTensor:
-        """Return an array of the network as a traced tensor; whole numbers are indices or counters and never move."""
-        moves = array.is_floating_point() or array.is_complex() or array.dtype == torch.bool
-        axes = tuple(free_axis(size, in_array=True) if moves else fixed_axis(size) for size in array.shape)
-        return TracedTensor(axes, tuple(frozenset({(name, dim)}) for dim in range(array.ndim)))
 
     def run(self, program: torch.export.ExportedProgram) -> list[str]:
         """Apply the rules of all operations in order; return the arrays in the order of their first use."""
