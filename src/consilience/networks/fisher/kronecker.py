@@ -220,8 +220,7 @@ def moved_factors(
 def _permuted(matrices: Array, order: Any, signs: Array) -> Array:
     """Return matrices (groups, k, k) whose rows and columns are taken in an order (groups, k), times signs."""
     moved = np.take_along_axis(np.take_along_axis(matrices, order[:, :, None], axis=1), order[:, None, :], axis=2)
-    product: Array = moved * signs[:, :, None] * signs[:, None, :]
-    return product
+    return moved * signs[:, :, None] * signs[:, None, :]
 
 
 def reduced(matrices: Array, n_observations: float) -> Array:

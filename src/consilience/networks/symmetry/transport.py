@@ -351,8 +351,7 @@ class Spread(Transport):
     @cached_property
     def labels(self) -> Labels:
         """New unit that receives most of each old one (k_old,)."""
-        labels: Labels = self.coupling.argmax(axis=0)
-        return labels
+        return self.coupling.argmax(axis=0)
 
     @cached_property
     def receiving(self) -> Array:

@@ -380,8 +380,7 @@ def channel_distance(values: Tensor, target_mean: Tensor, scale: Tensor, axis: i
 
     `target_mean` mu and `scale` s^2 are of shape (channels,).
     """
-    distance: Tensor = _ChannelDistance.apply(values, target_mean, scale, axis)  # type: ignore[no-untyped-call]
-    return distance
+    return _ChannelDistance.apply(values, target_mean, scale, axis)  # type: ignore[no-untyped-call]
 
 
 class _PassStoppedError(Exception):

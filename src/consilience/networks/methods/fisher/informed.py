@@ -303,8 +303,7 @@ class FisherMethod(InformedMethod, ABC):
             ]
             counts = counts / np.array(norms)
         # Relative to the largest, so that the merge of one site alone is that site, with its prior counted once.
-        relative: list[float] = (counts / counts.max()).tolist()
-        return relative
+        return (counts / counts.max()).tolist()
 
 
 _KEPT_NOTE = (

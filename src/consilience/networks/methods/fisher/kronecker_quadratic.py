@@ -53,8 +53,7 @@ class LayerQuadratic:
     def average(self) -> Array:
         """sum_j p_j W_j (groups, o, d): of equal layers this layer, to the last bit."""
         first = self.means[0]
-        average: Array = first + np.einsum("j,jgod->god", self.weights, self.means - first)
-        return average
+        return first + np.einsum("j,jgod->god", self.weights, self.means - first)
 
     @property
     def scale(self) -> float:
@@ -136,8 +135,7 @@ def _eigenvectors(weights: Array, matrices: Array) -> Array:
         return np.ones(matrices.shape[1:])
     traces = np.trace(matrices, axis1=2, axis2=3)  # (J, groups)
     scaled = weights[:, None] / np.where(traces > 0, traces, 1.0)
-    vectors: Array = np.linalg.eigh(np.einsum("jg,jgkl->gkl", scaled, matrices)).eigenvectors
-    return vectors
+    return np.linalg.eigh(np.einsum("jg,jgkl->gkl", scaled, matrices)).eigenvectors
 
 
 def _semidefinite(matrices: Array) -> Array:
