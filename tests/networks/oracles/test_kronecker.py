@@ -180,8 +180,8 @@ def test_conjugate_gradients_give_the_dense_kronecker_solution(damping, seed):
     problem = drawn_problem(seed)
     start = np.random.default_rng(seed + 10).normal(size=problem.means.shape[1:])
     found = problem.minimise(start, damping, 1e-13, 2000, silent)
-    assert found.is_converged
-    np.testing.assert_allclose(found.matrix, dense_solution(problem, start, damping), atol=SOLVED, rtol=SOLVED)
+    assert found.converged
+    np.testing.assert_allclose(found.x, dense_solution(problem, start, damping), atol=SOLVED, rtol=SOLVED)
 
 
 def test_the_quadratic_and_its_gradient_are_those_of_whole_matrices():

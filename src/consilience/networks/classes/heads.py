@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -71,22 +73,18 @@ def find_head(module: nn.Module, inputs: Any) -> str | None:
     }
     outputs: dict[str, list[Tensor]] = {path: [] for path in layers}
     with evaluating(module), seeded_torch():
-        hooks = [layer.register_forward_hook(_recorder(outputs[path])) for path, layer in layers.items()]
-        try:
+        with ExitStack() as stack:
+            for path, layer in layers.items():
+                stack.enter_context(layer.register_forward_hook(partial(_record, outputs[path])))
             logits = _call(module, inputs)
-        finally:
-            _remove(hooks)
         if not isinstance(logits, Tensor) or logits.ndim < 1:
             return None
         # The last of them, since a layer of one channel may come before it unchanged.
         for path, calls in reversed(outputs.items()):
             if len(calls) == 1 and _is_reshape(calls[0], logits) and not _is_shared(module, layers[path]):
                 replaced = torch.randn(calls[0].shape, dtype=torch.float64).to(calls[0])
-                hooks = [layers[path].register_forward_hook(lambda *_, values=replaced: values)]
-                try:
+                with layers[path].register_forward_hook(lambda *_, values=replaced: values):
                     answer = _call(module, inputs)
-                finally:
-                    _remove(hooks)
                 if isinstance(answer, Tensor) and _is_reshape(replaced, answer):
                     return path
     return None
@@ -231,13 +229,9 @@ def _last_features(network: nn.Module, layer: nn.Module, inputs: Any) -> Tensor:
         features = arguments[0]
         rows.append(features.detach().reshape(-1, features.shape[-1]).to("cpu", torch.float64))
 
-    hook = layer.register_forward_pre_hook(record)
-    try:
-        with evaluating(network), seeded_torch():
-            for batch in _batches(inputs, _BATCH_ROWS):
-                _call(network, batch)
-    finally:
-        hook.remove()
+    with evaluating(network), seeded_torch(), layer.register_forward_pre_hook(record):
+        for batch in _batches(inputs, _BATCH_ROWS):
+            _call(network, batch)
     return torch.cat(rows)
 
 
@@ -264,18 +258,8 @@ def _call(module: nn.Module, inputs: Any) -> Any:
     return answer_tensor(as_example(inputs).call(module))
 
 
-def _recorder(calls: list[Tensor]) -> Any:
-    """Return a hook that keeps a layer's outputs."""
-
-    def record(_module: nn.Module, _arguments: Any, output: Tensor) -> None:
-        calls.append(output.detach().clone())  # activations may work in place
-
-    return record
-
-
-def _remove(hooks: Sequence[Any]) -> None:
-    for hook in hooks:
-        hook.remove()
+def _record(calls: list[Tensor], _module: nn.Module, _arguments: Any, output: Tensor) -> None:
+    calls.append(output.detach().clone())  # activations may work in place
 
 
 def _is_reshape(outputs: Tensor, answer: Tensor) -> bool:

@@ -108,8 +108,7 @@ def restore_prior(logits: Tensor, class_counts: ArrayLike) -> Tensor:
 
 def log_class_counts(class_counts: ArrayLike) -> Array:
     """Return log(n_c + 0.1), of the shape of the counts (..., C)."""
-    logarithms: Array = np.log(np.asarray(class_counts, dtype=np.float64) + ADJUSTMENT_SMOOTHING)
-    return logarithms
+    return np.log(np.asarray(class_counts, dtype=np.float64) + ADJUSTMENT_SMOOTHING)
 
 
 def _log_counts(logits: Tensor, class_counts: ArrayLike) -> Tensor:

@@ -26,11 +26,9 @@ def as_probabilities(outputs: Array) -> Array:
     """Return outputs (n, C) as class probabilities: the softmax, or as they are where they are a distribution."""
     sums = outputs.sum(axis=1)
     if (outputs >= 0).all() and np.allclose(sums, 1.0, atol=IS_A_DISTRIBUTION):
-        normalised: Array = outputs / sums[:, None]
-        return normalised
+        return outputs / sums[:, None]
     shifted = np.exp(outputs - outputs.max(axis=1, keepdims=True))
-    probabilities: Array = shifted / shifted.sum(axis=1, keepdims=True)
-    return probabilities
+    return shifted / shifted.sum(axis=1, keepdims=True)
 
 
 def as_logits(outputs: Tensor) -> Tensor:

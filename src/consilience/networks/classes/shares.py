@@ -84,8 +84,7 @@ def class_shares(counts: ArrayLike, observations: ArrayLike | None = None) -> Ar
         raise InputError("observations", "no site has any")
     totals = rows.sum(axis=0)  # (C,)
     unseen = totals == 0
-    shares: Array = np.where(unseen, (site_sizes / site_sizes.sum())[:, None], rows / np.where(unseen, 1.0, totals))
-    return shares
+    return np.where(unseen, (site_sizes / site_sizes.sum())[:, None], rows / np.where(unseen, 1.0, totals))
 
 
 def unseen_classes(counts: ArrayLike) -> list[int]:
@@ -101,8 +100,7 @@ def classes_of_one_site(counts: ArrayLike) -> list[int]:
 def pooled_class_distribution(counts: ArrayLike) -> Array:
     """Return the class distribution of all sites together, pi_c (C,); it sums to 1."""
     totals = as_class_counts(counts).sum(axis=0)
-    distribution: Array = totals / totals.sum()
-    return distribution
+    return totals / totals.sum()
 
 
 def class_coverage(counts: ArrayLike) -> Array:
@@ -112,8 +110,7 @@ def class_coverage(counts: ArrayLike) -> Array:
     fused network can be compared.
     """
     rows = as_class_counts(counts)
-    coverage: Array = (rows / (rows + COVERAGE_COUNT)) @ pooled_class_distribution(rows)
-    return coverage
+    return (rows / (rows + COVERAGE_COUNT)) @ pooled_class_distribution(rows)
 
 
 def class_skew(counts: ArrayLike) -> float:

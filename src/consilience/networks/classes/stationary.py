@@ -82,7 +82,14 @@ def stationary_posterior(probabilities: Tensor, shares: Tensor, prior: Tensor, m
 
 def site_posterior(probabilities: Tensor, shares: Tensor, prior: Tensor, mixing: float | None = None) -> Tensor:
     """Return s = p(j | x), how likely an input comes from each site (n, J), float64: see `stationary_posterior`."""
-    n_sites, n_classes = _checked_shape(probabilities, shares, prior)
+    if probabilities.ndim != 3:
+        text = f"expected shape (sites, n, classes), found {tuple(probabilities.shape)}"
+        raise InputError("probabilities", text, code="E-SHAPE")
+    n_sites, _, n_classes = probabilities.shape
+    found = tuple(shares.shape), tuple(prior.shape)
+    if found != ((n_sites, n_classes), (n_classes,)):
+        text = f"expected shapes {(n_sites, n_classes)} and {(n_classes,)}, found {found[0]} and {found[1]}"
+        raise InputError("shares, prior", text, code="E-SHAPE")
     shares = shares.to(probabilities.device, torch.float64)  # (J, C)
     prior = prior.to(shares)
     # States of the chain: the largest comes first, which every state reaches once the prior is mixed in.
@@ -91,17 +98,14 @@ def site_posterior(probabilities: Tensor, shares: Tensor, prior: Tensor, mixing:
     order = torch.argsort(start, descending=True, stable=True)
     if mixing is None:
         mixing = MIXING if is_reducible(shares) else 0.0
-    stationary = torch.cat(
-        [
-            _stationary(
-                _transitions(probabilities[:, rows].double(), shares, over_sites)[:, order][:, :, order],
-                start[order],
-                mixing,
-            )
-            for rows in _chunks(probabilities.shape)
-        ]
-    )  # (n, k)
-    stationary = stationary[:, torch.argsort(order)]
+    solved = []
+    for rows in _chunks(probabilities.shape):
+        answers = probabilities[:, rows].double()  # (J, rows, C)
+        # Chains (rows, k, k), from a column to a row: over sites K, or over classes M.
+        equation, factors = ("ic,jnc->nij", (shares, answers)) if over_sites else ("jnc,jd->ncd", (answers, shares))
+        transitions = torch.einsum(equation, *factors)
+        solved.append(_stationary(transitions[:, order][:, :, order], start[order], mixing))
+    stationary = torch.cat(solved)[:, torch.argsort(order)]  # (n, k)
     return stationary if over_sites else stationary @ shares.T
 
 
@@ -128,28 +132,6 @@ def _chunks(shape: tuple[int, ...]) -> list[slice]:
     n_sites, n, n_classes = shape
     n_rows = max(1, MAX_CHUNK_BYTES // (8 * max(min(n_sites, n_classes) ** 2, n_sites * n_classes)))
     return [slice(start, start + n_rows) for start in range(0, max(n, 1), n_rows)]
-
-
-def _checked_shape(probabilities: Tensor, shares: Tensor, prior: Tensor) -> tuple[int, int]:
-    """Return the numbers of sites and classes, or raise for shapes that do not fit."""
-    if probabilities.ndim != 3:
-        text = f"expected shape (sites, n, classes), found {tuple(probabilities.shape)}"
-        raise InputError("probabilities", text, code="E-SHAPE")
-    n_sites, _, n_classes = probabilities.shape
-    if tuple(shares.shape) != (n_sites, n_classes) or tuple(prior.shape) != (n_classes,):
-        text = (
-            f"expected shapes {(n_sites, n_classes)} and {(n_classes,)}, found {tuple(shares.shape)} and "
-            f"{tuple(prior.shape)}"
-        )
-        raise InputError("shares, prior", text, code="E-SHAPE")
-    return n_sites, n_classes
-
-
-def _transitions(probabilities: Tensor, shares: Tensor, over_sites: bool) -> Tensor:
-    """Return chains (n, k, k), from a column to a row: over sites K, or over classes M; probabilities (J, n, C)."""
-    if over_sites:
-        return torch.einsum("ic,jnc->nij", shares, probabilities)
-    return torch.einsum("jnc,jd->ncd", probabilities, shares)
 
 
 def _stationary(transitions: Tensor, start: Tensor, mixing: float) -> Tensor:

@@ -56,23 +56,19 @@ def unite_classes(networks: Sequence[DescribedNetwork], example: Any) -> list[De
     united: list[DescribedNetwork] = []
     for network in networks:
         try:
-            united.append(_with_classes(network, union, example))
+            description = network.description
+            assert description is not None  # noqa: S101  (checked above)
+            places = np.array([union.index(name) for name in description.classes or ()])
+            module, head = _widened(network, places, len(union), example)
+            renumbered = _renumbered(description, places, union, head)
+            # Its symmetry is traced anew, for a head of another size.
+            arrays = arrays_of_module(module)
+            united.append(replace(network, module=module, arrays=arrays, symmetry=None, description=renumbered))
         except InputError as error:
             problems += error.problems
     if problems:
         raise InputError(problems)
     return united
-
-
-def _with_classes(network: DescribedNetwork, union: tuple[str, ...], example: Any) -> DescribedNetwork:
-    """Return a network with a head of other classes, its description in their order."""
-    description = network.description
-    assert description is not None  # noqa: S101  (checked by the caller)
-    places = np.array([union.index(name) for name in description.classes or ()])
-    module, head = _widened(network, places, len(union), example)
-    renumbered = _renumbered(description, places, union, head)
-    # Its symmetry is traced anew, for a head of another size.
-    return replace(network, module=module, arrays=arrays_of_module(module), symmetry=None, description=renumbered)
 
 
 def _widened(network: DescribedNetwork, places: Any, n_classes: int, example: Any) -> tuple[nn.Module, str]:

@@ -24,8 +24,7 @@ The rows themselves are gone: U R has the same product R^T R for every rotation 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,18 +39,17 @@ from consilience.errors import InputError, WithheldWarning
 from consilience.networks.fisher.information import FisherInformation, Kind, Likelihood, parameter_digest
 from consilience.networks.fisher.kronecker import few_observations_text
 from consilience.networks.fisher.kronecker_sums import MAX_EXACT_OUTPUTS, KroneckerSums, observations_at_once
-from consilience.networks.fisher.likelihoods import information_square_root, sampled_scores
+from consilience.networks.fisher.likelihoods import output_columns
 from consilience.networks.fisher.sample_gradients import (
     GradientMethod,
     ModuleWithParameters,
     PerSampleBackward,
     PerSampleGradients,
-    batch_length,
     batch_rows,
 )
 from consilience.networks.landscape.evaluation import evaluation_mode
 from consilience.networks.module_inputs import first_line
-from consilience.networks.repair.partial_forward import as_batches, call_module
+from consilience.networks.repair.partial_forward import as_batches, batch_length, call_module
 from consilience.networks.torch_modules import aliases_of_module, arrays_of_module
 
 Progress = Callable[[int, int], None]
@@ -105,7 +103,9 @@ def fisher_information(
         raise InputError("module", text, "set it", "E-NEEDED")
     inputs = as_batches(batches)
     total = sum(map(batch_length, inputs)) if isinstance(inputs, (list, Tensor)) else 0  # 0: a stream of unknown length
-    accumulator = _LowRankAccumulator(parameters, rank) if kind == "factors" else _DiagonalAccumulator(parameters)
+    accumulator: _Accumulator = _DiagonalAccumulator(parameters)
+    if kind == "factors":
+        accumulator = _LowRankAccumulator(parameters, rank)
     generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
     with evaluation_mode(module):
         backward = PerSampleBackward(module, parameters)
@@ -152,33 +152,45 @@ def _refuse_numbers(n_seen: int, minimum: int, n_observations: float | None) -> 
         raise InputError("n_observations", text, "leave it out", "E-FEW")
 
 
-class _FisherAccumulator(ABC):
-    """Sums over the per-sample gradients of all observations."""
+class _DiagonalAccumulator:
+    """The diagonal: sums over observations of squared gradients."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
-        """Start with nothing."""
         self.parameters = parameters
+        self.total = {name: torch.zeros_like(v, dtype=torch.float64) for name, v in parameters.items()}
 
-    @abstractmethod
     def add(self, gradients: PerSampleGradients) -> None:
-        """Add the gradients of some observations."""
+        for name, total in self.total.items():
+            total += gradients.squares(name)
 
-    @abstractmethod
     def result(self, n_seen: int) -> tuple[NamedTensors, NamedTensors]:
-        """Return the residual and the factors, by parameter, of that many observations."""
+        """Return the residual and the factors, by parameter: the diagonal, and no factors."""
+        return self.total, {}
 
-    def zeros(self) -> NamedTensors:
-        """Return zeros of the parameters' shapes, float64."""
-        return {name: torch.zeros_like(v, dtype=torch.float64) for name, v in self.parameters.items()}
 
-    def flat(self, gradients: PerSampleGradients) -> Tensor:
-        """Return the gradients of all parameters in rows (n, P)."""
+class _LowRankAccumulator:
+    """The leading singular directions of all gradients, and what they leave of the diagonal."""
+
+    def __init__(self, parameters: Mapping[str, Tensor], rank: int | None) -> None:
+        self.parameters, self.rank = parameters, rank
+        self.sketch = GradientSketch(sum(values.numel() for values in parameters.values()), rank)
+
+    def add(self, gradients: PerSampleGradients) -> None:
         by_parameter = [gradients.gradients(name) for name in self.parameters]
-        return torch.cat([of_one.reshape(len(of_one), -1) for of_one in by_parameter], dim=1)
+        self.sketch.add(torch.cat([of_one.reshape(len(of_one), -1) for of_one in by_parameter], dim=1))
 
-    def split(self, rows: Tensor) -> NamedTensors:
+    def result(self, n_seen: int) -> tuple[NamedTensors, NamedTensors]:
+        """Return the residual of the directions, and the directions, by parameter.
+
+        Nearly as many directions as there were rows can be taken apart into the rows again, and these into inputs: so
+        there is one for every four observations at most, unless all were asked for.
+        """
+        max_rank = None if self.rank is None else max(1, n_seen // _OBSERVATIONS_PER_DIRECTION)
+        directions, residual = self.sketch.result(max_rank)
+        return self._by_parameter(residual), self._by_parameter(directions)
+
+    def _by_parameter(self, rows: Tensor) -> NamedTensors:
         """Return rows (..., P) by parameter, (..., *shape) each."""
-        # The order of `parameters` is that of `flat`.
         parts = torch.split(rows, [values.numel() for values in self.parameters.values()], dim=-1)
         return {
             name: part.reshape((*rows.shape[:-1], *values.shape)).contiguous()
@@ -186,46 +198,7 @@ class _FisherAccumulator(ABC):
         }
 
 
-class _DiagonalAccumulator(_FisherAccumulator):
-    """The diagonal: sums of squared gradients."""
-
-    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
-        """Start with zeros."""
-        super().__init__(parameters)
-        self.total = self.zeros()
-
-    def add(self, gradients: PerSampleGradients) -> None:
-        """Add squares."""
-        for name, total in self.total.items():
-            total += gradients.squares(name)
-
-    def result(self, n_seen: int) -> tuple[NamedTensors, NamedTensors]:
-        """Return the diagonal, and no factors."""
-        return self.total, {}
-
-
-class _LowRankAccumulator(_FisherAccumulator):
-    """The leading singular directions, and what they leave of the diagonal."""
-
-    def __init__(self, parameters: Mapping[str, Tensor], rank: int | None) -> None:
-        """Start without rows."""
-        super().__init__(parameters)
-        self.rank = rank
-        self.sketch = GradientSketch(sum(values.numel() for values in parameters.values()), rank)
-
-    def add(self, gradients: PerSampleGradients) -> None:
-        """Add rows."""
-        self.sketch.add(self.flat(gradients))
-
-    def result(self, n_seen: int) -> tuple[NamedTensors, NamedTensors]:
-        """Return the residual of the directions, and the directions.
-
-        Nearly as many directions as there were rows can be taken apart into the rows again, and these into inputs: so
-        there is one for every four observations at most, unless all were asked for.
-        """
-        max_rank = None if self.rank is None else max(1, n_seen // _OBSERVATIONS_PER_DIRECTION)
-        directions, residual = self.sketch.result(max_rank)
-        return self.split(residual), self.split(directions)
+_Accumulator = _DiagonalAccumulator | _LowRankAccumulator
 
 
 @dataclass(eq=False)
@@ -238,7 +211,7 @@ class _InformationSums:
     noise: float
     n_draws: int | None
     generator: torch.Generator
-    accumulator: _FisherAccumulator  # of all parameters, or of those whose information does not factorise
+    accumulator: _Accumulator  # of all parameters, or of those whose information does not factorise
     sums: KroneckerSums = field(default_factory=lambda: KroneckerSums({}))  # of layers whose information factorises
     method: GradientMethod = GradientMethod.ONE_BY_ONE
     step: int = 1  # observations that go backward together
@@ -269,16 +242,19 @@ class _InformationSums:
         """Add the gradients of some observations."""
         for way, parts in self._passes():
             outputs, backward_pass = self.backward.forward(rows, way)
-            _refuse_outputs(outputs, self.likelihood)
+            if self.likelihood == "categorical" and (outputs.ndim < 2 or outputs.shape[1] < 2):
+                text = f"the network answers shape {tuple(outputs.shape)}; a categorical likelihood needs logits of two"
+                text += " classes or more on the second axis (`likelihood='bernoulli'` takes a logit alone)"
+                raise InputError("", text, code="E-SHAPE")
             if self.kind == "kronecker" and self.n_draws is None and outputs[0].numel() > MAX_EXACT_OUTPUTS:
                 self.n_draws = 1
-            for column in self._output_gradients(outputs):
+            for column in output_columns(outputs, self.likelihood, self.noise, self.n_draws, self.generator):
                 gradients = backward_pass(column)
                 for part in parts:
                     part.add(gradients)
         self.n_seen += batch_length(rows)
 
-    def _passes(self) -> list[tuple[GradientMethod, list[_FisherAccumulator | KroneckerSums]]]:
+    def _passes(self) -> list[tuple[GradientMethod, list[_Accumulator | KroneckerSums]]]:
         """Return how gradients are taken and what they are added to: one pass where one will do for all."""
         if not self.sums.layers:
             return [(self.method, [self.accumulator])]
@@ -287,12 +263,6 @@ class _InformationSums:
         if self.method is GradientMethod.CLOSED_FORMS:
             return [(self.method, [self.accumulator, self.sums])]
         return [(self.method, [self.accumulator]), (GradientMethod.CLOSED_FORMS, [self.sums])]
-
-    def _output_gradients(self, outputs: Tensor) -> Iterator[Tensor]:
-        """Yield the columns s_nc of all observations at once, each in the outputs' shape (n, ...)."""
-        if self.n_draws is None:
-            return information_square_root(outputs, self.likelihood, self.noise)
-        return sampled_scores(outputs, self.likelihood, self.noise, self.n_draws, self.generator)
 
 
 def _in_single_precision(backward: PerSampleBackward) -> PerSampleBackward:
@@ -332,15 +302,6 @@ def _stored(values: Tensor, parameter: Tensor) -> Tensor:
     return values.to(parameter.device, torch.promote_types(parameter.dtype, torch.float32))
 
 
-def _refuse_outputs(outputs: Tensor, likelihood: Likelihood) -> None:
-    if likelihood == "categorical" and (outputs.ndim < 2 or outputs.shape[1] < 2):
-        text = (
-            f"the network answers shape {tuple(outputs.shape)}; a categorical likelihood needs logits of two classes "
-            "or more on the second axis (`likelihood='bernoulli'` takes a logit alone)"
-        )
-        raise InputError("", text, code="E-SHAPE")
-
-
 def _is_linear(module: nn.Module, parameters: Mapping[str, Tensor], batch: Any, generator: torch.Generator) -> bool:
     """Return whether outputs are linear in the parameters: f(theta + d) + f(theta - d) = 2 f(theta) for a random d."""
     trial = batch_rows(batch, slice(0, _N_LINEARITY_OBSERVATIONS))
@@ -374,7 +335,6 @@ class GradientSketch:
     """A sketch of rows of length P, of as many directions as its rank says, or all that there are."""
 
     def __init__(self, n_parameters: int, rank: int | None) -> None:
-        """Start without rows."""
         self._rank = n_parameters if rank is None else min(rank, n_parameters)
         self._capacity = self._rank + max(_MIN_OVERSAMPLING, self._rank // 4)
         self._rows: Tensor | None = None  # buffer (2 * capacity, P), of which the first n_rows are filled

@@ -28,9 +28,15 @@ from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray, Json
 from consilience.drawing.display import Displayed, names_in_line
-from consilience.drawing.words import format_count
+from consilience.drawing.words import first_names, format_count
 from consilience.errors import InputError, Problem
-from consilience.networks.fisher.kronecker import KroneckerFactors, diagonal_by_parameter, informed_names, moved_factors
+from consilience.networks.fisher.kronecker import (
+    MAX_NAMED,
+    KroneckerFactors,
+    diagonal_by_parameter,
+    informed_names,
+    moved_factors,
+)
 from consilience.networks.network import Network, is_floating, non_finite_problems, to_bytes
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Transport
@@ -40,9 +46,6 @@ Likelihood = Literal["categorical", "bernoulli", "gaussian"]
 LIKELIHOODS: tuple[Likelihood, ...] = get_args(Likelihood)
 Kind = Literal["diagonal", "factors", "kronecker"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-
-_MAX_NAMES_SHOWN = 3
-"""Parameters that a message names; further ones are counted. Chosen by hand, for the length of a line."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -132,8 +135,9 @@ class FisherInformation(Displayed):
     def _negative_problems(self) -> Iterator[Problem]:
         """Yield the parameters whose diagonal, a sum of squares, is negative."""
         for key, values in self.residual.items():
-            if _minimum(values) < 0:
-                text = f"parameter {key} has negative information, smallest {float(_minimum(values)):.3g}; a Fisher"
+            smallest = 0.0 if 0 in values.shape else float(array_namespace(values).min(values))
+            if smallest < 0:
+                text = f"parameter {key} has negative information, smallest {smallest:.3g}; a Fisher"
                 text += " diagonal is a sum of squares: compute it anew with consilience.fisher"
                 yield Problem(self.name, text, code="E-NUMBER")
 
@@ -155,7 +159,7 @@ class FisherInformation(Displayed):
         if any(values.ndim == 0 or not values.shape[0] for values in self.factors.values()):
             yield Problem(self.name, "factors of rank 0", "leave them out")
         elif self.factors and set(self.factors) != set(self.residual):
-            unpaired = _shorten(sorted(set(self.factors) ^ set(self.residual)))
+            unpaired = first_names(sorted(set(self.factors) ^ set(self.residual)), MAX_NAMED)
             yield Problem(self.name, f"{unpaired}: both a residual and factors are needed", code="E-NEEDED")
         else:
             for key, values in self.factors.items():
@@ -171,7 +175,7 @@ class FisherInformation(Displayed):
         if self.layers and self.factors:
             yield Problem(self.name, "has factors of all parameters and of layers", "give one of them")
         if twice := [name for name in informed_names(self.layers) if name in self.residual]:
-            text = f"{_shorten(twice)}: has a residual and Kronecker factors of its layer"
+            text = f"{first_names(twice, MAX_NAMED)}: has a residual and Kronecker factors of its layer"
             yield Problem(self.name, text, code="E-TWICE")
 
     def _is_informative(self) -> bool:
@@ -267,7 +271,8 @@ class FisherInformation(Displayed):
         shapes = {names[key]: tuple(values.shape) for key, values in self.residual.items()}
         missing = [key for key in (*names.values(), *informed_names(self.layers)) if key not in network.arrays]
         if missing:
-            yield Problem(self.name, f"{_shorten(missing)}: not in {network.name}", remedy, "E-MISMATCH")
+            text = f"{first_names(missing, MAX_NAMED)}: not in {network.name}"
+            yield Problem(self.name, text, remedy, "E-MISMATCH")
         for key, shape in shapes.items():
             if key in network.arrays and shape != tuple(network.arrays[key].shape):
                 text = f"{key} has shape {shape}, but {tuple(network.arrays[key].shape)} in {network.name}"
@@ -301,7 +306,8 @@ def as_information(information: Any, name: str) -> FisherInformation:
         return replace(information, name=name) if information.name == "Fisher information" else information
     if isinstance(information, Mapping) and all(isinstance(key, str) for key in information):
         if not_arrays := [key for key, values in information.items() if not hasattr(values, "shape")]:
-            raise InputError(name, f"{_shorten(not_arrays)}: expected arrays by parameter", code="E-TYPE")
+            text = f"{first_names(not_arrays, MAX_NAMED)}: expected arrays by parameter"
+            raise InputError(name, text, code="E-TYPE")
         return FisherInformation(information, name=name)
     text = (
         "expected what consilience.fisher gives, the path of its file, or a diagonal by parameter, found "
@@ -320,19 +326,9 @@ def parameter_digest(arrays: Mapping[str, AnyArray], names: Sequence[str] | Mapp
     return sha256.hexdigest()
 
 
-def _minimum(values: AnyArray) -> Any:
-    """Return the smallest entry; 0 for an empty array."""
-    return array_namespace(values).min(values) if 0 not in values.shape else 0.0
-
-
 def _squares(factors: AnyArray | None) -> Any:
     """Return the sum of squares over the first axis, a row at a time so that no copy of all is made."""
-    if factors is None:
-        return 0.0
-    total: Any = 0.0
-    for row in range(factors.shape[0]):
-        total = total + factors[row, ...] ** 2
-    return total
+    return 0.0 if factors is None else sum(factors[row, ...] ** 2 for row in range(factors.shape[0]))
 
 
 def _take_entries(values: AnyArray, entries: Any, signs: Any, lead: int) -> AnyArray:
@@ -348,13 +344,6 @@ def _take_entries(values: AnyArray, entries: Any, signs: Any, lead: int) -> AnyA
     if signs is not None:
         moved = moved * xp.asarray(signs, dtype=values.dtype, device=values.device)
     return xp.reshape(moved, values.shape)
-
-
-def _shorten(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    shown = ", ".join(names[:_MAX_NAMES_SHOWN])
-    more = len(names) - _MAX_NAMES_SHOWN
-    return shown if more <= 0 else f"{shown} and {more} more"
 
 
 def network_digest(arrays: Mapping[str, AnyArray], aliases: Mapping[str, str]) -> str:

@@ -29,14 +29,10 @@ def gather_information(
     if not files:
         return None
     # Files come in any order: the digest of the parameters says which network each is of.
-    problems: list[Problem] = []
-    with_digest: list[FisherInformation] = []
-    for information in _read([named.file for named in files]):
-        if isinstance(information.digest, str):
-            with_digest.append(information)
-            continue
-        text, remedy = "does not say which network it is of", "give `fishers=` in the networks' order"
-        problems.append(Problem(information.name, text, remedy, "E-NEEDED"))
+    read = _read([named.file for named in files])
+    with_digest = [information for information in read if information.digest is not None]
+    text, remedy = "does not say which network it is of", "give `fishers=` in the networks' order"
+    problems = [Problem(one.name, text, remedy, "E-NEEDED") for one in read if one.digest is None]
     by_network, unmatched = assign_by_digest(
         networks,
         with_digest,
@@ -73,15 +69,11 @@ def _read(fishers: Sequence[Any]) -> tuple[FisherInformation, ...]:
 
 def _was_computed_at(information: FisherInformation, network: DescribedNetwork) -> bool:
     """Return whether a network has the parameters at which Fisher information was computed, by digest."""
-    names = {
-        key: key if key in network.arrays else _other_name(information, key, network) for key in information.parameters
-    }
-    if any(name is None for name in names.values()):
-        return False
-    parameters = {key: network.arrays[str(name)] for key, name in names.items()}
-    return parameter_digest(parameters, names) == information.digest
-
-
-def _other_name(information: FisherInformation, key: str, network: DescribedNetwork) -> str | None:
-    """Return the name under which a network has a tied parameter."""
-    return next((alias for alias, name in information.aliases.items() if name == key and alias in network.arrays), None)
+    parameters = {}
+    for key in information.parameters:
+        names = (key, *(alias for alias, name in information.aliases.items() if name == key))  # of a tied parameter
+        found = next((name for name in names if name in network.arrays), None)
+        if found is None:
+            return False
+        parameters[key] = network.arrays[found]
+    return parameter_digest(parameters, parameters) == information.digest

@@ -45,7 +45,7 @@ NEGATIVE_SHARE = 1e-6
 _REMEDY = "compute them again"
 
 MAX_NAMED = 3
-"""Layers that a message names; further ones are counted. Chosen by hand, for the length of a line."""
+"""Layers or parameters that a message names; further ones are counted. Chosen by hand, for the length of a line."""
 
 SINGLE_ROUNDING = float(np.finfo(np.float32).eps)
 """Rounding unit of the files: entries rounded to it move eigenvalues by at most this times the Frobenius norm."""
@@ -183,49 +183,44 @@ def moved_factors(
     The permutation of a weight's entries is that of its rows and its columns: A moves as the columns, B as the rows.
     Groups of channels that are mixed, which no renumbering of a grouped convolution does, are an `InputError`.
     """
-    return {layer: _moved(layer, factors, layouts, transports, units) for layer, factors in layers.items()}
-
-
-def _moved(
-    layer: str,
-    factors: KroneckerFactors,
-    layouts: Mapping[str, Layout],
-    transports: Mapping[str, Transport],
-    units: Mapping[str, int],
-) -> KroneckerFactors:
-    groups, o, d = factors.sizes
-    n_inputs = d - factors.has_bias
-    weight, bias = parameter_names(layer)
-    entries, signs = entry_permutation(layouts[weight], transports, units)
-    row_signs = np.ones((groups, o))
-    if factors.has_bias:
-        _, bias_signs = entry_permutation(layouts[bias], transports, units)
-        row_signs = row_signs if bias_signs is None else np.asarray(bias_signs).reshape(groups, o)
-    if entries is None:
-        return factors
-    old = np.asarray(entries).reshape(groups, o, n_inputs)  # flat index of the entry that moves to each place
-    sign = np.ones((groups, o, n_inputs)) if signs is None else np.asarray(signs).reshape(groups, o, n_inputs)
-    if not factors.has_bias:  # signs of rows and columns are known up to one common sign, which A and B do not show
-        row_signs = sign[:, :, 0]
-    group = old[:, 0, 0] // (o * n_inputs)  # (groups,)
-    rows = old[:, :, 0] // n_inputs % o  # (groups, o)
-    columns = old[:, 0, :] % n_inputs  # (groups, n_inputs)
-    column_signs = sign[:, 0, :] * row_signs[:, :1]
-    expected = (group[:, None, None] * o + rows[:, :, None]) * n_inputs + columns[:, None, :]
-    if not np.array_equal(expected, old):
-        raise InputError(layer, "its groups of channels are mixed, and its factors are by group", "leave the layer out")
-    if factors.has_bias:
-        columns = np.concatenate([columns, np.full((groups, 1), n_inputs)], axis=1)
-        column_signs = np.concatenate([column_signs, np.ones((groups, 1))], axis=1)
-    inputs = _permuted(factors.inputs[group], columns, column_signs)
-    return KroneckerFactors(inputs, _permuted(factors.outputs[group], rows, row_signs), factors.has_bias)
+    moved = {}
+    for layer, factors in layers.items():
+        groups, o, d = factors.sizes
+        n_inputs = d - factors.has_bias
+        weight, bias = parameter_names(layer)
+        entries, signs = entry_permutation(layouts[weight], transports, units)
+        row_signs = np.ones((groups, o))
+        if factors.has_bias:
+            _, bias_signs = entry_permutation(layouts[bias], transports, units)
+            row_signs = row_signs if bias_signs is None else np.asarray(bias_signs).reshape(groups, o)
+        if entries is None:
+            moved[layer] = factors
+            continue
+        old = np.asarray(entries).reshape(groups, o, n_inputs)  # flat index of the entry that moves to each place
+        sign = np.ones((groups, o, n_inputs)) if signs is None else np.asarray(signs).reshape(groups, o, n_inputs)
+        if not factors.has_bias:  # signs of rows and columns are known up to one common sign, which A and B do not show
+            row_signs = sign[:, :, 0]
+        group = old[:, 0, 0] // (o * n_inputs)  # (groups,)
+        rows = old[:, :, 0] // n_inputs % o  # (groups, o)
+        columns = old[:, 0, :] % n_inputs  # (groups, n_inputs)
+        column_signs = sign[:, 0, :] * row_signs[:, :1]
+        expected = (group[:, None, None] * o + rows[:, :, None]) * n_inputs + columns[:, None, :]
+        if not np.array_equal(expected, old):
+            text = "its groups of channels are mixed, and its factors are by group"
+            raise InputError(layer, text, "leave the layer out")
+        if factors.has_bias:
+            columns = np.concatenate([columns, np.full((groups, 1), n_inputs)], axis=1)
+            column_signs = np.concatenate([column_signs, np.ones((groups, 1))], axis=1)
+        inputs = _permuted(factors.inputs[group], columns, column_signs)
+        outputs = _permuted(factors.outputs[group], rows, row_signs)
+        moved[layer] = KroneckerFactors(inputs, outputs, factors.has_bias)
+    return moved
 
 
 def _permuted(matrices: Array, order: Any, signs: Array) -> Array:
     """Return matrices (groups, k, k) whose rows and columns are taken in an order (groups, k), times signs."""
     moved = np.take_along_axis(np.take_along_axis(matrices, order[:, :, None], axis=1), order[:, None, :], axis=2)
-    product: Array = moved * signs[:, :, None] * signs[:, None, :]
-    return product
+    return moved * signs[:, :, None] * signs[:, None, :]
 
 
 def reduced(matrices: Array, n_observations: float) -> Array:

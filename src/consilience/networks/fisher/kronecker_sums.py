@@ -7,7 +7,6 @@ than once, add up (Grosse and Martens 2016). Only sums leave this module.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,17 +24,16 @@ from consilience.networks.fisher.kronecker import (
     reduced,
     without_rare_rows,
 )
-from consilience.networks.fisher.likelihoods import information_square_root, sampled_scores
+from consilience.networks.fisher.likelihoods import output_columns
 from consilience.networks.fisher.parameter_uses import LinearUse
 from consilience.networks.fisher.sample_gradients import (
     ClosedFormGradients,
     GradientMethod,
     PerSampleBackward,
     PerSampleGradients,
-    batch_length,
     batch_rows,
 )
-from consilience.networks.repair.partial_forward import is_layer
+from consilience.networks.repair.partial_forward import batch_length, is_layer
 from consilience.networks.torch_modules import aliases_of_module
 
 MAX_EXACT_OUTPUTS = 20
@@ -185,19 +183,6 @@ def _accumulate(sums: dict[str, Tensor], path: str, rows: Tensor) -> None:
     sums[path] = sums[path] + products if path in sums else products
 
 
-def columns_of_outputs(
-    outputs: Tensor, likelihood: Likelihood, noise: float, n_draws: int | None, generator: torch.Generator
-) -> Iterator[Tensor]:
-    """Yield the columns of the square root of the information of outputs (n, ...), exact up to 20 of them.
-
-    Of more than 20 columns, or where `n_draws` says so, scores of outcomes drawn from the network; one by default.
-    """
-    n_columns = outputs[0].numel()
-    if n_draws is None and n_columns <= MAX_EXACT_OUTPUTS:
-        return information_square_root(outputs, likelihood, noise)
-    return sampled_scores(outputs, likelihood, noise, n_draws or 1, generator)
-
-
 def kronecker_factors(
     backward: PerSampleBackward,
     inputs: Any,
@@ -218,7 +203,8 @@ def kronecker_factors(
     for first in range(0, batch_length(inputs), step):
         rows = batch_rows(inputs, slice(first, first + step))
         outputs, backward_pass = backward.forward(rows, GradientMethod.CLOSED_FORMS)
-        for column in columns_of_outputs(outputs, likelihood, noise, None, generator):
+        n_draws = None if outputs[0].numel() <= MAX_EXACT_OUTPUTS else 1
+        for column in output_columns(outputs, likelihood, noise, n_draws, generator):
             sums.add(backward_pass(column))
     return sums.factors(batch_length(inputs), min_count)
 

@@ -22,6 +22,15 @@ from torch import Tensor
 from consilience.networks.fisher.information import Likelihood
 
 
+def output_columns(
+    outputs: Tensor, likelihood: Likelihood, noise: float, n_draws: int | None, generator: torch.Generator
+) -> Iterator[Tensor]:
+    """Yield the exact columns of S for every observation, or scores at so many drawn outcomes (n, ...)."""
+    if n_draws is None:
+        return information_square_root(outputs, likelihood, noise)
+    return sampled_scores(outputs, likelihood, noise, n_draws, generator)
+
+
 def information_square_root(outputs: Tensor, likelihood: Likelihood, noise: float) -> Iterator[Tensor]:
     """Yield the columns of S for every observation, each of the outputs' shape (n, ...).
 

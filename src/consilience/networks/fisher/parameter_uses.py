@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from consilience.networks.repair.recurrent_layers import (
     Recurrent,
     RecurrentCell,
-    at_least_float32,
+    RecurrentInputs,
     read_cell,
     unsupported_reason,
 )
@@ -149,10 +149,12 @@ class EmbeddingUse(ParameterUse):
         return total
 
 
+TrainedName = Callable[[nn.Module, str], str | None]
+"""From a layer and an attribute of it to the name of that parameter; None unless it is trained."""
+
+
 @contextmanager
-def record_recurrent_uses(
-    module: Recurrent, trained_name: Callable[[nn.Module, str], str | None], uses: list[ParameterUse]
-) -> Iterator[None]:
+def record_recurrent_uses(module: Recurrent, trained_name: TrainedName, uses: list[ParameterUse]) -> Iterator[None]:
     """Run a recurrent module cell by cell for the while, and append the uses of its trained weights to `uses`."""
     torch_forward: Any = module.forward
 
@@ -168,20 +170,11 @@ def record_recurrent_uses(
         del module.forward
 
 
-def _forward(
-    module: Recurrent,
-    inputs: Tensor,
-    hx: Any,
-    trained_name: Callable[[nn.Module, str], str | None],
-    uses: list[ParameterUse],
-) -> Any:
+def _forward(module: Recurrent, inputs: Tensor, hx: Any, trained_name: TrainedName, uses: list[ParameterUse]) -> Any:
     """Return the outputs of a recurrent module: hidden states of the last layer, and last states of all layers."""
     n_directions = 2 if module.bidirectional else 1
-    sequences = at_least_float32(inputs.transpose(0, 1) if module.batch_first else inputs)  # (steps, n, d)
-    sizes = (module.proj_size or module.hidden_size, module.hidden_size)
-    zeros = [sequences.new_zeros(module.num_layers * n_directions, sequences.shape[1], size) for size in sizes]
-    initial_states = hx if isinstance(hx, (tuple, list)) else (zeros[0] if hx is None else hx, zeros[1])
-    initial_hidden, initial_cell = map(at_least_float32, initial_states)  # (layers * directions, n, p) and (.., n, k)
+    read = RecurrentInputs.of_call(module, inputs, hx)
+    sequences = read.values  # (steps, n, d)
     last_hidden: list[Tensor] = []
     last_cell: list[Tensor] = []
     for layer in range(module.num_layers):
@@ -192,7 +185,7 @@ def _forward(
             names = {array: trained_name(module, array + suffix) for array in _CELL_ARRAYS}
             recorded = _RecordedCell(read_cell(module, layer, direction), names)
             ordered = sequences.flip(0) if direction else sequences
-            hidden, cell_state = recorded.run(ordered, initial_hidden[index], initial_cell[index], uses)
+            hidden, cell_state = recorded.run(ordered, read.hidden[index], read.cell_state[index], uses)
             last_hidden.append(hidden[-1])
             last_cell.append(cell_state)
             hidden_by_direction.append(hidden.flip(0) if direction else hidden)

@@ -41,12 +41,13 @@ from consilience.networks.fisher.parameter_uses import (
     EmbeddingUse,
     LinearUse,
     ParameterUse,
+    TrainedName,
     record_recurrent_uses,
     sum_of_squares,
 )
 from consilience.networks.module_outputs import form_of
 from consilience.networks.repair.convolution_patches import kernel_windows
-from consilience.networks.repair.partial_forward import call_module, is_layer, is_transposed
+from consilience.networks.repair.partial_forward import batch_length, call_module, is_layer, is_transposed
 from consilience.networks.repair.recurrent_layers import at_least_float32, is_recurrent
 
 _N_TRIAL_OBSERVATIONS = 3
@@ -74,12 +75,12 @@ class PerSampleGradients(ABC):
     """Gradients of all parameters for every observation of a batch, for one gradient of the outputs."""
 
     @abstractmethod
-    def squares(self, name: str) -> Tensor:
-        """Return the sum over observations of squared gradients of a parameter, in its shape."""
-
-    @abstractmethod
     def gradients(self, name: str) -> Tensor:
         """Return the gradients of a parameter (n, *shape)."""
+
+    def squares(self, name: str) -> Tensor:
+        """Return the sum over observations of squared gradients of a parameter, in its shape."""
+        return self.gradients(name).square().sum(dim=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,12 +114,7 @@ class _StackedGradients(PerSampleGradients):
 
     by_parameter: Mapping[str, Tensor]
 
-    def squares(self, name: str) -> Tensor:
-        """Return the sum over observations of squared gradients of a parameter, in its shape."""
-        return self.by_parameter[name].square().sum(dim=0)
-
     def gradients(self, name: str) -> Tensor:
-        """Return the gradients of a parameter (n, *shape)."""
         return self.by_parameter[name]
 
 
@@ -183,10 +179,10 @@ class PerSampleBackward:
         column = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(0)).to(outputs)
         return column, backward(column)
 
-    def recorded(self, batch: Any) -> list[ParameterUse]:
+    def recorded(self, batch: Any, n_rows: int = _N_TRIAL_OBSERVATIONS) -> list[ParameterUse]:
         """Return the uses of trained parameters by layers of known kinds, for the first rows of a batch."""
         with self._recorded_uses() as uses:
-            _outputs(self.module, batch_rows(batch, slice(0, _N_TRIAL_OBSERVATIONS)))
+            _outputs(self.module, batch_rows(batch, slice(0, n_rows)))
         return uses
 
     def _right_parameters(
@@ -198,12 +194,9 @@ class PerSampleBackward:
             return set()
         per_sample = backward(column)
         largest = max(_largest(expected.gradients(name)) for name in self.parameters)
+        pairs = {name: (per_sample.gradients(name), expected.gradients(name)) for name in names}
         eps = {name: torch.finfo(self.parameters[name].dtype).eps for name in names}
-        return {
-            name
-            for name in names
-            if _are_close(per_sample.gradients(name), expected.gradients(name), largest, eps[name])
-        }
+        return {name for name, pair in pairs.items() if _are_close(*pair, largest, eps[name])}
 
     def _agrees(self, method: GradientMethod, trial: Any, column: Tensor, expected: PerSampleGradients) -> bool:
         """Return whether a way runs and gives the gradients of each observation taken alone."""
@@ -216,8 +209,7 @@ class PerSampleBackward:
 
     def entries_per_observation(self, batch: Any) -> int:
         """Return how many numbers are kept for each observation between forward and backward pass."""
-        with self._recorded_uses() as uses:
-            _outputs(self.module, batch_rows(batch, slice(0, 1)))
+        uses = self.recorded(batch, 1)
         return sum(use.output.numel() + use.inputs.numel() for use in uses if isinstance(use, LinearUse))
 
     def _forward_vectorised(self, batch: Any) -> tuple[Tensor, Backward]:
@@ -304,7 +296,7 @@ class PerSampleBackward:
                 if is_recurrent(layer):
                     stack.enter_context(record_recurrent_uses(layer, trained_name, uses))
                 else:
-                    stack.callback(layer.register_forward_hook(record).remove)
+                    stack.enter_context(layer.register_forward_hook(record))
             yield uses
 
 
@@ -356,13 +348,6 @@ def _all_finite(outputs: Tensor) -> Tensor:
     return outputs
 
 
-def batch_length(batch: Any) -> int:
-    """Return the number of observations in a batch: a tensor, keyword arguments, or inputs with labels."""
-    if isinstance(batch, Mapping):
-        return len(next(values for values in batch.values() if isinstance(values, Tensor) and values.ndim))
-    return len(batch[0] if isinstance(batch, (tuple, list)) else batch)
-
-
 def batch_rows(batch: Any, rows: slice) -> Any:
     """Return some observations of a batch; of inputs with labels, the inputs alone."""
     if isinstance(batch, Mapping):
@@ -398,10 +383,6 @@ def _are_close(together: Tensor, alone: Tensor, largest: float, eps: float) -> b
 def _largest(values: Tensor) -> float:
     """Return the largest magnitude; 0 where there are no values."""
     return float(values.abs().max()) if values.numel() else 0.0
-
-
-TrainedName = Callable[[nn.Module, str], str | None]
-"""From a layer and an attribute of it to the name of that parameter; None unless it is trained."""
 
 
 def layer_uses(

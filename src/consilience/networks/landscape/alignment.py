@@ -23,10 +23,7 @@ Rows without mass have NaN. The nearest permutation is found exactly, as a linea
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -37,8 +34,8 @@ from torch import Tensor, nn
 from consilience.checks import Array, Labels, is_count
 from consilience.errors import InputError, OptionError
 from consilience.matching.assignment import assign_block
-from consilience.networks.landscape.evaluation import CONVOLUTIONS, evaluation_mode
-from consilience.networks.landscape.parameters import Model, Span, named_tensors
+from consilience.networks.landscape.evaluation import CONVOLUTIONS
+from consilience.networks.landscape.parameters import Model, Span
 
 
 def variance_collapse(
@@ -95,50 +92,14 @@ def variance_collapse(
     return {name: middle[name] / end_deviations[name] if end_deviations[name] > 0 else float("nan") for name in layers}
 
 
-@dataclass(frozen=True, eq=False)
-class _Moments:
-    """Count, means (channels,) and sums of squared deviations (channels,) of the rows so far, float64."""
-
-    count: int
-    mean: Tensor
-    scatter: Tensor
-
-    @classmethod
-    def of(cls, rows: Tensor) -> _Moments:
-        mean = rows.mean(dim=0)
-        return cls(len(rows), mean, (rows - mean).square().sum(dim=0))
-
-    def merged(self, other: _Moments) -> _Moments:
-        """Return the moments of both sets of rows, by the parallel update of Chan, Golub and LeVeque (1983)."""
-        # Sums of squares would cancel where the mean is large against the deviation; this form does not.
-        count = self.count + other.count
-        mean_difference = other.mean - self.mean
-        scatter = self.scatter + other.scatter + mean_difference.square() * (self.count * other.count / count)
-        return _Moments(count, self.mean + mean_difference * (other.count / count), scatter)
-
-
 def _mean_deviations(module: nn.Module, inputs: Tensor, batch_size: int) -> dict[str, float]:
-    """Return the mean over channels of the standard deviation of each layer's outputs."""
-    reference_tensor = next(tensor for tensor in named_tensors(module).values() if tensor.is_floating_point())
-    moments_of_layer: dict[str, _Moments] = {}
+    """Return the mean over channels of the standard deviation of the outputs of each layer that is called."""
+    # Here, since repair evaluates networks by this package.
+    from consilience.networks.repair.channel_statistics import moments_of_outputs
 
-    def record(name: str, channel: int, _layer: nn.Module, _inputs: Any, output: Tensor) -> None:
-        # Every sample and every position is one row: (rows, channels).
-        moments = _Moments.of(output.movedim(channel, -1).flatten(0, -2).to(torch.float64))
-        moments_of_layer[name] = moments_of_layer[name].merged(moments) if name in moments_of_layer else moments
-
-    with ExitStack() as stack, evaluation_mode(module), torch.no_grad():
-        for name, layer in module.named_modules():
-            if isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
-                channel = -1 if isinstance(layer, nn.Linear) else 1
-                stack.callback(layer.register_forward_hook(partial(record, name, channel)).remove)
-        for start in range(0, len(inputs), batch_size):
-            rows = inputs[start : start + batch_size].to(reference_tensor.device)
-            module(rows.to(reference_tensor.dtype) if rows.is_floating_point() else rows)
-    names = [name for name, _ in module.named_modules() if name in moments_of_layer]
-    return {
-        name: float((moments_of_layer[name].scatter / moments_of_layer[name].count).sqrt().mean()) for name in names
-    }
+    names = [name for name, layer in module.named_modules() if isinstance(layer, (nn.Linear, *CONVOLUTIONS))]
+    moments = moments_of_outputs(module, torch.split(inputs, batch_size), names)
+    return {name: float(moments[name].std.mean()) for name in names if name in moments}
 
 
 @dataclass(frozen=True, eq=False)

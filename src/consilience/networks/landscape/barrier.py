@@ -141,17 +141,8 @@ class Barrier(Displayed, Plotted, Tabular):
 
     def summary(self) -> dict[str, dict[str, float]]:  # type: ignore[override]  # numbers, before texts were
         """Return every number above for every curve, as plain values."""
-        measures = {
-            "height": self.height,
-            "height_over_maximum": self.height_over_maximum,
-            "height_over_mean": self.height_over_mean,
-            "peak": self.peak,
-            "midpoint": self.midpoint,
-            "area": self.area,
-        }
-        return {
-            name: {measure_name: measure(name) for measure_name, measure in measures.items()} for name in self.values
-        }
+        measures = (self.height, self.height_over_maximum, self.height_over_mean, self.peak, self.midpoint, self.area)
+        return {name: {measure.__name__: measure(name) for measure in measures} for name in self.values}
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the curves to a file; `overwrite` allows to replace one that this library did not write."""

@@ -123,8 +123,13 @@ class Classification:
 
     def __call__(self, module: nn.Module) -> dict[str, float]:
         """Return the loss and error of one network, whose mode is left as it was."""
+
+        def forward(rows: Tensor) -> Any:
+            answer = ask(module, rows)
+            return answer[None] if isinstance(answer, Tensor) else answer  # logits as those of one network
+
         with evaluation_mode(module):
-            scores = self._mean_scores(module, lambda rows: _of_one_network(ask(module, rows)))
+            scores = self._mean_scores(module, forward)
         return {name: float(values[0]) for name, values in scores.items()}
 
     def at_once(self, module: nn.Module) -> int:
@@ -195,11 +200,6 @@ class Classification:
             text = f"found {int(self.labels.max())}, but the network has {logits.shape[2]} classes"
             raise InputError("labels", text, code="E-SHAPE")
         return int(logits.shape[2])
-
-
-def _of_one_network(answer: Any) -> Any:
-    """Return logits (batch, classes) as those of one network (1, batch, classes); what are none, as they are."""
-    return answer[None] if isinstance(answer, Tensor) else answer
 
 
 def evaluate_points(span: Span, weights: Array, evaluate: Evaluate, refresh: Refresh | None = None) -> dict[str, Array]:

@@ -150,7 +150,9 @@ class ParameterLayout:
         """
         tensors = named_tensors(model)
         tensor_of_name = {name: self._find_tied(name, tensors) for name in self.names}
-        problems = [*self._unexpected_tensors(tensors)]
+        expected = {*self.names, *self.tied, *self.frozen}
+        unexpected = [name for name, tensor in tensors.items() if tensor.is_floating_point() and name not in expected]
+        problems = [f"has a tensor {name!r} that the first network lacks; {_REMEDY}" for name in unexpected]
         for name, shape in zip(self.names, self.shapes, strict=True):
             tensor = tensor_of_name[name]
             if tensor is None:
@@ -182,11 +184,6 @@ class ParameterLayout:
         """Return the tensor, also when a checkpoint has saved a tied one under its other name only."""
         aliases = [name, *(other for other, owner in self.tied.items() if owner == name)]
         return next((tensors[alias] for alias in aliases if alias in tensors), None)
-
-    def _unexpected_tensors(self, tensors: Mapping[str, Tensor]) -> list[str]:
-        expected = {*self.names, *self.tied, *self.frozen}
-        unexpected = [name for name, tensor in tensors.items() if tensor.is_floating_point() and name not in expected]
-        return [f"has a tensor {name!r} that the first network lacks; {_REMEDY}" for name in unexpected]
 
 
 def write_tensors(module: nn.Module, state: Mapping[str, Tensor]) -> None:

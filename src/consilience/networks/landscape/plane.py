@@ -192,19 +192,14 @@ class Plane(Displayed, Plotted):
         columns = {key[len("marker.") :]: column for key, column in arrays.items() if key.startswith("marker.")}
         if {column.shape for column in columns.values()} != {(len(names["markers"]),)} or arrays["scale"].shape != (2,):
             raise InputError("its markers are not complete")
-        markers = tuple(
-            Marker(
-                name,
-                float(columns["alpha"][i]),
-                float(columns["beta"][i]),
-                float(columns["distance"][i]),
-                {value: float(columns[f"values.{value}"][i]) for value in names["values"]},
-            )
-            for i, name in enumerate(names["markers"])
-        )
+        markers = []
+        for i, name in enumerate(names["markers"]):
+            alpha, beta, distance = (float(columns[of][i]) for of in ("alpha", "beta", "distance"))
+            values = {value: float(columns[f"values.{value}"][i]) for value in names["values"]}
+            markers.append(Marker(name, alpha, beta, distance, values))
         surfaces = {name: arrays[f"values.{name}"] for name in names["values"]}
         dx, dy = arrays["scale"].tolist()
-        return cls(arrays["alphas"], arrays["betas"], dx, dy, surfaces, markers)
+        return cls(arrays["alphas"], arrays["betas"], dx, dy, surfaces, tuple(markers))
 
 
 PLANE_FILES = format_of_arrays("plane", Plane._from_arrays)

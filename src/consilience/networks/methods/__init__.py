@@ -37,10 +37,5 @@ NETWORK_METHODS: tuple[type[NetworkMethod], ...] = (
 """Every method for networks, the recommended one first. A new method is one file and one line here."""
 
 
-def needs_no_symmetry(method: object) -> bool:
-    """Return whether a name is that of a method that runs without a symmetry, with units as they are numbered."""
-    return any(kind.name == method and kind.optional_symmetry for kind in NETWORK_METHODS)
-
-
 make_network_method = MethodTable(NETWORK_METHODS, NetworkMethod, "networks").make
 """Returns the method of a name with options, a method as it is, the recommended one for None; see `MethodTable`."""

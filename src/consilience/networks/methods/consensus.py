@@ -20,7 +20,7 @@ from consilience.core.progress import Progress
 from consilience.errors import Problem
 from consilience.networks.method import Alignment, NetworkEnsemble, NetworkMethod
 from consilience.networks.methods.weight_matching.match import descent_starts, match_weights
-from consilience.networks.symmetry.unit_rows import balance_scales, shared_groups
+from consilience.networks.symmetry.unit_rows import balanced_networks
 
 MIN_RELATIVE_DECREASE = 1e-3
 """A pass over all models that lowers the objective by no more than this fraction is the last. Judged on a validation
@@ -94,12 +94,7 @@ class Consensus(NetworkMethod):
 
     def prepare(self, ensemble: NetworkEnsemble) -> NetworkEnsemble:
         """Return the networks in balanced scales, which changes no output."""
-        if not self.balance:
-            return ensemble
-        # Groups made by the same weights in all models keep their scales: balancing a frozen embedding differently in
-        # each model took a network on AG News from 80 to 71 % (docs/adr/0012).
-        shared = shared_groups(ensemble.networks)
-        return replace(ensemble, networks=tuple(balance_scales(network, shared) for network in ensemble.networks))
+        return replace(ensemble, networks=balanced_networks(ensemble.networks)) if self.balance else ensemble
 
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return the transports into the slots of lowest objective."""

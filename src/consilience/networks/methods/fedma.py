@@ -194,37 +194,28 @@ class FedMA(LayerwiseMethod):
         # Counts are in the user's order of models, networks in the order of their contents.
         counts = np.asarray(self.class_counts, dtype=np.float64)[list(ensemble.input_numbers) or slice(None)]
         class_shares = counts / counts.sum(axis=0)  # (J, C)
-        transported = [
-            {
-                key: move(network.working[key], ensemble.symmetry.layouts[key], model_transports, network.units)
-                for key in arrays
-            }
-            for network, model_transports in zip(ensemble.networks, transports, strict=True)
-        ]
+        layouts = ensemble.symmetry.layouts
+        # The output layer is of layers that receive units and whose own rows never move.
+        output_layers = {
+            key.rpartition(".")[0]
+            for key, layout in layouts.items()
+            if len(layout.axes) > 1 and not layout.axes[0].moves and any(axis.moves for axis in layout.axes[1:])
+        }
         averaged: dict[str, AnyArray] = {}
         for key, values in arrays.items():
-            axes = ensemble.symmetry.layouts[key].axes
-            if key not in _output_layer(ensemble) or not axes or axes[0].moves or values.shape[0] != counts.shape[1]:
+            layout = layouts[key]
+            is_output = key.rpartition(".")[0] in output_layers and bool(layout.axes) and not layout.axes[0].moves
+            if not is_output or values.shape[0] != counts.shape[1]:
                 continue
             xp = array_namespace(values)
             shape = (-1, *[1] * (values.ndim - 1))
             weighted = [
-                xp.reshape(xp.asarray(shares, dtype=values.dtype, device=values.device), shape) * model_arrays[key]
-                for shares, model_arrays in zip(class_shares, transported, strict=True)
+                xp.reshape(xp.asarray(shares, dtype=values.dtype, device=values.device), shape)
+                * move(network.working[key], layout, model_transports, network.units)
+                for shares, network, model_transports in zip(class_shares, ensemble.networks, transports, strict=True)
             ]
             averaged[key] = sum(weighted[1:], start=weighted[0])
         return averaged
-
-
-def _output_layer(ensemble: NetworkEnsemble) -> set[str]:
-    """Return the names of the output layer's arrays: of layers that receive units and whose own rows never move."""
-    symmetry = ensemble.symmetry
-    readers = {
-        key.rpartition(".")[0]
-        for key, layout in symmetry.layouts.items()
-        if len(layout.axes) > 1 and not layout.axes[0].moves and any(axis.moves for axis in layout.axes[1:])
-    }
-    return {key for key in symmetry.layouts if key.rpartition(".")[0] in readers}
 
 
 def _renumber_by_reference(labels: Labels, reference_rows: slice) -> tuple[Labels, int]:

@@ -118,7 +118,14 @@ class LayerwiseMethod(NetworkMethod):
         # In the order of computation; heads are matched together with what lies inside them.
         top_groups = [name for name, group in ensemble.symmetry.by_name.items() if group.parent is None]
         for number, top in enumerate(top_groups):
-            matching = self._match_known(ensemble, top, transports, reference, rng)
+            names = [top, *(child.name for child in ensemble.symmetry.children(top))]
+            bundle = {name: self._unit_rows(ensemble, name, transports) for name in names}
+            if any(rows.points[0].shape[1] for rows in bundle.values()):
+                matching = self.match(bundle, ensemble, reference, rng)
+            else:  # units without any row when their turn comes stay as they are numbered
+                units = ensemble.target_units
+                stay = ({n: Injection(np.arange(of.units[n]), units[n]) for n in names} for of in ensemble.networks)
+                matching = LayerMatching(tuple(stay))
             for model_transports, group_transports in zip(transports, matching.transports, strict=True):
                 model_transports.update(group_transports)
             converged = converged and matching.converged
@@ -132,21 +139,6 @@ class LayerwiseMethod(NetworkMethod):
         group_details: NetworkDetails = {"groups": details} if details else {}
         status = Status.CONVERGED if converged else Status.MAX_ITERATIONS
         return Alignment(tuple(transports), objective, history, status, group_details)
-
-    def _match_known(
-        self,
-        ensemble: NetworkEnsemble,
-        top: str,
-        transports: Sequence[Mapping[str, Transport]],
-        reference: int,
-        rng: np.random.Generator,
-    ) -> LayerMatching:
-        """Return the matching of a group and those inside it by what is known of them; the identity without any row."""
-        names = [top, *(child.name for child in ensemble.symmetry.children(top))]
-        bundle = {name: self._unit_rows(ensemble, name, transports) for name in names}
-        if not any(rows.points[0].shape[1] for rows in bundle.values()):
-            return _identity_matching(ensemble, names)
-        return self.match(bundle, ensemble, reference, rng)
 
     def _unit_rows(
         self, ensemble: NetworkEnsemble, group: str, transports: Sequence[Mapping[str, Transport]]
@@ -237,15 +229,6 @@ def _move_other_axes(
         if number != place.axis:
             values = move_axis(values, number, axis, transports, network.units)
     return values
-
-
-def _identity_matching(ensemble: NetworkEnsemble, names: Sequence[str]) -> LayerMatching:
-    """Return identity transports, for units without any row when their turn comes."""
-    units = ensemble.target_units
-    networks = ensemble.networks
-    return LayerMatching(
-        tuple({name: Injection(np.arange(of.units[name]), units[name]) for name in names} for of in networks)
-    )
 
 
 def sum_histories(histories: Sequence[Sequence[float]]) -> Array:

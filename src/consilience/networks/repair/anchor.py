@@ -85,19 +85,12 @@ def anchor_norms(
         if norm.running_mean is None:
             notes[name] = "keeps no running statistics: it answers by the batch"
         elif norm.weight is not None:
-            of_models: list[Any] = [model.get_submodule(name) for model in aligned]
-            gain, bias = _mean_affine(of_models, weights)
-            factors[name] = _write_at(norm, gain, bias)
+            pairs = [gain_and_bias(model.get_submodule(name)) for model in aligned]
+            gains, biases = (torch.stack(values) for values in zip(*pairs, strict=True))  # (models, channels)
+            has_unit = (gains != 0) | (biases != 0)  # what is put in for a unit that a model has not is zero
+            a = weights_over_owners(weights, has_unit)
+            factors[name] = _write_at(norm, (a * gains.abs()).sum(dim=0), (a * biases).sum(dim=0))
     return factors, notes
-
-
-def _mean_affine(norms: Sequence[Any], weights: Array) -> tuple[Tensor, Tensor]:
-    """Return the weighted means of |gamma_i| and beta_i (channels,) over the models that have the unit."""
-    pairs = [gain_and_bias(norm) for norm in norms]
-    gains, biases = (torch.stack(values) for values in zip(*pairs, strict=True))  # (models, channels)
-    has_unit = (gains != 0) | (biases != 0)  # what is put in for a unit that a model has not is zero
-    a = weights_over_owners(weights, has_unit)
-    return (a * gains.abs()).sum(dim=0), (a * biases).sum(dim=0)
 
 
 def _write_at(norm: Any, gain: Tensor, bias: Tensor) -> Tensor:

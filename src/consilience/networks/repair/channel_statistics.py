@@ -7,7 +7,7 @@ LeVeque (1983), which does not cancel as sums of squares do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -27,6 +27,7 @@ from consilience.networks.repair.partial_forward import (
     evaluation_without_gradients,
     is_norm,
     layer_order,
+    observe,
 )
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -104,32 +105,22 @@ def channel_statistics(
     batches = as_batches(batches)
     if names is None:
         names = layer_order(module, next(iter(batches))).not_recurrent
-    statistics: dict[str, ChannelMoments] = {}
-
-    # One hook for each layer, so that one pass measures all; statistics of batches are merged.
-    def record(name: str) -> Any:
-        def hook(part: nn.Module, _arguments: Any, output: Tensor) -> None:
-            of_batch = ChannelMoments.of(part, output)
-            statistics[name] = statistics[name].merge(of_batch) if name in statistics else of_batch
-
-        return hook
-
-    handles = [module.get_submodule(name).register_forward_hook(record(name)) for name in names]
-    try:
-        with evaluation_without_gradients(module):
-            for batch in batches:
-                call_module(module, batch)
-    finally:
-        for handle in handles:
-            handle.remove()
-    refuse_not_finite(statistics)
+    statistics = moments_of_outputs(module, batches, names)
+    if bad := [name for name, layer in statistics.items() if not torch.isfinite(layer.mean + layer.std).all()]:
+        raise InputError(", ".join(bad), "NaN or infinite values on these inputs", "look at both", "E-NUMBER")
     return statistics
 
 
-def refuse_not_finite(statistics: Mapping[str, ChannelMoments]) -> None:
-    """Raise InputError naming the layers whose statistics are not finite."""
-    if bad := [name for name, layer in statistics.items() if not torch.isfinite(layer.mean + layer.std).all()]:
-        raise InputError(", ".join(bad), "NaN or infinite values on these inputs", "look at both", "E-NUMBER")
+def moments_of_outputs(module: nn.Module, batches: Iterable[Any], names: Iterable[str]) -> dict[str, ChannelMoments]:
+    """Return the statistics of the outputs of those named layers that are called, in one pass."""
+    statistics: dict[str, ChannelMoments] = {}
+
+    def record(name: str, part: nn.Module, _arguments: Any, output: Tensor) -> None:
+        of_batch = ChannelMoments.of(part, output)
+        statistics[name] = statistics[name].merge(of_batch) if name in statistics else of_batch
+
+    observe(module, batches, names, record)
+    return statistics
 
 
 def target_statistics(statistics: Sequence[ChannelMoments], weights: Array) -> ChannelMoments:
@@ -161,27 +152,26 @@ def running_statistics(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
     return norm.running_mean.to(torch.float64), norm.running_var.to(torch.float64)
 
 
-def gain_and_bias(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
+def gain_and_bias(norm: Any) -> tuple[Tensor, Tensor]:
     """Return gamma and beta of a batch normalisation, float64; 1 and 0 where it has none."""
     mean, _ = running_statistics(norm)
-    gamma, beta = _affine_parameters(norm)
-    gain = torch.ones_like(mean) if gamma is None else gamma.detach().to(torch.float64)
-    bias = torch.zeros_like(mean) if beta is None else beta.detach().to(torch.float64)
+    gain = torch.ones_like(mean) if norm.weight is None else norm.weight.detach().to(torch.float64)
+    bias = torch.zeros_like(mean) if norm.bias is None else norm.bias.detach().to(torch.float64)
     return gain, bias
 
 
-def _affine_parameters(norm: Any) -> tuple[Tensor | None, Tensor | None]:
-    return norm.weight, norm.bias  # torch declares them as tensors always
+def remeasure_batch_norm(forward: PartialForward, name: str, keep_function: bool) -> None:
+    """Set the running statistics of a batch normalisation, where it has any, to those of its inputs, in place.
 
-
-def set_running_statistics(norm: _BatchNorm, mean: Tensor, variance: Tensor, keep_function: bool) -> None:
-    """Set the running statistics (channels,) of a batch normalisation, in place; channels without variance stay.
-
-    To keep its function, gamma and beta follow, so that its output stays the same.
+    Channels without variance stay. To keep its function, gamma and beta follow, so that its output stays the same.
     """
-    old_mean, old_variance = running_statistics(norm)
+    norm: Any = forward.module.get_submodule(name)
+    if norm.running_mean is None:
+        return
+    inputs, (old_mean, old_variance) = measure_channels(forward, name, of_inputs=True), running_statistics(norm)
+    variance = inputs.std.square()
     is_active = variance > 0
-    mean, variance = torch.where(is_active, mean, old_mean), torch.where(is_active, variance, old_variance)
+    mean, variance = torch.where(is_active, inputs.mean, old_mean), torch.where(is_active, variance, old_variance)
     if keep_function and norm.weight is not None:
         gain, bias = gain_and_bias(norm)
         # The same line through (x, y) in every channel: slope gamma / sqrt(var + eps), value beta at the mean.
@@ -252,21 +242,18 @@ def reestimate_batch_norm(module: _Module, batches: Any) -> _Module:
     norms = [part for part in copy.modules() if is_norm(part) and part.track_running_stats]
     if not norms:
         return copy
-    momenta, training_flags = [norm.momentum for norm in norms], [part.training for part in copy.modules()]
-    copy.eval()
-    # Training mode updates running statistics; without a momentum torch takes their cumulative average.
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None
-        norm.train()
-    try:
-        with torch.no_grad():
+    momenta = [norm.momentum for norm in norms]
+    with evaluation_without_gradients(copy):
+        # Training mode updates running statistics; without a momentum torch takes their cumulative average.
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None
+            norm.train()
+        try:
             for batch in batches:
                 call_module(copy, batch)
-    except ValueError as error:  # torch: more than one value per channel expected
-        raise InputError("batches", f"{error}", "give larger batches") from error
+        except ValueError as error:  # torch: more than one value per channel expected
+            raise InputError("batches", f"{error}", "give larger batches") from error
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
-    for part, is_training in zip(copy.modules(), training_flags, strict=True):
-        part.training = is_training
     return copy

@@ -9,8 +9,7 @@ minimum of samples are refused, since one or two would betray a person's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -26,11 +25,10 @@ from consilience.networks.repair.convolution_patches import patch_chunks
 from consilience.networks.repair.partial_forward import (
     Layer,
     as_batches,
-    call_module,
-    evaluation_without_gradients,
     is_grouped,
     is_transposed,
     layer_order,
+    observe,
 )
 from consilience.networks.symmetry.axes import Axis, Segment
 from consilience.networks.symmetry.symmetry import Symmetry
@@ -51,11 +49,6 @@ class InputMoments:
 
     mean: Array
     covariance: Array
-
-    @property
-    def active(self) -> Array:
-        """0 for inputs that are constantly zero, as of units that a model does not have; 1 for the others (d,)."""
-        return ((self.mean != 0) | (np.diag(self.covariance) != 0)).astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +93,11 @@ class LayerMoments:
         layers = {}
         for name, moments in self.layers.items():
             key = f"{name}.weight"  # its axes are (outputs, inputs, *kernel): the second one is that of the inputs
-            axis = _patch_axis(symmetry.layouts[symmetry.aliases.get(key, key)].axes[1], units, len(moments.mean))
+            columns = symmetry.layouts[symmetry.aliases.get(key, key)].axes[1]
+            n_positions = len(moments.mean) // columns.length(units)  # of the kernel, in every channel
+            segments = (Segment(of.group, of.outer, of.inner * n_positions) for of in columns.segments)
+            # Its side is "output", since patches are signals of the units: they are averaged where units merge.
+            axis = Axis(tuple(segments), "output")
             mean = move_axis(moments.mean, 0, axis, transports, units)
             covariance = move_axis(moments.covariance, 0, axis, transports, units)
             layers[name] = InputMoments(mean, move_axis(covariance, 1, axis, transports, units))
@@ -139,24 +136,10 @@ class LayerMoments:
             if covariance.shape != (*mean.shape, *mean.shape) or mean.ndim != 1:
                 text = f"layer {name}: mean {mean.shape} and covariance {covariance.shape}"
                 raise InputError("", text, code="E-SHAPE")
-        return cls(
-            layers,
-            int(names["samples"][0]),
-            dict(zip(names["skipped"], names["reasons"], strict=True)),
-        )
+        return cls(layers, int(names["samples"][0]), dict(zip(names["skipped"], names["reasons"], strict=True)))
 
 
 MOMENT_FILES = format_of_arrays("moments", LayerMoments._from_arrays)
-
-
-def _patch_axis(axis: Axis, units: Mapping[str, int], length: int) -> Axis:
-    """Return the axis of a patch (channels * kernel): every channel with the positions of the kernel.
-
-    Its side is "output", since patches are signals of the units: they are averaged where units merge.
-    """
-    n_positions = length // axis.length(units)
-    segments = (Segment(segment.group, segment.outer, segment.inner * n_positions) for segment in axis.segments)
-    return Axis(tuple(segments), "output")
 
 
 def layer_moments(module: nn.Module, batches: Any, minimum: int = 100) -> LayerMoments:
@@ -193,25 +176,19 @@ def layer_moments(module: nn.Module, batches: Any, minimum: int = 100) -> LayerM
     sums: dict[str, RunningMoments] = {}
     n_samples: dict[str, int] = {}
     for name in order.affine:
-        if kind := _special_kind(cast(Layer, module.get_submodule(name))):
-            skipped[name] = f"is a {kind} convolution"
+        layer = cast(Layer, module.get_submodule(name))
+        if is_grouped(layer) or is_transposed(layer):  # which no one matrix of moments serves
+            skipped[name] = f"is a {'grouped' if is_grouped(layer) else 'transposed'} convolution"
         else:
             n_samples[name] = 0
 
-    def record(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
-        def hook(part: nn.Module, arguments: Any, output: Tensor) -> None:
-            # In chunks: the patches of a convolution are kernel-size times as large as its input.
-            for rows in patch_chunks(cast(Layer, part), arguments[0], output):
-                sums[name] = sums[name].with_rows(rows) if name in sums else RunningMoments.of(rows)
-            n_samples[name] += len(arguments[0])
+    def record(name: str, part: nn.Module, arguments: Any, output: Tensor) -> None:
+        # In chunks: the patches of a convolution are kernel-size times as large as its input.
+        for rows in patch_chunks(cast(Layer, part), arguments[0], output):
+            sums[name] = sums[name].with_rows(rows) if name in sums else RunningMoments.of(rows)
+        n_samples[name] += len(arguments[0])
 
-        return hook
-
-    with evaluation_without_gradients(module), ExitStack() as stack:
-        for name in n_samples:
-            stack.callback(module.get_submodule(name).register_forward_hook(record(name)).remove)
-        for batch in batches:
-            call_module(module, batch)
+    observe(module, batches, n_samples, record)
     fewest = min(n_samples.values(), default=minimum)
     if fewest < minimum:
         text = f"moments over {fewest} samples may betray single ones"
@@ -224,13 +201,6 @@ def layer_moments(module: nn.Module, batches: Any, minimum: int = 100) -> LayerM
         text, remedy = "NaN or infinite values on these inputs", "look at the inputs and weights"
         raise InputError(", ".join(bad), text, remedy, "E-NUMBER")
     return LayerMoments(moments, fewest, skipped)
-
-
-def _special_kind(layer: Layer) -> str:
-    """Return what kind of convolution has no moments that one matrix reads; "" for all other layers."""
-    if is_grouped(layer):
-        return "grouped"
-    return "transposed" if is_transposed(layer) else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,36 +230,3 @@ class RunningMoments:
         """Return the mean (..., d) and covariance (..., d, d) of all rows."""
         shift = self.sums / self.n_rows  # of the mean, from the origin
         return self.origin + shift, self.products / self.n_rows - shift[..., :, None] * shift[..., None, :]
-
-
-def mixture_moments(moments: Sequence[LayerMoments], weights: Array) -> LayerMoments:
-    """Return the moments of the mixture of the inputs of several networks of one architecture and width, by weights.
-
-    Inputs that a network does not have (constantly zero) count only where they are present; two inputs that no network
-    has together count as uncorrelated.
-    """
-    if len(moments) != len(weights):
-        text = f"expected one for each of {len(weights)} models, found {len(moments)}"
-        raise InputError("moments", text, code="E-SHAPE")
-    first = moments[0]
-    for number, other in enumerate(moments[1:], 1):  # numbers as in the message, from 0
-        for name in dict.fromkeys((*first.layers, *other.layers)):
-            sizes = [len(m.layers[name].mean) if name in m.layers else None for m in (first, other)]
-            if sizes[0] != sizes[1]:
-                text = f"moments {number}: layer {name} has {sizes[1]} inputs, but {sizes[0]} in moments 0"
-                raise InputError("", text, code="E-SHAPE")
-    layers = {name: _mixture_of_layer([model.layers[name] for model in moments], weights) for name in first.layers}
-    return replace(first, layers=layers, samples=sum(model.samples for model in moments))
-
-
-def _mixture_of_layer(moments: Sequence[InputMoments], a: Array) -> InputMoments:
-    """Return the mean and covariance of a mixture: E[x x^T] - E[x] E[x]^T, each entry over the models that have it."""
-    active = np.stack([model.active for model in moments])  # (models, d)
-    active_weight = a @ active  # (d,)
-    means = np.stack([model.mean for model in moments])  # (models, d); zero where an input is missing
-    mean = np.einsum("i,id->d", a, means) / np.where(active_weight > 0, active_weight, 1.0)
-    pair_weight = np.einsum("i,id,ie->de", a, active, active)  # (d, d): weight of the models that have both inputs
-    # E[x x^T] of each model is C + m m^T, zero where it lacks one of the two inputs.
-    second = sum(w * (m.covariance + np.outer(m.mean, m.mean)) for w, m in zip(a, moments, strict=True))
-    covariance = second / np.where(pair_weight > 0, pair_weight, 1.0) - np.outer(mean, mean)
-    return InputMoments(mean, np.where(pair_weight > 0, covariance, 0.0))

@@ -8,7 +8,7 @@ other one is run from its start, one pass for each layer, and a pass ends where 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -72,6 +72,13 @@ def as_batches(batches: Any) -> Iterable[Any]:
     return batches
 
 
+def batch_length(batch: Any) -> int:
+    """Return the number of observations in a batch: a tensor, keyword arguments, or inputs with labels."""
+    if isinstance(batch, Mapping):
+        return len(next(values for values in batch.values() if isinstance(values, Tensor) and values.ndim))
+    return len(batch[0] if isinstance(batch, (tuple, list)) else batch)
+
+
 def call_module(module: nn.Module, batch: Any) -> Any:
     """Return what a module answers to a batch: a tensor, an Example, keyword arguments, or (inputs, labels, ...)."""
     return answer_tensor(_called(module, batch), module)
@@ -103,6 +110,17 @@ def evaluation_without_gradients(*modules: nn.Module) -> Iterator[None]:
         for module in modules:
             stack.enter_context(evaluation_mode(module))
         yield
+
+
+def observe(
+    module: nn.Module, batches: Iterable[Any], names: Iterable[str], record: Callable[[str, nn.Module, Any, Any], None]
+) -> None:
+    """Run a module on batches, and call `record` with the name, part, arguments and output of every call of a part."""
+    with evaluation_without_gradients(module), ExitStack() as stack:
+        for name in names:
+            stack.enter_context(module.get_submodule(name).register_forward_hook(partial(record, name)))
+        for batch in batches:
+            call_module(module, batch)
 
 
 @dataclass(frozen=True)
@@ -169,38 +187,28 @@ class _RecordedCalls:
 
 def layer_order(module: nn.Module, batch: Any) -> LayerOrder:
     """Return the layers of a network that can be repaired or refitted, found by calling it once on a batch."""
-    candidates = {name: part for name, part in module.named_modules() if _is_candidate(part)}
+    candidates = {
+        name: part
+        for name, part in module.named_modules()
+        if is_layer(part) or is_norm(part) or is_recurrent(part) or isinstance(part, nn.RNNCellBase)
+    }
     calls = _RecordedCalls(candidates)
     with evaluation_without_gradients(module), ExitStack() as stack:
         for name, part in candidates.items():
-            stack.callback(part.register_forward_hook(partial(calls.record, name), with_kwargs=True).remove)
+            stack.enter_context(part.register_forward_hook(partial(calls.record, name), with_kwargs=True))
         network_output = call_module(module, batch)
     # A layer that is called twice, or shares its weights, has no single output to repair.
     skipped, n_calls = calls.skipped, Counter(calls.names)
     skipped |= {name: "is not called as a module" for name in candidates if name not in n_calls}
     skipped |= {name: f"is called {n} times" for name, n in n_calls.items() if n > 1}
-    for name in _sharing_weights(module, candidates):
-        skipped.setdefault(name, "shares its weights")
+    uses = Counter(id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False))
+    for name, part in candidates.items():
+        if any(uses[id(parameter)] > 1 for parameter in part.parameters(recurse=False)):
+            skipped.setdefault(name, "shares its weights")
     names = tuple(name for name in calls.names if name not in skipped)
     pairs = {layer: norm for layer, norm in calls.normalised.items() if {layer, norm} <= set(names)}
     recurrent = frozenset(name for name in names if is_recurrent(candidates[name]))
     return LayerOrder(names, recurrent, pairs, calls.output_layers(network_output), skipped)
-
-
-def _sharing_weights(module: nn.Module, candidates: Mapping[str, nn.Module]) -> list[str]:
-    """Return the names of parts that share a parameter with another part of the module."""
-    names_of_parameter: dict[int, set[str]] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        names_of_parameter.setdefault(id(parameter), set()).add(name)
-    return [
-        name
-        for name, part in candidates.items()
-        if any(len(names_of_parameter[id(parameter)]) > 1 for parameter in part.parameters(recurse=False))
-    ]
-
-
-def _is_candidate(part: nn.Module) -> bool:
-    return is_layer(part) or is_norm(part) or is_recurrent(part) or isinstance(part, nn.RNNCellBase)
 
 
 def _as_list(values: Any) -> list[Any]:
@@ -261,18 +269,14 @@ class PartialForward:
         """Yield the (input, initial state) and the output of a part by batch; `before` it runs, None as output."""
         index, part = self._part_index(name), self.module.get_submodule(name)
         for batch in self.batches:
-            if before:
-                handle = part.register_forward_pre_hook(_stop_before, with_kwargs=True)
-            else:
-                handle = part.register_forward_hook(_stop_after, with_kwargs=True)
+            register: Any = part.register_forward_pre_hook if before else part.register_forward_hook
             try:
-                self._run(batch, index + 1)
+                with register(_stop, with_kwargs=True):
+                    self._run(batch, index + 1)
             except _ForwardStoppedError as stopped:
                 call = stopped.inputs, stopped.output
             else:
                 raise InputError(name, "is not called for every batch, so that it cannot be measured")
-            finally:
-                handle.remove()
             yield call
 
     def _part_index(self, name: str) -> int:
@@ -302,11 +306,7 @@ def _sequential_parts(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Mo
         yield from _sequential_parts(f"{name}.{child}" if name else child, part)
 
 
-def _stop_before(_part: nn.Module, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
-    raise _ForwardStoppedError(input_and_initial_state(arguments, keywords))
-
-
-def _stop_after(_part: nn.Module, arguments: tuple[Any, ...], keywords: Mapping[str, Any], output: Any) -> None:
+def _stop(_part: nn.Module, arguments: tuple[Any, ...], keywords: Mapping[str, Any], output: Any = None) -> None:
     raise _ForwardStoppedError(input_and_initial_state(arguments, keywords), output)
 
 

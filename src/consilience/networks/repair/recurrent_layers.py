@@ -223,8 +223,10 @@ class RecurrentInputs:
     cell_state: Tensor  # (layers * directions, n, k): initial cell states; zeros where there are none
 
     @classmethod
-    def of_call(cls, module: Recurrent, values: Tensor, initial_state: Any, samples: Tensor) -> RecurrentInputs:
-        """Return the inputs of a module's first layer, for some of the samples (m,) that the module is called with.
+    def of_call(
+        cls, module: Recurrent, values: Tensor, initial_state: Any, samples: Tensor | slice = slice(None)
+    ) -> RecurrentInputs:
+        """Return the inputs of a module's first layer, for all or some of the samples that the module is called with.
 
         Values are (steps, n, d), or (n, steps, d) with `batch_first`; an initial state of None is zeros.
         """
@@ -232,7 +234,7 @@ class RecurrentInputs:
         values = at_least_float32(values.transpose(0, 1) if module.batch_first else values)[:, samples]
         n_cells = module.num_layers * n_directions
         hidden, cell_state = (
-            values.new_zeros(n_cells, len(samples), size)
+            values.new_zeros(n_cells, values.shape[1], size)
             for size in (module.proj_size or module.hidden_size, module.hidden_size)
         )
         if isinstance(initial_state, (tuple, list)):  # of an LSTM: hidden and cell states

@@ -25,6 +25,7 @@ from torch import Tensor
 from consilience.checks import Array
 from consilience.errors import InputError
 from consilience.networks.repair.channel_statistics import weights_over_owners
+from consilience.networks.repair.layer_moments import RunningMoments
 from consilience.networks.repair.partial_forward import PartialForward, not_finite_problem
 from consilience.networks.repair.recurrent_layers import (
     CellTrajectory,
@@ -134,7 +135,7 @@ def _fitted_cell(
     The change is fitted, not the weights, so that the ridge shrinks towards the present weights and a cell without
     residuals stays exactly as it is.
     """
-    if gate_sums is None or gate_sums.n_rows == 0:
+    if gate_sums is None or gate_sums.inputs.n_rows == 0:
         raise InputError("inputs", "expected a tensor of at least one input, found none", code="E-NEEDED")
     moments = gate_sums.moments()
     if not torch.isfinite(moments.cross_covariance).all():
@@ -170,7 +171,9 @@ class _UnitWeights:
 
     @classmethod
     def of(cls, cells: Sequence[RecurrentCell], weights: Array) -> _UnitWeights:
-        has_unit = torch.stack([_has_unit(cell) for cell in cells])
+        # Units of a cell have a weight or bias in any gate.
+        rows = [cell.weight.ne(0).any(dim=1) | (False if cell.bias is None else cell.bias.ne(0)) for cell in cells]
+        has_unit = torch.stack([of_cell.reshape(-1, cells[0].n_units).any(dim=0) for of_cell in rows])  # (models, k)
         has_projected = [cell.projection.ne(0).any(dim=1) for cell in cells if cell.projection is not None]
         has_state = torch.stack(has_projected) if has_projected else has_unit
         like = cells[0].weight
@@ -186,12 +189,6 @@ class _UnitWeights:
         )
 
 
-def _has_unit(cell: RecurrentCell) -> Tensor:
-    """Return which units a cell has (k,): those with a weight or bias in any gate."""
-    rows = cell.weight.ne(0).any(dim=1) | (False if cell.bias is None else cell.bias.ne(0))
-    return rows.reshape(-1, cell.n_units).any(dim=0)
-
-
 def _weighted_sum(weights: Tensor, values: Sequence[Tensor]) -> Tensor:
     """Return sum_i weights[i] * values[i], in place to spare memory."""
     total = weights[0] * values[0]
@@ -202,46 +199,26 @@ def _weighted_sum(weights: Tensor, values: Sequence[Tensor]) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _RegressionSums:
-    """Sums over rows of inputs (less a first guess of their mean) and of targets, float64.
+    """Sums over rows of inputs and of targets, float64; products among the targets are not needed."""
 
-    Products are taken in the rows' own precision, as `RunningMoments` does; those among the targets are not needed.
-    """
-
-    origin: Tensor  # (d,): a first guess of the mean of inputs
-    n_rows: int  # number of rows
-    input_sums: Tensor  # (d,): sums of deviations of inputs from the origin
-    target_sums: Tensor  # (k,): sums of targets
-    input_products: Tensor  # (d, d): sums of products of deviations
-    cross_products: Tensor  # (k, d): sums of products of targets and deviations
-
-    def with_rows(self, inputs: Tensor, targets: Tensor) -> _RegressionSums:
-        deviations = inputs - self.origin
-        return _RegressionSums(
-            self.origin,
-            self.n_rows + len(inputs),
-            self.input_sums + deviations.sum(dim=0, dtype=torch.float64),
-            self.target_sums + targets.sum(dim=0, dtype=torch.float64),
-            self.input_products + (deviations.T @ deviations).to(torch.float64),
-            self.cross_products + (targets.T @ deviations).to(torch.float64),
-        )
+    inputs: RunningMoments
+    targets: Tensor | float = 0.0  # (k,): sums of targets
+    products: Tensor | float = 0.0  # (k, d): sums of products of targets and deviations of inputs from their origin
 
     def moments(self) -> ActivationMoments:
-        shift, target_mean = self.input_sums / self.n_rows, self.target_sums / self.n_rows
-        return ActivationMoments(
-            self.origin + shift,
-            target_mean,
-            self.input_products / self.n_rows - torch.outer(shift, shift),
-            self.cross_products / self.n_rows - torch.outer(target_mean, shift),
-        )
+        n_rows, shift = self.inputs.n_rows, self.inputs.sums / self.inputs.n_rows
+        input_mean, covariance = self.inputs.mean_and_covariance()
+        target_mean = torch.as_tensor(self.targets / n_rows)
+        cross_covariance = self.products / n_rows - torch.outer(target_mean, shift)
+        return ActivationMoments(input_mean, target_mean, covariance, cross_covariance)
 
 
 def _with_rows(sums: _RegressionSums | None, inputs: Tensor, targets: Tensor) -> _RegressionSums:
-    """Return sums with further rows; the mean of the first rows is the origin."""
+    """Return sums with further rows; products are taken in the rows' own precision, as `RunningMoments` does."""
     if sums is None:
-        d, k = inputs.shape[1], targets.shape[1]
-        input_zeros = torch.zeros(d, d + 1, dtype=torch.float64, device=inputs.device)
-        target_zeros = torch.zeros(k, d + 1, dtype=torch.float64, device=inputs.device)
-        sums = _RegressionSums(
-            inputs.mean(dim=0), 0, input_zeros[:, 0], target_zeros[:, 0], input_zeros[:, 1:], target_zeros[:, 1:]
-        )
-    return sums.with_rows(inputs, targets)
+        sums = _RegressionSums(RunningMoments.of(inputs))
+    else:
+        sums = replace(sums, inputs=sums.inputs.with_rows(inputs))
+    products = (targets.T @ (inputs - sums.inputs.origin)).to(torch.float64)
+    target_sums = targets.sum(dim=0, dtype=torch.float64)
+    return replace(sums, targets=sums.targets + target_sums, products=sums.products + products)

@@ -17,7 +17,7 @@ note.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from math import ceil, prod
 from typing import Any, TypeVar
@@ -34,8 +34,8 @@ from consilience.networks.repair.channel_statistics import (
     channel_rows,
     gain_and_bias,
     measure_channels,
+    remeasure_batch_norm,
     rescale_channels,
-    set_running_statistics,
     target_statistics,
     weights_over_owners,
     write_parameter,
@@ -51,6 +51,7 @@ from consilience.networks.repair.layer_moments import RunningMoments
 from consilience.networks.repair.partial_forward import (
     PartialForward,
     as_batches,
+    batch_length,
     evaluation_without_gradients,
     is_norm,
     layer_order,
@@ -123,15 +124,21 @@ def refit(
     >>> bool((fitted(inputs) - net(inputs)).abs().max() < 1e-4)
     True
     """
-    _require_options(ridge, patches_per_layer=patches_per_layer, batch_size=batch_size)
+    require_ridge(ridge)
+    for option, value in (("patches_per_layer", patches_per_layer), ("batch_size", batch_size)):
+        if not is_count(value):
+            raise OptionError(option, f"expected a positive whole number, found {value!r}")
     a = normalised_weights(weights, len(aligned))
-    batches, rng = _split_into_batches(inputs, batch_size), np.random.default_rng(rng)
+    if isinstance(inputs, Tensor) and (inputs.ndim == 0 or len(inputs) == 0):
+        raise InputError("inputs", "expected at least one, found none", code="E-NEEDED")
+    batches = list(torch.split(inputs, batch_size) if isinstance(inputs, Tensor) else as_batches(inputs))
+    rng = np.random.default_rng(rng)
     network: Any = deepcopy(fused)
     order = layer_order(network, batches[0])
     factors: dict[str, Tensor] = {}
     notes, rescaled_names = dict(order.skipped), repaired_layers(order, output=False)
     # Every batch gives a share of the patches by its number of samples.
-    n_samples = np.array([_n_samples(batch) for batch in batches])
+    n_samples = np.array([batch_length(batch) for batch in batches])
     patches_per_sample = patches_per_layer / int(n_samples.sum())
     with evaluation_without_gradients(network, *aligned):
         # The fused network first, then the models, all run to the same layer.
@@ -142,25 +149,18 @@ def refit(
             if name in order.recurrent:
                 fit_recurrent(passes, name, a, (patches_per_sample * n_samples).tolist(), ridge, rng)
             elif is_norm(part):
-                _remeasure_batch_norm(passes[0], name)
+                remeasure_batch_norm(passes[0], name, keep_function=False)
             else:
                 norm_name = order.normalised.get(name)
                 _fit_affine(passes, name, norm_name, a, patches_per_sample, ridge, rng)
             # Least squares shrinks deviations: they are restored before the next layer reads these outputs.
             if rescaled and name in rescaled_names and part.weight is not None:
-                factors[name] = _rescale(passes, name, a)
+                current, *of_models = (measure_channels(forward, name) for forward in passes)
+                factors[name] = rescale_channels(part, current, target_statistics(of_models, a))
         if rescaled:
             # In the units of the models, not of the inputs: else training mode would scale every channel twice.
             notes.update(anchor_norms(network, aligned, a)[1])
     return Repaired(network, factors, notes)
-
-
-def _require_options(ridge: float, **counts: int) -> None:
-    """Raise OptionError for a ridge or for counts that have no such value."""
-    require_ridge(ridge)
-    for option, value in counts.items():
-        if not is_count(value):
-            raise OptionError(option, f"expected a positive whole number, found {value!r}")
 
 
 def _fit_affine(
@@ -178,7 +178,7 @@ def _fit_affine(
     # A normalisation without gain, or without running statistics, cannot take up the scale and shift of its layer.
     if norm_name is not None and norm.running_mean is not None and norm.weight is not None:
         # Layer and normalisation are one affine map in evaluation mode: it is fitted to the normalised outputs.
-        _remeasure_batch_norm(passes[0], norm_name)
+        remeasure_batch_norm(passes[0], norm_name, keep_function=False)
         moments = _regression_moments(passes, name, norm_name, weights, patches_per_sample, rng)
         _fit_with_batch_norm(part, norm, moments, ridge)
         return
@@ -187,36 +187,6 @@ def _fit_affine(
     write_weight_blocks(part, blocks)
     if part.bias is not None:
         write_parameter(part.bias, bias.flatten())
-
-
-def _rescale(passes: Sequence[PartialForward], name: str, weights: Array) -> Tensor:
-    """Give the channels of a part of the fused network the statistics of the models' (`repair`); return factors."""
-    current, *of_models = (measure_channels(forward, name) for forward in passes)
-    part: Any = passes[0].module.get_submodule(name)
-    return rescale_channels(part, current, target_statistics(of_models, weights))
-
-
-def _split_into_batches(inputs: Any, size: int) -> list[Any]:
-    """Return inputs in memory: a tensor (n, ...) in batches of at most `size`, batches as they are."""
-    if not isinstance(inputs, Tensor):
-        return list(as_batches(inputs))
-    if inputs.ndim == 0 or len(inputs) == 0:
-        raise InputError("inputs", "expected at least one, found none", code="E-NEEDED")
-    return list(torch.split(inputs, size))
-
-
-def _n_samples(batch: Any) -> int:
-    """Return the number of samples in a batch."""
-    values = next(iter(batch.values())) if isinstance(batch, Mapping) else batch
-    return len(values[0] if isinstance(values, (tuple, list)) else values)
-
-
-def _remeasure_batch_norm(forward: PartialForward, name: str) -> None:
-    """Set the running statistics of a batch normalisation to those of its inputs."""
-    norm: Any = forward.module.get_submodule(name)
-    if norm.running_mean is not None:
-        inputs = measure_channels(forward, name, of_inputs=True)
-        set_running_statistics(norm, inputs.mean, inputs.std.square(), keep_function=False)
 
 
 def _fit_with_batch_norm(layer: Any, norm: Any, moments: ActivationMoments, ridge: float) -> None:
@@ -251,7 +221,12 @@ def _regression_moments(
     The target is the layer, or the batch normalisation after it.
     """
     layer: Any = passes[0].module.get_submodule(name)
-    channel_weights = _channel_weights(passes[1:], name, weights)  # (models, k)
+    has_unit = []  # (k,) each: a model without a unit has no weight in its channel
+    for forward in passes[1:]:
+        of_model: Any = forward.module.get_submodule(name)
+        has_bias = False if of_model.bias is None else of_model.bias.ne(0)
+        has_unit.append(weight_blocks(of_model).ne(0).any(dim=-1).flatten() | has_bias)
+    channel_weights = weights_over_owners(weights, torch.stack(has_unit))  # (models, k)
     total: RunningMoments | None = None
     model_calls = [forward.inputs_and_outputs(target_name) for forward in passes[1:]]
     for (inputs, own_outputs), *calls in zip(passes[0].inputs_and_outputs(name), *model_calls, strict=True):
@@ -271,13 +246,3 @@ def _regression_moments(
     mean, covariance = total.mean_and_covariance()
     d = weight_blocks(layer).shape[-1]  # inputs come first in the rows, then the k targets
     return ActivationMoments(mean[..., :d], mean[..., d:], covariance[..., :d, :d], covariance[..., d:, :d])
-
-
-def _channel_weights(passes: Sequence[PartialForward], name: str, weights: Array) -> Tensor:
-    """Return the weight of each model in each channel (models, k): zero where it has no such unit."""
-    layers: list[Any] = [forward.module.get_submodule(name) for forward in passes]
-    has_unit = [
-        weight_blocks(layer).ne(0).any(dim=-1).flatten() | (False if layer.bias is None else layer.bias.ne(0))
-        for layer in layers
-    ]
-    return weights_over_owners(weights, torch.stack(has_unit))

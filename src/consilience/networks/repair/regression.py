@@ -26,7 +26,7 @@ from consilience.checks import is_number
 from consilience.core.solve_layer import solve_layer
 from consilience.errors import InputError, OptionError
 from consilience.networks.repair.channel_statistics import write_parameter
-from consilience.networks.repair.layer_moments import LayerMoments, mixture_moments
+from consilience.networks.repair.layer_moments import LayerMoments
 from consilience.networks.repair.repair import Repaired, normalised_weights
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -112,10 +112,10 @@ def regmean(
         raise OptionError("off_diagonal", f"expected a number from 0 to 1, found {off_diagonal!r}")
     require_ridge(ridge)
     a = torch.as_tensor(normalised_weights(weights, len(aligned)))
-    pooled = mixture_moments(moments, a.numpy())
+    _refuse_other_moments(moments, len(aligned))
     network = deepcopy(fused)
-    notes = dict(pooled.skipped)
-    for name in pooled.layers:
+    notes = dict(moments[0].skipped)
+    for name in moments[0].layers:
         model_layers = [
             _model_layer(model, name, of_model, off_diagonal) for model, of_model in zip(aligned, moments, strict=True)
         ]
@@ -140,6 +140,20 @@ def regmean(
         if layer.bias is not None:
             write_parameter(layer.bias, bias)
     return Repaired(network, notes=notes)
+
+
+def _refuse_other_moments(moments: Sequence[LayerMoments], n_models: int) -> None:
+    """Raise InputError unless there are moments for each model, of the same layers and numbers of inputs."""
+    if len(moments) != n_models:
+        text = f"expected one for each of {n_models} models, found {len(moments)}"
+        raise InputError("moments", text, code="E-SHAPE")
+    first = moments[0]
+    for number, other in enumerate(moments[1:], 1):  # numbers as in the message, from 0
+        for name in dict.fromkeys((*first.layers, *other.layers)):
+            sizes = [len(m.layers[name].mean) if name in m.layers else None for m in (first, other)]
+            if sizes[0] != sizes[1]:
+                text = f"moments {number}: layer {name} has {sizes[1]} inputs, but {sizes[0]} in moments 0"
+                raise InputError("", text, code="E-SHAPE")
 
 
 @dataclass(frozen=True, eq=False)

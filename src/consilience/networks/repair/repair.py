@@ -33,8 +33,8 @@ from consilience.errors import InputError
 from consilience.networks.repair.channel_statistics import (
     channel_statistics,
     measure_channels,
+    remeasure_batch_norm,
     rescale_channels,
-    set_running_statistics,
     target_statistics,
 )
 from consilience.networks.repair.partial_forward import (
@@ -126,10 +126,8 @@ def repair(
         for name in names:
             forward = forward.advance_to(name)
             part: Any = network.get_submodule(name)
-            if is_norm(part) and part.running_mean is not None:
-                # Running statistics become those measured, gamma and beta follow: the function is the same as before.
-                inputs = measure_channels(forward, name, of_inputs=True)
-                set_running_statistics(part, inputs.mean, inputs.std.square(), keep_function=True)
+            if is_norm(part):
+                remeasure_batch_norm(forward, name, keep_function=True)
             if part.weight is None:
                 notes[name] = "has no gain: only its running statistics were set"
                 continue

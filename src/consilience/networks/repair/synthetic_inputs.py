@@ -119,11 +119,10 @@ def _real_inputs(
     # All networks read the same data: the first one's kind of layer decides.
     like: Tensor = first_layers[0][0].weight
     if isinstance(first_layers[0][0], nn.Conv2d):
-        inputs = torch.cat([torch.as_tensor(dead_leaves(size, shape[1:], rng)).to(like) for size in chunk_sizes])
+        chunks = [torch.as_tensor(dead_leaves(size, shape[1:], rng)).to(like) for size in chunk_sizes]
     else:
-        inputs = torch.cat(
-            [_backpropagated_noise(first_layers, a, (size, *shape[1:]), rng).to(like) for size in chunk_sizes]
-        )
+        chunks = [_backpropagated_noise(first_layers, a, (size, *shape[1:]), rng).to(like) for size in chunk_sizes]
+    inputs = torch.cat(chunks)
     white_noise = torch.as_tensor(rng.standard_normal(tuple(inputs.shape))).to(inputs)
     inputs = inputs + _WHITE_NOISE_VARIANCE**0.5 * inputs.std() * white_noise
     return inputs / inputs.std()
@@ -166,7 +165,7 @@ def _recorded_calls(module: nn.Module, probe: Tensor, kind: type[nn.Module]) -> 
 
     with evaluation_without_gradients(module), ExitStack() as stack:
         for part in parts:
-            stack.callback(part.register_forward_pre_hook(hook, with_kwargs=True).remove)
+            stack.enter_context(part.register_forward_pre_hook(hook, with_kwargs=True))
         try:
             call_module(module, probe)
         except (RuntimeError, IndexError, ValueError) as error:  # what torch and Python say of shapes and numbers

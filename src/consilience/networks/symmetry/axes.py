@@ -92,6 +92,16 @@ class Axis:
         """Return its length in a network with these numbers of units by group."""
         return sum(segment.length(units) for segment in self.segments)
 
+    def along(self, values: Mapping[str, Array], units: Mapping[str, int], other: float) -> Array:
+        """Return one value per entry, from one value per unit (k,) of some groups; `other` for all other entries."""
+        parts = (
+            segment.along(values[segment.group])
+            if segment.group is not None and segment.group in values
+            else np.full(segment.length(units), other)
+            for segment in self.segments
+        )
+        return np.concatenate(list(parts))
+
 
 @dataclass(frozen=True)
 class Layout:

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from consilience.checks import AnyArray, Json
 from consilience.drawing.display import Displayed, names_in_line
-from consilience.drawing.words import format_count
+from consilience.drawing.words import first_names, format_count
 from consilience.errors import InputError, Problem
 from consilience.networks.symmetry.axes import Axis, Group, Layout, Place, Proof, fixed_axes
 
@@ -211,7 +211,13 @@ class Symmetry(Displayed):
         """Return the number of units of the groups that are not resizable, and of those that the axes determine."""
         units = {g.name: self._sizes[g.name] for g in self.all_groups if not g.resizable or g.parent is not None}
         # Axes with one group come first, so that what they determine is known where several groups are concatenated.
-        for axis, length in self._lengths(shapes):
+        axes = [
+            (axis, length)
+            for key, layout in self.layouts.items()
+            for axis, length in zip(layout.axes, layout.lengths(shapes.get(key, ())), strict=False)
+            if axis.moves
+        ]
+        for axis, length in sorted(axes, key=lambda entry: len({s.group for s in entry[0].segments})):
             undetermined = {s.group for s in axis.segments if s.group is not None} - set(units)
             if len(undetermined) == 1:
                 (group_name,) = undetermined
@@ -220,17 +226,6 @@ class Symmetry(Displayed):
                 if remaining > 0 and remaining % entries_per_unit == 0:
                     units[group_name] = remaining // entries_per_unit
         return units
-
-    def _lengths(self, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[Axis, int]]:
-        """Yield every moving axis with its length, those of fewest groups first."""
-        moving_axes: list[tuple[int, int, Axis, int]] = []  # (number of groups, rank, axis, length)
-        for key, layout in self.layouts.items():
-            for axis, length in zip(layout.axes, layout.lengths(shapes.get(key, ())), strict=False):
-                if axis.moves:
-                    n_groups = len({s.group for s in axis.segments})
-                    moving_axes.append((n_groups, len(moving_axes), axis, length))
-        for _, _, axis, length in sorted(moving_axes, key=lambda entry: entry[:2]):
-            yield axis, length
 
     @cached_property
     def digest(self) -> str:
@@ -273,9 +268,8 @@ def trivial_symmetry(
 
 def _describe_arrays(keys: list[str]) -> str:
     """Return the names of arrays as the subject of a sentence."""
-    unlisted = f" and {len(keys) - MAX_LISTED_ARRAYS} more" if len(keys) > MAX_LISTED_ARRAYS else ""
-    listed = ", ".join(keys[:MAX_LISTED_ARRAYS])
-    return f"array{'s' if len(keys) > 1 else ''} {listed}{unlisted} {'are' if len(keys) > 1 else 'is'}"
+    noun, verb = ("arrays", "are") if len(keys) > 1 else ("array", "is")
+    return f"{noun} {first_names(keys, MAX_LISTED_ARRAYS)} {verb}"
 
 
 def _describe_units(layout: Layout, units: Mapping[str, int]) -> str:
@@ -292,20 +286,17 @@ def _axis_to_json(axis: Axis) -> dict[str, Json]:
     return entry
 
 
-def _split_of(layout: Layout) -> dict[str, Json]:
-    """Return the entry of an array one of whose axes is stored as two."""
-    return {} if layout.split is None else {"split": list(layout.split)}
-
-
 def symmetry_to_json(symmetry: Symmetry) -> dict[str, Any]:
     """Return a symmetry as JSON values; `symmetry_from_json` reads them."""
+    arrays: dict[str, dict[str, Json]] = {}
+    for name, layout in symmetry.layouts.items():
+        arrays[name] = {"blocks": layout.blocks, "axes": [_axis_to_json(axis) for axis in layout.axes]}
+        if layout.split is not None:
+            arrays[name]["split"] = list(layout.split)
     return {
         # JSON knows no tuples.
         "groups": [{**vars(group), "actions": list(group.actions)} for group in symmetry.all_groups],
-        "arrays": {
-            name: {"blocks": layout.blocks, "axes": [_axis_to_json(axis) for axis in layout.axes], **_split_of(layout)}
-            for name, layout in symmetry.layouts.items()
-        },
+        "arrays": arrays,
         "aliases": dict(symmetry.aliases),
         "notes": list(symmetry.notes),
         "proof": None if symmetry.proof is None else dict(vars(symmetry.proof)),

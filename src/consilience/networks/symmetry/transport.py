@@ -86,7 +86,7 @@ class Transport(ABC):
     @property
     def unit_signs(self) -> Array | None:
         """Sign (k_old,) of each old unit in the new one that takes most of it; None where none changes its sign."""
-        return None
+        return self.signs
 
     @property
     def inverse(self) -> Transport | None:
@@ -136,11 +136,6 @@ class MatrixTransport(Transport):
     output_side: Array
     input_side: Array
     signs: Array | None = None
-
-    @property
-    def unit_signs(self) -> Array | None:
-        """The signs."""
-        return self.signs
 
     @property
     def receiving(self) -> Array:
@@ -267,11 +262,6 @@ class Injection(Transport):
         """Every unit has a place of its own."""
         return False
 
-    @property
-    def unit_signs(self) -> Array | None:
-        """The signs."""
-        return self.signs
-
     def cost(self, costs: Array) -> float:
         """Return the mean cost of the old units at their places."""
         return float(costs[self.slots, np.arange(len(self.slots))].sum()) / len(self.slots)
@@ -361,8 +351,7 @@ class Spread(Transport):
     @cached_property
     def labels(self) -> Labels:
         """New unit that receives most of each old one (k_old,)."""
-        labels: Labels = self.coupling.argmax(axis=0)
-        return labels
+        return self.coupling.argmax(axis=0)
 
     @cached_property
     def receiving(self) -> Array:

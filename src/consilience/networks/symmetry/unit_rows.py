@@ -86,11 +86,7 @@ def take_units(values: AnyArray, layout: Layout, masks: Mapping[str, NDArray[np.
     xp = array_namespace(taken)
     for number, axis in enumerate(layout.axes):
         if axis.moves:
-            entry_masks = [
-                np.ones(of.inner * of.outer) if of.group is None else of.along(masks[of.group].astype(np.float64))
-                for of in axis.segments
-            ]
-            entries = np.flatnonzero(np.concatenate(entry_masks))
+            entries = np.flatnonzero(axis.along({name: mask.astype(float) for name, mask in masks.items()}, {}, 1.0))
             taken = xp.take(taken, xp.asarray(entries, device=taken.device), axis=number)
     return as_stored(taken, layout)
 
@@ -138,22 +134,17 @@ def shared_groups(networks: Sequence[Network]) -> set[str]:
     return shared
 
 
-def balance_scales(network: Network, but: Collection[str] = ()) -> Network:
-    """Return the same function with the units of all scalable groups in balanced scale.
-
-    Parameters
-    ----------
-    network : Network
-        The network; it is left as it is.
-    but : collection of str, optional
-        Groups that keep their scale. Default: none.
-    """
-    arrays, scales = _balanced(network, but)
-    return network.with_arrays(arrays, network.name) if scales else network
+def balanced_networks(networks: Sequence[Network]) -> tuple[Network, ...]:
+    """Return the same functions with units of all scalable groups but shared ones in balanced scale."""
+    shared, balanced = shared_groups(networks), []
+    for network in networks:
+        arrays, scales = _balanced(network, shared)
+        balanced.append(network.with_arrays(arrays, network.name) if scales else network)
+    return tuple(balanced)
 
 
 def balancing_scales(network: Network, but: Collection[str] = ()) -> dict[str, AnyArray]:
-    """Return what `balance_scales` multiplies the units of each scalable group by (k,), all sweeps together."""
+    """Return what balancing multiplies the units of each scalable group by (k,), but for some, all sweeps together."""
     return _balanced(network, but)[1]
 
 

@@ -329,23 +329,17 @@ def _draw_real(
 ) -> np.ndarray:
     """Return inputs (count, ...) with the moments, in the range of a site, and with the whole numbers that it says."""
     low, high = described.input_range or (-np.inf, np.inf)
-    clipped = np.clip(_draw_rows(moments, shape, count, rng), low, high)
-    whole = as_whole(clipped, described.whole_columns, described.inputs or moments).astype(np.float32)
-    whole[np.abs(whole) < SMALLEST] = 0.0
-    return whole.reshape(count, *shape)
-
-
-def _draw_rows(moments: Moments, shape: tuple[int, ...], count: int, rng: np.random.Generator) -> Array:
-    """Return inputs (count, d) with the moments: Gaussian, or dead leaves where an image has variances only."""
-    if len(shape) == 3 and not len(moments.factor):
+    if len(shape) == 3 and not len(moments.factor):  # an image with variances only
         # With the mean and deviation of each pixel, not of the channel: on LeNet 79.6 after the refit against 78.5, on
         # a ResNet-8 71 against 50 (docs/evidence/synthetic_inputs.md).
         noise: Array = dead_leaves(count, shape, rng, covered=True).reshape(count, -1).astype(np.float64)
     else:
         noise = rng.standard_normal((count, moments.mean.size))
     correlated = rng.standard_normal((count, len(moments.factor))) @ moments.factor
-    rows: Array = moments.mean + correlated + np.sqrt(moments.residual) * noise
-    return rows
+    clipped = np.clip(moments.mean + correlated + np.sqrt(moments.residual) * noise, low, high)
+    whole = as_whole(clipped, described.whole_columns, described.inputs or moments).astype(np.float32)
+    whole[np.abs(whole) < SMALLEST] = 0.0
+    return whole.reshape(count, *shape)
 
 
 def _draw_texts(name: str, tokens: TokenCounts, length: int, count: int, rng: np.random.Generator) -> Labels:

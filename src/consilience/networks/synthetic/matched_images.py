@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -237,7 +238,11 @@ def matched_images(
     shape = tuple(shape)
     said = [None] * len(modules) if descriptions is None else list(descriptions)
     labels = [f"model {number}" for number in range(len(modules))] if names is None else list(names)
-    stated = _describing_inputs(said, shape)
+    stated = [described for described in said if described is not None and described.inputs is not None]
+    for described in stated:
+        if described.input_shape != shape:
+            text = f"describes inputs of shape {described.input_shape}, expected {shape}"
+            raise InputError(described.name, text, code="E-SHAPE")
     networks = [
         _ObservedNetwork.of(module, description, name, shape)
         for module, description, name in zip(modules, said, labels, strict=True)
@@ -293,22 +298,15 @@ def _descend(
             asked = [networks[i] for i in sorted(rng.choice(len(networks), _NETWORKS_A_STEP, replace=False).tolist())]
         images = optimised * deviation
         loss = torch.stack([network.loss(images) for network in asked]).mean()
-        loss = loss + _TOTAL_VARIATION * _total_variation(optimised)
+        # Over spatial axes; 0 without such axes.
+        neighbours = [optimised.diff(dim=axis) for axis in range(2, optimised.ndim) if optimised.shape[axis] > 1]
+        variation = sum((difference.abs().mean() for difference in neighbours), start=optimised.new_zeros(()))
+        loss = loss + _TOTAL_VARIATION * variation
         optimised.grad = torch.autograd.grad(loss, optimised)[0]
         optimiser.step()
         losses.append(float(loss.detach()))
         report(step + 1)
     return optimised.detach(), losses
-
-
-def _describing_inputs(descriptions: Sequence[Description | None], shape: tuple[int, ...]) -> list[Description]:
-    """Return the descriptions that say moments of inputs; raise InputError for inputs of another shape."""
-    stated = [described for described in descriptions if described is not None and described.inputs is not None]
-    for described in stated:
-        if described.input_shape != shape:
-            text = f"describes inputs of shape {described.input_shape}, expected {shape}"
-            raise InputError(described.name, text, code="E-SHAPE")
-    return stated
 
 
 def _described_deviation(stated: Sequence[Description], shape: tuple[int, ...], device: torch.device) -> Tensor:
@@ -351,12 +349,6 @@ def _calibrate(
     return offset.detach() * deviation, deviation
 
 
-def _total_variation(images: Tensor) -> Tensor:
-    """Return the sum over spatial axes of the mean absolute difference of neighbours; 0 without such axes."""
-    differences = [images.diff(dim=axis).abs() for axis in range(2, images.ndim) if images.shape[axis] > 1]
-    return sum((difference.mean() for difference in differences), start=images.new_zeros(()))
-
-
 class _ChannelDistance(torch.autograd.Function):
     """`channel_distance` with its slope in closed form: recorded step by step, images take a third longer."""
 
@@ -388,8 +380,7 @@ def channel_distance(values: Tensor, target_mean: Tensor, scale: Tensor, axis: i
 
     `target_mean` mu and `scale` s^2 are of shape (channels,).
     """
-    distance: Tensor = _ChannelDistance.apply(values, target_mean, scale, axis)  # type: ignore[no-untyped-call]
-    return distance
+    return _ChannelDistance.apply(values, target_mean, scale, axis)  # type: ignore[no-untyped-call]
 
 
 class _PassStoppedError(Exception):
@@ -461,15 +452,11 @@ class _ObservedNetwork:
     def _observed(self, record: Callable[[LayerTarget, nn.Module, Tensor], None]) -> Iterator[None]:
         """Call `record` with every target, its layer, and what that reads or gives, for the while."""
 
-        def hook_of(target: LayerTarget) -> Any:
-            def hook(part: nn.Module, arguments: Any, output: Any) -> None:
-                values = arguments[0] if target.of_inputs else output
-                record(target, part, values)
-
-            return hook
+        def hook(target: LayerTarget, part: nn.Module, arguments: Any, output: Any) -> None:
+            record(target, part, arguments[0] if target.of_inputs else output)
 
         with ExitStack() as stack:
             for target in self.targets:
                 part = self.module.get_submodule(target.name)
-                stack.callback(part.register_forward_hook(hook_of(target)).remove)
+                stack.enter_context(part.register_forward_hook(partial(hook, target)))
             yield

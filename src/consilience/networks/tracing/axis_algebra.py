@@ -32,6 +32,7 @@ from consilience.networks.tracing.axis_parts import (
     put_inside,
     representative,
     resolve,
+    single_part,
     term_size,
     unite,
 )
@@ -172,15 +173,9 @@ class AxisAlgebra:
 
     def nest(self, outer: AxisTerms, axis: AxisTerms) -> AxisTerms:
         """Put the units of an axis inside those of another, if each of them is a single part; return the axis."""
-        resolved_outer, resolved_inner = resolve(outer), resolve(axis)
-        if all(len(terms) == 1 and len(terms[0]) == 1 for terms in (resolved_outer, resolved_inner)):
-            host, part = resolved_outer[0][0], resolved_inner[0][0]
-            if (
-                isinstance(part, AxisPart)
-                and isinstance(host, AxisPart)
-                and not (part.outer_parts or part.fixed or part.is_family)
-            ):
-                put_inside(part, host)
+        host, part = single_part(outer), single_part(axis)
+        if host is not None and part is not None and not (part.outer_parts or part.fixed or part.is_family):
+            put_inside(part, host)
         return axis
 
     def drop_ambiguous_nesting(self, contexts: Iterable[Sequence[AxisTerms]]) -> bool:

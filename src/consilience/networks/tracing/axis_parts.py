@@ -160,6 +160,14 @@ def parts_of(axis: AxisTerms) -> list[AxisPart]:
     return parts
 
 
+def single_part(axis: AxisTerms) -> AxisPart | None:
+    """Return the axis part that an axis consists of, None if it consists of anything else."""
+    resolved = resolve(axis)
+    if len(resolved) == 1 and len(resolved[0]) == 1 and isinstance(resolved[0][0], AxisPart):
+        return resolved[0][0]
+    return None
+
+
 def may_move(axes: Iterable[AxisTerms]) -> bool:
     """Whether units of some array may still move along these axes."""
     return any(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise, takewhile
 
 from consilience.networks.symmetry.axes import Axis, Group, Layout, Segment
@@ -29,14 +29,6 @@ from consilience.networks.tracing.rules.common import TraceRecord
 
 # The end of an array's name that says its kind: ``weight``, ``bias_hh_l0``, ``in_proj_weight``; what follows is kept.
 _ARRAY_KIND = re.compile(r"^(in_proj_|[qkv]_proj_)?(weight|bias|in_proj)(_ih|_hh|_hr|_g|_v)?_?")
-
-
-@dataclass(frozen=True)
-class Grouping:
-    """The groups of a network and the layouts of its arrays, as `Symmetry` takes them."""
-
-    layouts: dict[str, Layout]
-    groups: tuple[Group, ...]
 
 
 def restrict_to_segments(record: TraceRecord, arrays: Mapping[str, tuple[AxisTerms, ...]]) -> None:
@@ -68,10 +60,12 @@ def _joined_axes(axes: tuple[AxisTerms, ...]) -> tuple[tuple[AxisTerms, ...], tu
 
 def _restrict_term(record: TraceRecord, name: str, term: Term) -> bool:
     """Let a term of an array hold at most one group, or one and the group inside it; return whether it held more."""
-    moving = _moving(term)
+    moving = [factor for factor in term if isinstance(factor, AxisPart) and not factor.fixed]
     inexpressible = [part for part in moving if part.expansion is not None or part.is_family]
     simple = [part for part in moving if part not in inexpressible]
-    surplus = [*inexpressible, *simple[1 + _is_nested_pair(term, simple) :]]
+    is_nested = len(simple) == 2 and outer_part(simple[1]) is simple[0]  # and the second directly after the first
+    is_nested = is_nested and term.index(simple[1]) == term.index(simple[0]) + 1
+    surplus = [*inexpressible, *simple[1 + is_nested :]]
     if surplus:
         if may_move([((part,),) for part in surplus]):
             record.notes.append(f"{name}: several groups share an axis entry by entry; only the outermost moves")
@@ -82,16 +76,6 @@ def _restrict_term(record: TraceRecord, name: str, term: Term) -> bool:
         simple[0].outer_parts = []  # its outer part is not in this term, so that it must be alike in all outer units
         return True
     return False
-
-
-def _moving(term: Term) -> list[AxisPart]:
-    """Return the parts of a resolved term that are not fixed."""
-    return [factor for factor in term if isinstance(factor, AxisPart) and not factor.fixed]
-
-
-def _is_nested_pair(term: Term, parts: Sequence[AxisPart]) -> bool:
-    """Return whether parts of a term are two, the second directly after the first and inside it."""
-    return len(parts) == 2 and term.index(parts[1]) == term.index(parts[0]) + 1 and outer_part(parts[1]) is parts[0]
 
 
 _Places = dict[int, list[tuple[str, int]]]
@@ -136,8 +120,10 @@ def _is_inner_row(record: TraceRecord, name: str, part: AxisPart) -> bool:
     )
 
 
-def group_units(record: TraceRecord, arrays: Mapping[str, tuple[AxisTerms, ...]], order: Sequence[str]) -> Grouping:
-    """Return the groups of a network, named and in order, and the layouts of its arrays.
+def group_units(
+    record: TraceRecord, arrays: Mapping[str, tuple[AxisTerms, ...]], order: Sequence[str]
+) -> tuple[dict[str, Layout], tuple[Group, ...]]:
+    """Return the layouts of a network's arrays, and its groups, named and in order.
 
     `record` has what is known after all operations, `arrays` the axes of every array, `order` their order of
     computation.
@@ -157,7 +143,7 @@ def group_units(record: TraceRecord, arrays: Mapping[str, tuple[AxisTerms, ...]]
             odd, side = record.odd_copies.get((name, stored)), record.side_of(name, stored)
             layout_axes.append(Axis(units.segments(axis, odd), side))
         layouts[name] = Layout(tuple(layout_axes), dense_weights[name][1] if name in dense_weights else 1, split)
-    return Grouping(layouts, tuple(_fix_undetermined_sizes(units.groups(), layouts)))
+    return layouts, tuple(_fix_undetermined_sizes(units.groups(), layouts))
 
 
 def _fix_undetermined_sizes(groups: Sequence[Group], layouts: Mapping[str, Layout]) -> Iterator[Group]:
@@ -228,14 +214,10 @@ class _MovingUnits:
             return _join_path(of_parent, "query_key" if key in self._scores else "value")
         makers = [name for name, number in places if self._record.side_of(name, number) != "input"] or [places[0][0]]
         base = _group_name(makers[0])
-        return _join_path(base, "blocks") if key in self._with_children and not self._stands_alone(key) else base
-
-    def _stands_alone(self, key: int) -> bool:
-        """Whether units that have others inside also move arrays that these do not."""
-        inner_places = {
-            place for child, parent in self._parents.items() if id(parent) == key for place in self._places[child]
-        }
-        return not set(self._places[key]) <= inner_places
+        # Units that have others inside are blocks where they move no array that these do not.
+        children = [child for child, parent in self._parents.items() if id(parent) == key]
+        inner_places = {place for child in children for place in self._places[child]}
+        return _join_path(base, "blocks") if children and set(places) <= inner_places else base
 
     def segments(self, axis: AxisTerms, odd: tuple[int, ...] | None) -> tuple[Segment, ...]:
         """Return the segments of an axis; `odd` are the copies that change sign with the units, None for all."""

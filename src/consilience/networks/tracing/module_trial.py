@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -133,20 +133,14 @@ class ModuleTrial:
                 parameter.data = self.arrays[name]
                 parameter.requires_grad_(parameter.is_floating_point() or parameter.is_complex())
             effects: dict[str, float] = {}
-            hooks = [
-                parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                    partial(_record_effect, effects, name)
-                )
-                for name, parameter in parameters.items()
-                if parameter.requires_grad
-            ]
-            try:
+            with ExitStack() as stack:
+                for name, parameter in parameters.items():
+                    if parameter.requires_grad:
+                        hook: Any = parameter.register_post_accumulate_grad_hook
+                        stack.enter_context(hook(partial(_record_effect, effects, name)))
                 answers = [leaf for leaf in pytree.tree_leaves(self.example.call(self.module)) if _is_real(leaf)]
                 combined = torch.stack([(_normal(leaf, rng) * leaf / _size_of(leaf)).sum() for leaf in answers]).sum()
                 combined.backward()  # type: ignore[no-untyped-call]
-            finally:
-                for hook in hooks:
-                    hook.remove()
         return effects
 
     def redrawn(self, rng: np.random.Generator) -> ModuleTrial:
@@ -155,10 +149,9 @@ class ModuleTrial:
         arrays = {name: random_like(array, rng) for name, array in self.arrays.items()}
         return self._with(around, arrays) or self._with(self.example, arrays) or self
 
-    def at_unit_scale(self) -> list[ModuleTrial]:
-        """Return a trial on the same inputs divided by their root mean square; none if the module refuses them."""
-        scaled = self._with(self.example.changed(_at_unit_scale), self.arrays)
-        return [] if scaled is None else [scaled]
+    def at_unit_scale(self) -> ModuleTrial | None:
+        """Return a trial on the same inputs divided by their root mean square; None if the module refuses them."""
+        return self._with(self.example.changed(_at_unit_scale), self.arrays)
 
     def _with(self, example: Example, arrays: Mapping[str, Tensor]) -> ModuleTrial | None:
         """Return a trial on other inputs and arrays; None where the module refuses them, or overflows."""
@@ -203,7 +196,10 @@ def _randomise_arrays(
     module: nn.Module, example: Example, originals: Mapping[str, Tensor], rng: np.random.Generator
 ) -> dict[str, Tensor]:
     """Return random arrays like the originals, with running statistics near those that the example has under them."""
-    arrays = {name: random_like(array, rng) for name, array in _of_order_one(module, originals).items()}
+    statistics = {name for name, _ in module.named_buffers()}
+    arrays = {
+        name: random_like(array if name in statistics else _enlarged(array), rng) for name, array in originals.items()
+    }
     norms = {
         path: layer
         for path, layer in module.named_modules()
@@ -211,9 +207,8 @@ def _randomise_arrays(
     }
     if not norms:
         return arrays
-    momenta = {path: layer.momentum for path, layer in norms.items()}
     try:
-        for layer in norms.values():
+        for layer in norms.values():  # of a copy that is never trained
             layer.momentum = 1.0  # running statistics become those of this one batch
         _run(module, example, arrays, measuring=list(norms.values()))
         measured = {
@@ -223,9 +218,6 @@ def _randomise_arrays(
         }
     except ValueError:  # a batch of one, of which no spread can be measured
         measured = {}
-    finally:
-        for path, layer in norms.items():
-            layer.momentum = momenta[path]
     for name in arrays:
         if name.endswith("running_var") and name in measured:
             variance = measured[name].clamp(min=MIN_VARIANCE)
@@ -301,14 +293,8 @@ def _at_unit_scale(values: Tensor) -> Tensor:
     return values / size if 0 < size < np.inf else values
 
 
-def _of_order_one(module: nn.Module, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return gains and biases that are small everywhere as ones of order 1, which show what is behind them."""
-    statistics = {name for name, _ in module.named_buffers()}
-    return {name: array if name in statistics else _enlarged(array) for name, array in arrays.items()}
-
-
 def _enlarged(array: Tensor) -> Tensor:
-    """Return a small gain or bias as one of order 1; any other array as it is."""
+    """Return a small gain or bias as one of order 1, which shows what is behind it; any other array as it is."""
     if not array.is_floating_point() or not array.numel() or array.numel() > max(array.shape, default=1):
         return array
     size = float(array.square().mean().sqrt())

@@ -15,17 +15,17 @@ proved. Broken symmetries were seen to differ by as little as 4e-4.
 
 **Actions on the units of a group that are not traced but tried**: changes of sign, positive scales.
 
-An action says on which groups it may hold and draws random elements, as transports. It is tried on each of these
-groups; where no output changes, the group gets it. A new action is a class and a line in `ACTIONS`, and its name one in
-`symmetry.axes.Action`, which is what files of symmetries may state.
+An action draws random elements, as transports. It is tried on each group; where no output changes, the group gets it. A
+new action is a function and a line in `ACTIONS`, and its name one in `symmetry.axes.Action`, which is what files of
+symmetries may state.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from consilience.checks import Labels
 from consilience.errors import InputError
 from consilience.networks.example import as_example
 from consilience.networks.network import complete_orders
-from consilience.networks.symmetry.axes import Action, Group, Proof
+from consilience.networks.symmetry.axes import Action, Proof
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection, Scaling, Transport, move, permutation
 from consilience.networks.tracing.module_trial import Change, ModuleTrial, arrays_of, make_trial
@@ -65,12 +65,9 @@ def symmetry(module: nn.Module, example: Any, rng: np.random.Generator | int = 0
     """
     traced = trace(module, example)
     if is_meta(module):
-        return replace(traced, notes=(*traced.notes, _WITHOUT_NUMBERS))
+        note = "unproved: the module is on the meta device; prove a smaller one of its kind, or a layer of it"
+        return replace(traced, notes=(*traced.notes, note))
     return prove(module, traced, example, rng)
-
-
-_WITHOUT_NUMBERS = "unproved: the module is on the meta device; prove a smaller one of its kind, or a layer of it"
-"""Note on what was traced without any numbers."""
 
 
 def prove(module: nn.Module, symmetry: Symmetry, example: Any, rng: np.random.Generator | int = 0) -> Symmetry:
@@ -90,7 +87,7 @@ def prove(module: nn.Module, symmetry: Symmetry, example: Any, rng: np.random.Ge
     largest_deviation = 0.0
     for trial, resting in _trials_and_resting_groups(module_trials, symmetry):
         orders = _random_orders(symmetry, units, rng, resting)
-        moves = _moves(symmetry, units, _permutations(orders))
+        moves = _moves(symmetry, units, orders)
         # Units stay in their new order: a permutation that holds need not be undone.
         deviation = trial.change(moves)
         if not deviation <= trial.tolerance:  # NaN fails too
@@ -102,15 +99,18 @@ def prove(module: nn.Module, symmetry: Symmetry, example: Any, rng: np.random.Ge
             other.follow(trial, moves)
         largest_deviation = max(largest_deviation, deviation)
     # A network whose outputs do not depend on its weights passes with any symmetry.
-    if all(one.deviation(_change_entries, _restore_entries) <= one.tolerance for one in module_trials):
+    undo = partial(_change_entries, undo=True)
+    if all(one.deviation(_change_entries, undo) <= one.tolerance for one in module_trials):
         text = f"what {type(module).__name__} makes of it does not depend on the weights, so that nothing can be proved"
         raise InputError("example", text, "give inputs like those that the network is for")
     # Far from zero GELU is the identity or nothing, so that raw inputs of a thousand would prove the scales of ReLU.
-    action_trials = [*module_trials, *module_trials[0].at_unit_scale()]
-    allowed = {action.name: _groups_that_allow(action_trials, symmetry, units, action, rng) for action in ACTIONS}
+    scaled = module_trials[0].at_unit_scale()
+    action_trials = module_trials if scaled is None else [*module_trials, scaled]
+    allowed = {action: _groups_that_allow(action_trials, symmetry, units, action, rng) for action in ACTIONS}
     notes = _discard_unseen(allowed, symmetry, module_trials, rng)
     if not module_trials[0].is_double:
-        notes.append(_SINGLE.format(module_trials[0].tolerance))
+        tolerance = f"{module_trials[0].tolerance:g}"
+        notes.append(f"proved in float32, to {tolerance} of the outputs, as the module does not run in float64")
     groups = tuple(
         replace(group, actions=("permute", *(name for name, names in allowed.items() if group.name in names)))
         for group in symmetry.all_groups
@@ -137,31 +137,20 @@ def _discard_unseen(
         if unseen and claimed:
             for action in claimed:
                 allowed[action].discard(group)
-            notes.append(_UNPROVED.format(group, unseen[0], " and ".join(claimed)))
+            actions = " and ".join(claimed)
+            notes.append(
+                f"{group}: {unseen[0]} hardly moves the outputs, so that {actions} of its units are not proved"
+            )
     return notes
 
 
-_UNPROVED = "{}: {} hardly moves the outputs, so that {} of its units are not proved"
-"""Note on a group whose action would pass whatever it did."""
-
-
-_SINGLE = "proved in float32, to {:g} of the outputs, as the module does not run in float64"
-"""Note on a proof in less than double precision."""
-
-
-def _change_entries(_name: str, array: Tensor) -> Tensor:
-    """Return an array with every entry multiplied by a factor of its own, from 0.5 to 1.5."""
-    return array * _factors(array) if array.is_floating_point() or array.is_complex() else array
-
-
-def _restore_entries(_name: str, array: Tensor) -> Tensor:
-    """Return the array that `_change_entries` has changed."""
-    return array / _factors(array) if array.is_floating_point() or array.is_complex() else array
-
-
-def _factors(array: Tensor) -> Tensor:
+def _change_entries(_name: str, array: Tensor, undo: bool = False) -> Tensor:
+    """Return an array with every entry multiplied by a factor of its own, from 0.5 to 1.5, or divided by it."""
+    if not array.is_floating_point() and not array.is_complex():
+        return array
     dtype = array.real.dtype if array.is_complex() else array.dtype
-    return torch.linspace(0.5, 1.5, array.numel(), dtype=dtype, device=array.device).reshape(array.shape)
+    factors = torch.linspace(0.5, 1.5, array.numel(), dtype=dtype, device=array.device).reshape(array.shape)
+    return array / factors if undo else array * factors
 
 
 def _with_proof(symmetry: Symmetry, deviation: float) -> Symmetry:
@@ -214,23 +203,10 @@ def _random_cycle(count: int, rng: np.random.Generator) -> Labels:
     return order
 
 
-def _permutations(orders: Mapping[str, Labels]) -> dict[str, Transport]:
-    """Return the transports of units into other orders, by group."""
-    return {name: permutation(order) for name, order in orders.items()}
-
-
-def _moves(symmetry: Symmetry, units: Mapping[str, int], transports: Mapping[str, Transport]) -> Change:
-    """Return what becomes of an array when the units of some groups move."""
+def _moves(symmetry: Symmetry, units: Mapping[str, int], moves: Mapping[str, Labels | Transport]) -> Change:
+    """Return what becomes of an array when the units of some groups move, into an order or by a transport."""
+    transports = {name: permutation(by) if isinstance(by, np.ndarray) else by for name, by in moves.items()}
     return lambda name, array: move(array, symmetry.layouts[name], transports, units)
-
-
-def _deviation(
-    trial: ModuleTrial, symmetry: Symmetry, units: Mapping[str, int], transports: Mapping[str, Transport]
-) -> float:
-    """Return by how much outputs differ when the units of some groups move, which they do not for good."""
-    inverse = {name: one.inverse for name, one in transports.items()}
-    back = {name: one for name, one in inverse.items() if one is not None}  # of equal widths all have one
-    return trial.deviation(_moves(symmetry, units, transports), _moves(symmetry, units, back))
 
 
 def _failing_groups(
@@ -248,7 +224,7 @@ def _failing_groups(
             inner = orders[group.name].reshape(-1, group.size) % group.size  # (units of the parent, size)
             group_order = {group.name: (np.arange(len(inner))[:, None] * group.size + inner).ravel()}
         completed = complete_orders(symmetry, units, group_order)
-        deviation = trial.deviation_of_copies(_moves(symmetry, units, _permutations(completed)))
+        deviation = trial.deviation_of_copies(_moves(symmetry, units, completed))
         if not deviation <= trial.tolerance:
             problems.append(_failure_message(symmetry, [group.name], deviation))
     return problems or [_failure_message(symmetry, list(symmetry.by_name), joint_deviation)]
@@ -268,7 +244,7 @@ def _groups_that_allow(
     module_trials: Sequence[ModuleTrial],
     symmetry: Symmetry,
     units: Mapping[str, int],
-    action: UnitAction,
+    action: Action,
     rng: np.random.Generator,
 ) -> set[str]:
     """Return the groups on which an action holds.
@@ -279,15 +255,26 @@ def _groups_that_allow(
     """
 
     def holds(names: Sequence[str]) -> bool:
-        draws = action.draws({name: units[name] for name in names}, rng)
-        return all(
-            _deviation(trial, symmetry, units, transports) <= trial.tolerance
-            for transports in draws
-            for trial in module_trials
-        )
+        for transports in ACTIONS[action]({name: units[name] for name in names}, rng):
+            inverses = {name: inverse for name, one in transports.items() if (inverse := one.inverse) is not None}
+            there, back = _moves(symmetry, units, transports), _moves(symmetry, units, inverses)
+            if not all(trial.deviation(there, back) <= trial.tolerance for trial in module_trials):
+                return False
+        return True
 
+    statistics = {name for name, _ in module_trials[0].module.named_buffers()}
+    kinds: dict[object, list[str]] = {}  # groups on which the action may hold, those of a kind together
+    for group in symmetry.by_name.values():
+        places = symmetry.places(group.name)
+        # No action holds where statistics follow the units, nor where units are combined as in a layer norm.
+        is_free = bool(places) and not any(place.array in statistics for place in places)
+        sides = tuple(place.side for place in places)
+        if action == "scale" and "both" in sides:  # an array that makes and reads units is multiplied and divided
+            continue
+        if is_free and (group.parent is not None or group.resizable):
+            kinds.setdefault((sides, group.parent is None), []).append(group.name)
     allowed: set[str] = set()
-    pending = _groups_by_kind(symmetry, action, {name for name, _ in module_trials[0].module.named_buffers()})
+    pending = list(kinds.values())
     while pending:
         names = pending.pop()
         if holds(names):  # for all of a kind, else for halves
@@ -299,70 +286,27 @@ def _groups_that_allow(
     return allowed
 
 
-def _groups_by_kind(symmetry: Symmetry, action: UnitAction, statistics: set[str]) -> list[list[str]]:
-    """Return the groups on which an action may hold, those with the same sides of their places together."""
-    kinds: dict[object, list[str]] = {}
-    for group in symmetry.by_name.values():
-        if _is_worth_trying(statistics, symmetry, group) and action.may_hold(symmetry, group):
-            sides = tuple(place.side for place in symmetry.places(group.name))
-            kinds.setdefault((sides, group.parent is None), []).append(group.name)
-    return list(kinds.values())
-
-
-def _is_worth_trying(statistics: set[str], symmetry: Symmetry, group: Group) -> bool:
-    """Whether any action may hold for a group: not where statistics follow it, nor where its units are normalised."""
-    places = symmetry.places(group.name)
-    if not places or any(place.array in statistics for place in places):
-        return False
-    return group.parent is not None or group.resizable  # else units are combined with one another, as in a layer norm
-
-
 SCALE_RANGE = (0.5, 2.0)
 """Range of the positive factors that are tried. Chosen by hand; nobody has measured other values."""
 
 
-class UnitAction(ABC):
-    """A group of transformations of the units of one group of a symmetry."""
-
-    name: ClassVar[Action]
-
-    def may_hold(self, symmetry: Symmetry, group: Group) -> bool:
-        """Return whether it is worth trying on a group of units, from the places of the group alone."""
-        del symmetry, group
-        return True
-
-    @abstractmethod
-    def draws(self, units: Mapping[str, int], rng: np.random.Generator) -> list[dict[str, Transport]]:
-        """Return random elements for groups of `units` by name, so many that every unit is changed in one of them."""
+def _signs(units: Mapping[str, int], rng: np.random.Generator) -> list[dict[str, Transport]]:
+    """Return random signs, which may hold below odd functions such as tanh, and their opposites."""
+    signs = {name: rng.choice([-1.0, 1.0], count) for name, count in units.items()}
+    return [
+        {name: Injection(np.arange(units[name]), units[name], sign * values) for name, values in signs.items()}
+        for sign in (1.0, -1.0)
+    ]
 
 
-class SignChange(UnitAction):
-    """Units change their sign, as they may below odd functions such as tanh."""
-
-    name: ClassVar[Action] = "sign"
-
-    def draws(self, units: Mapping[str, int], rng: np.random.Generator) -> list[dict[str, Transport]]:
-        """Return random signs, and their opposites."""
-        signs = {name: rng.choice([-1.0, 1.0], count) for name, count in units.items()}
-        return [
-            {name: Injection(np.arange(units[name]), units[name], sign * values) for name, values in signs.items()}
-            for sign in (1.0, -1.0)
-        ]
+def _scales(units: Mapping[str, int], rng: np.random.Generator) -> list[dict[str, Transport]]:
+    """Return one draw of positive factors, which may hold below ReLU."""
+    return [{name: Scaling(rng.uniform(*SCALE_RANGE, count)) for name, count in units.items()}]
 
 
-class PositiveScale(UnitAction):
-    """Units are multiplied by positive numbers, as they may below ReLU."""
-
-    name: ClassVar[Action] = "scale"
-
-    def may_hold(self, symmetry: Symmetry, group: Group) -> bool:
-        """Return whether no array both makes and reads the units: it would be multiplied and divided."""
-        return all(place.side != "both" for place in symmetry.places(group.name))
-
-    def draws(self, units: Mapping[str, int], rng: np.random.Generator) -> list[dict[str, Transport]]:
-        """Return one draw of random factors."""
-        return [{name: Scaling(rng.uniform(*SCALE_RANGE, count)) for name, count in units.items()}]
-
-
-ACTIONS: tuple[UnitAction, ...] = (SignChange(), PositiveScale())
-"""Every action that is tried, in the order in which a group lists them."""
+ACTIONS: dict[Action, Callable[[Mapping[str, int], np.random.Generator], list[dict[str, Transport]]]] = {
+    "sign": _signs,
+    "scale": _scales,
+}
+"""Every action that is tried, in the order in which a group lists them: from numbers of units by group to random
+elements, so many that every unit is changed in one of them."""

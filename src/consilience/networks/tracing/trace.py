@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.export.graph_signature import OutputKind
-from torch.utils._pytree import keystr, tree_leaves_with_path, tree_unflatten
+from torch.utils._pytree import keystr, tree_leaves, tree_leaves_with_path, tree_unflatten
 
 from consilience.errors import InputError, UnsupportedError
 from consilience.networks.entry_names import is_extra_state
@@ -93,13 +93,13 @@ def trace(module: nn.Module, example: Any) -> Symmetry:
     used = walk.run(program)  # in the order of computation
     for name in arrays:
         if name not in used:
-            record.algebra.fix(walk.concatenated_axes(name))
+            for axis in walk.tensors[name].axes:
+                record.algebra.fix(axis)
             if arrays[name].is_floating_point():
                 record.notes.append(f"{name}: the network does not use it, so it is left as it is")
     axes = {name: walk.tensors[name].axes for name in arrays}
-    grouping = group_units(record, axes, [*used, *(name for name in arrays if name not in used)])
-    layouts = {name: grouping.layouts[name] for name in arrays}
-    return Symmetry(layouts, grouping.groups, aliases, tuple(dict.fromkeys(record.notes)))
+    layouts, groups = group_units(record, axes, [*used, *(name for name in arrays if name not in used)])
+    return Symmetry(layouts, groups, aliases, tuple(dict.fromkeys(record.notes)))
 
 
 def is_meta(module: nn.Module) -> bool:
@@ -138,19 +138,13 @@ class _GraphWalk:
     def __init__(self, record: TraceRecord, arrays: Mapping[str, Tensor], aliases: Mapping[str, str]) -> None:
         self.record = record
         self.aliases = aliases
-        self.tensors = {name: self._trace_array(name, array) for name, array in arrays.items()}
+        self.tensors: dict[str, TracedTensor] = {}
+        for name, array in arrays.items():  # of which whole numbers are indices or counters and never move
+            moves = array.is_floating_point() or array.is_complex() or array.dtype == torch.bool
+            axes = tuple(free_axis(size, in_array=True) if moves else fixed_axis(size) for size in array.shape)
+            self.tensors[name] = TracedTensor(axes, tuple(frozenset({(name, dim)}) for dim in range(array.ndim)))
         self.nodes: dict[fx.Node, Any] = {}
         record.contexts.extend(tensor.axes for tensor in self.tensors.values())
-
-    def _trace_array(self, name: str, array: Tensor) -> TracedTensor:
-        """Return an array of the network as a traced tensor; whole numbers are indices or counters and never move."""
-        moves = array.is_floating_point() or array.is_complex() or array.dtype == torch.bool
-        axes = tuple(free_axis(size, in_array=True) if moves else fixed_axis(size) for size in array.shape)
-        return TracedTensor(axes, tuple(frozenset({(name, dim)}) for dim in range(array.ndim)))
-
-    def concatenated_axes(self, name: str) -> AxisTerms:
-        """Return all axes of an array, one after the other."""
-        return tuple(term for axis in self.tensors[name].axes for term in axis)
 
     def run(self, program: torch.export.ExportedProgram) -> list[str]:
         """Apply the rules of all operations in order; return the arrays in the order of their first use."""
@@ -169,7 +163,8 @@ class _GraphWalk:
                 elif node.name in lifted:  # constants, and buffers that the state dict does not hold
                     self.nodes[node] = _trace_constant(program.constants[lifted[node.name]])
                 else:
-                    self.nodes[node] = _fixed_like(node.meta.get("val"))
+                    fake = node.meta.get("val")  # an input of the network, whose axes never move
+                    self.nodes[node] = fixed_tensor(tuple(fake.shape)) if isinstance(fake, Tensor) else fake
             elif node.op == "output":
                 for name, output in zip(_output_names(program), node.args[0], strict=True):
                     for tensor in tensors_in(self._traced(output)):
@@ -206,7 +201,7 @@ class _GraphWalk:
         outputs = self._apply_rule(node, args, kwargs)
         if self.record.algebra.has_fixed_units:
             self.record.algebra.has_fixed_units = False
-            operator_name = _operator_name(node)
+            operator_name = str(getattr(node.target, "__name__", node.target)).split(".")[0]
             self.record.notes.append(
                 f"{_module_path(node)}: {operator_name} tells units apart or is unknown; what it touches never moves"
             )
@@ -214,7 +209,8 @@ class _GraphWalk:
 
     def _apply_rule(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """Apply the rule of an operation; one without a rule fixes all that it touches."""
-        shapes = [tuple(int(size) for size in fake.shape) for fake in _fake_tensors_in(node.meta.get("val"))]
+        fakes = [leaf for leaf in tree_leaves(node.meta.get("val")) if isinstance(leaf, Tensor)]  # of shapes alone
+        shapes = [tuple(int(size) for size in fake.shape) for fake in fakes]
         if isinstance(node.target, torch._ops.OpOverload):
             name = node.target._schema.name.split("::")[-1]
             in_place = name.endswith("_") and not name.endswith("__")
@@ -222,29 +218,21 @@ class _GraphWalk:
             defaults = {argument.name: argument.default_value for argument in node.target._schema.arguments}
             arguments = {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}
             call = OperatorCall(self.record, plain_name, arguments, shapes)
-            if (rule := _rule_of(node.target, name, plain_name)) is not None:
+            is_pointwise = torch.Tag.pointwise in node.target.tags
+            rule = _RULES.get(name) or _RULES.get(plain_name) or (rules_pointwise.pointwise if is_pointwise else None)
+            if rule is not None:
                 outputs = rule(call)
                 # A rule that is wrong about shapes knows another variant of the operation: trust the graph instead.
-                if _shapes(outputs) == shapes:
-                    if in_place:
-                        self._overwrite(call.tensors[0], outputs)
+                if [tensor.shape for tensor in tensors_in(outputs)] == shapes:
+                    if in_place and isinstance(outputs, TracedTensor) and outputs.shape == call.tensors[0].shape:
+                        # The tensor that is changed in place moves as the output of the operation.
+                        for old_axis, new_axis in zip(call.tensors[0].axes, outputs.axes, strict=True):
+                            self.record.algebra.join(old_axis, new_axis)
                     return outputs
         for tensor in tensors_in([*args, *kwargs.values()]):
             self.record.fix_all_axes(tensor)
         fixed = [fixed_tensor(shape) for shape in shapes]
         return fixed if isinstance(node.meta.get("val"), list | tuple) else next(iter(fixed), None)
-
-    def _overwrite(self, tensor: TracedTensor, output: Any) -> None:
-        """Let a tensor that is changed in place move as the output of the operation."""
-        if isinstance(output, TracedTensor) and output is not tensor and output.shape == tensor.shape:
-            for old_axis, new_axis in zip(tensor.axes, output.axes, strict=True):
-                self.record.algebra.join(old_axis, new_axis)
-
-
-def _rule_of(operation: torch._ops.OpOverload, name: str, plain_name: str) -> OperatorRule | None:
-    """Return the rule of an operation by its name, also without the underscore of one in place; None without any."""
-    is_pointwise = torch.Tag.pointwise in operation.tags
-    return _RULES.get(name) or _RULES.get(plain_name) or (rules_pointwise.pointwise if is_pointwise else None)
 
 
 def _output_names(program: torch.export.ExportedProgram) -> list[str]:
@@ -270,26 +258,6 @@ def _trace_constant(array: Tensor) -> TracedTensor:
         is_constant = size > 1 and not array.is_meta and bool((array == array.narrow(dim, 0, 1)).all())
         axes.append(free_axis(size) if is_constant else fixed_axis(size))
     return TracedTensor(tuple(axes))
-
-
-def _fixed_like(fake: Any) -> Any:
-    """Return an input of the network, whose axes never move."""
-    return fixed_tensor(tuple(fake.shape)) if isinstance(fake, Tensor) else fake
-
-
-def _fake_tensors_in(fake: Any) -> list[Tensor]:
-    """Return the fake tensors, which carry shapes only, of an operation's outputs."""
-    if isinstance(fake, Tensor):
-        return [fake]
-    return [tensor for item in fake for tensor in _fake_tensors_in(item)] if isinstance(fake, list | tuple) else []
-
-
-def _shapes(outputs: Any) -> list[tuple[int, ...]]:
-    return [tensor.shape for tensor in tensors_in(outputs)]
-
-
-def _operator_name(node: fx.Node) -> str:
-    return str(getattr(node.target, "__name__", node.target)).split(".")[0]
 
 
 def _module_path(node: fx.Node) -> str:

@@ -31,10 +31,10 @@ from consilience.networks.methods.fisher.parameter_vectors import (
     mean_cosine,
 )
 from consilience.networks.methods.fisher.precision import LowRankPrecision, PosteriorProduct
-from consilience.networks.methods.weight_matching.match import descent_starts, match_weights
+from consilience.networks.methods.weight_matching.match import MAX_MATCHING_PASSES, descent_starts, match_weights
 from consilience.networks.network import identity_transports, to_numpy
 from consilience.networks.symmetry.transport import Transport
-from consilience.networks.symmetry.unit_rows import balance_scales, shared_groups
+from consilience.networks.symmetry.unit_rows import balanced_networks
 
 if TYPE_CHECKING:
     from consilience.networks.choice.sites import Sites
@@ -43,9 +43,6 @@ MIN_COMMON_START_COSINE = 0.2
 """A lower mean cosine of weights adds a note that the networks seem to be of different starts. Networks of one start
 that were trained apart have a higher cosine, those of different starts nearly zero. Chosen by hand; nobody has measured
 other values."""
-
-MAX_MATCHING_PASSES = 100
-"""Passes of the weight matching that aligns units at most, as in the published code of weight matching."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,10 +172,7 @@ class InformedMethod(NetworkMethod, ABC):
         """Return the transports of all models, and details and notes about them."""
         if self.aligned is not False and ensemble.symmetry.all_groups:
             # Matched in balanced scales, but merged as they are: scaling a unit would change its prior too.
-            shared = shared_groups(ensemble.networks)
-            compared = replace(
-                ensemble, networks=tuple(balance_scales(network, shared) for network in ensemble.networks)
-            )
+            compared = replace(ensemble, networks=balanced_networks(ensemble.networks))
             starts = descent_starts(ensemble, self.restarts)
             matching = match_weights(compared, starts, MAX_MATCHING_PASSES, rng, progress, signs=True)
             return matching.transports, {"aligned": True}
@@ -309,8 +303,7 @@ class FisherMethod(InformedMethod, ABC):
             ]
             counts = counts / np.array(norms)
         # Relative to the largest, so that the merge of one site alone is that site, with its prior counted once.
-        relative: list[float] = (counts / counts.max()).tolist()
-        return relative
+        return (counts / counts.max()).tolist()
 
 
 _KEPT_NOTE = (

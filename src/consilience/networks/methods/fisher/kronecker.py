@@ -41,14 +41,8 @@ DEFAULT_DAMPING = 0.1
 60.3, the best of the four in each 64.5)."""
 
 
-@dataclass(frozen=True, eq=False)
-class KroneckerMinimum:
-    """Merged parameters, and how they were found."""
-
-    arrays: dict[str, Array]  # all informed parameters by name
-    objective: float  # the expected increase of the sites' losses there: the sum of Q over layers
-    history: Array  # (n_steps,): the objective that was descended, after each step
-    is_converged: bool  # whether equations were solved
+Minimum = tuple[list[Array], Array, bool]
+"""The matrices of all quadratics, the objective that was descended by step, and whether equations were solved."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,38 +88,23 @@ class KroneckerProblem:
             arrays[key] = matrix.reshape(self.shapes[key])
         return arrays
 
-    def matrices(self, arrays: Mapping[str, Array]) -> list[Array]:
-        """Return the matrices of all quadratics, from parameters by name."""
-        of_layers = [matrix_of_layer(layer, factors, arrays) for layer, factors in self.factors.items()]
-        return [*of_layers, *(np.reshape(arrays[key], (-1, 1, 1)) for key in self.rest)]
+    def value(self, matrices: Sequence[Array]) -> float:
+        """Return the expected increase of the sites' losses, the sum of Q over all quadratics."""
+        return sum(layer.value(matrix) for layer, matrix in zip(self.quadratics, matrices, strict=True))
 
-    def minimum(self, matrices: Sequence[Array], history: Array, is_converged: bool) -> KroneckerMinimum:
-        """Return what was found, with its expected increase of the sites' losses."""
-        objective = sum(layer.value(matrix) for layer, matrix in zip(self.quadratics, matrices, strict=True))
-        return KroneckerMinimum(self.arrays(matrices), objective, history, is_converged)
-
-    def damped_minimum(
-        self,
-        damping: float,
-        tolerance: float,
-        max_iterations: int,
-        progress: Progress,
-        start: Mapping[str, Array] | None = None,
-    ) -> KroneckerMinimum:
-        """Return the minimum that is held by damping to the average, or to what `start` has of parameters by name."""
+    def minimise(self, damping: float, tolerance: float, max_iterations: int, progress: Progress) -> Minimum:
+        """Return the minimum that is held by damping to the average."""
         starts = [layer.average for layer in self.quadratics]
-        if start:
-            starts = self.matrices({**self.arrays(starts), **start})
-        objective = sum(layer.value(of) for layer, of in zip(self.quadratics, starts, strict=True))
+        objective = self.value(starts)
         matrices, history, is_converged = [], [], True
         for number, (layer, of) in enumerate(zip(self.quadratics, starts, strict=True), 1):
-            minimum = layer.minimise(of, damping, tolerance, max_iterations, silent)
-            matrices.append(minimum.matrix)
-            is_converged &= minimum.is_converged
-            objective += float(minimum.history[-1]) if len(minimum.history) else 0.0
+            solution = layer.minimise(of, damping, tolerance, max_iterations, silent)
+            matrices.append(solution.x)
+            is_converged &= solution.converged
+            objective += float(solution.history[-1]) if len(solution.history) else 0.0
             history.append(objective)
             progress(number, len(starts))
-        return self.minimum(matrices, np.array(history), is_converged)
+        return matrices, np.array(history), is_converged
 
 
 @dataclass(frozen=True)
@@ -148,7 +127,7 @@ class KroneckerMethod(InformedMethod, ABC):
         return sites.weights
 
     @abstractmethod
-    def minimise(self, problem: KroneckerProblem, progress: Progress) -> KroneckerMinimum:
+    def minimise(self, problem: KroneckerProblem, progress: Progress) -> Minimum:
         """Return the merged parameters."""
 
     def refuse_information(self, sites: Sequence[FisherInformation]) -> list[Problem]:
@@ -162,11 +141,12 @@ class KroneckerMethod(InformedMethod, ABC):
         del rng
         arrays = [{key: to_numpy(values) for key, values in sites.layout.arrays(mean).items()} for mean in sites.means]
         problem = KroneckerProblem.of(sites.weights, arrays, sites.information)
-        minimum = self.minimise(problem, progress)
-        vector = np.concatenate([minimum.arrays[name].ravel() for name in sites.layout.shapes])
-        status, details = Status.CONVERGED if minimum.is_converged else Status.UNSOLVED, list(problem.factors)
-        merged = convert_like(vector, sites.means[0])
-        return MergedParameters(merged, minimum.objective, minimum.history, status, {"layers": details})
+        matrices, history, is_converged = self.minimise(problem, progress)
+        merged = problem.arrays(matrices)
+        vector = np.concatenate([merged[name].ravel() for name in sites.layout.shapes])
+        status, details = Status.CONVERGED if is_converged else Status.UNSOLVED, list(problem.factors)
+        vector = convert_like(vector, sites.means[0])
+        return MergedParameters(vector, problem.value(matrices), history, status, {"layers": details})
 
 
 @dataclass(frozen=True)
@@ -219,10 +199,10 @@ class KFAC(KroneckerMethod):
         is_valid = self.damping is None or (is_number(self.damping) and self.damping > 0)
         yield ("damping", is_valid, "a positive number or None")
 
-    def minimise(self, problem: KroneckerProblem, progress: Progress) -> KroneckerMinimum:
+    def minimise(self, problem: KroneckerProblem, progress: Progress) -> Minimum:
         """Return the damped minimum, layer by layer, by conjugate gradients."""
         damping = DEFAULT_DAMPING if self.damping is None else self.damping
-        return problem.damped_minimum(damping, self.tolerance, self.max_iterations, progress)
+        return problem.minimise(damping, self.tolerance, self.max_iterations, progress)
 
 
 @dataclass(frozen=True)
@@ -266,11 +246,11 @@ class FedFisher(KroneckerMethod):
         yield ("steps", is_count(self.steps), "a positive integer")
         yield ("learning_rate", is_number(self.learning_rate) and self.learning_rate > 0, "a positive number")
 
-    def minimise(self, problem: KroneckerProblem, progress: Progress) -> KroneckerMinimum:
+    def minimise(self, problem: KroneckerProblem, progress: Progress) -> Minimum:
         """Return the best iterate."""
         starts = [layer.average for layer in problem.quadratics]
         matrices, history = adam_descent(problem.quadratics, starts, self.steps, self.learning_rate, progress)
-        return problem.minimum(matrices, history, is_converged=True)
+        return matrices, history, True
 
 
 @dataclass(frozen=True)
@@ -311,7 +291,7 @@ class FedLPA(KroneckerMethod):
         yield from super().requirements()
         yield ("ridge", is_number(self.ridge) and self.ridge > 0, "a positive number")
 
-    def minimise(self, problem: KroneckerProblem, progress: Progress) -> KroneckerMinimum:
+    def minimise(self, problem: KroneckerProblem, progress: Progress) -> Minimum:
         """Return the mode of the product of the posteriors."""
         root = self.ridge**0.5
         ridged = replace(
@@ -319,9 +299,4 @@ class FedLPA(KroneckerMethod):
             layers={name: layer.with_ridge(root) for name, layer in problem.layers.items()},
             rest={name: layer.with_ridge(root) for name, layer in problem.rest.items()},
         )
-        minimum = ridged.damped_minimum(0.0, self.tolerance, self.max_iterations, progress)
-        objective = sum(
-            layer.value(matrix_of)
-            for layer, matrix_of in zip(problem.quadratics, ridged.matrices(minimum.arrays), strict=True)
-        )
-        return replace(minimum, objective=objective)
+        return ridged.minimise(0.0, self.tolerance, self.max_iterations, progress)

@@ -19,13 +19,13 @@ Parameters without Kronecker factors are layers of P groups with factors of one 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from consilience.checks import Array
-from consilience.networks.methods.fisher.precision import conjugate_gradients
+from consilience.networks.methods.fisher.precision import LinearSolution, conjugate_gradients
 
 MIN_RIDGE = 1e-9
 """Ridge of the regression mean, relative to the mean square of inputs, for those that are constantly zero: as small as
@@ -46,14 +46,14 @@ class LayerQuadratic:
         cls, weights: Array, means: Sequence[Array], inputs: Sequence[Array], outputs: Sequence[Array]
     ) -> LayerQuadratic:
         """Return the quadratic of the sites' layers, rounding that made a factor indefinite taken out."""
-        return cls(weights, np.stack(means), np.stack(_semidefinite(inputs)), np.stack(_semidefinite(outputs)))
+        factors = (np.stack([_semidefinite(of_site) for of_site in of_sites]) for of_sites in (inputs, outputs))
+        return cls(weights, np.stack(means), *factors)
 
     @property
     def average(self) -> Array:
         """sum_j p_j W_j (groups, o, d): of equal layers this layer, to the last bit."""
         first = self.means[0]
-        average: Array = first + np.einsum("j,jgod->god", self.weights, self.means - first)
-        return average
+        return first + np.einsum("j,jgod->god", self.weights, self.means - first)
 
     @property
     def scale(self) -> float:
@@ -84,11 +84,14 @@ class LayerQuadratic:
 
     def minimise(
         self, start: Array, damping: float, tolerance: float, max_steps: int, progress: Callable[[int, int], None]
-    ) -> LayerMinimum:
-        """Return the minimiser of Q(W) + mu / 2 |W - W_0|^2 with W_0 the start (groups, o, d), m the damping."""
+    ) -> LinearSolution:
+        """Return the minimiser of Q(W) + mu / 2 |W - W_0|^2 with W_0 the start (groups, o, d), m the damping.
+
+        Its history is the objective after each step, less that at W_0.
+        """
         mu = damping * self.scale
         if not self.scale > 0:  # nobody informs the layer
-            return LayerMinimum(start, np.zeros(0), True)
+            return LinearSolution(start, np.zeros(0), 0.0, True)
         basis_in, basis_out, rotated = self._rotated
         # Unknown: the step from W_0, so that what all sites agree on stays to the last bit.
         b = -(basis_out.transpose(0, 2, 1) @ self.value_and_gradient(start)[1] @ basis_in)
@@ -109,7 +112,7 @@ class LayerQuadratic:
             product, b.ravel(), np.maximum(diagonal, floor).ravel(), tolerance, max_steps, progress
         )
         step = basis_out @ np.asarray(solution.x).reshape(b.shape) @ basis_in.transpose(0, 2, 1)
-        return LayerMinimum(start + step, solution.history, solution.converged)
+        return replace(solution, x=start + step)
 
     def with_ridge(self, ridge: float) -> LayerQuadratic:
         """Return the quadratic of A_j + ridge I and B_j + ridge I."""
@@ -126,39 +129,25 @@ class LayerQuadratic:
         return basis_in, basis_out, LayerQuadratic(self.weights, self.means, inputs, outputs)
 
 
-@dataclass(frozen=True, eq=False)
-class LayerMinimum:
-    """The minimiser of a layer's quadratic."""
-
-    matrix: Array  # (groups, o, d): W
-    history: Array  # (n_steps,): the objective after each step, less that at W_0
-    is_converged: bool  # whether the residual is within the tolerance
-
-
 def _eigenvectors(weights: Array, matrices: Array) -> Array:
     """Return eigenvectors (groups, k, k), in columns, of the weighted mean of matrices (J, groups, k, k)."""
     if matrices.shape[-1] == 1:
         return np.ones(matrices.shape[1:])
     traces = np.trace(matrices, axis1=2, axis2=3)  # (J, groups)
     scaled = weights[:, None] / np.where(traces > 0, traces, 1.0)
-    vectors: Array = np.linalg.eigh(np.einsum("jg,jgkl->gkl", scaled, matrices)).eigenvectors
-    return vectors
+    return np.linalg.eigh(np.einsum("jg,jgkl->gkl", scaled, matrices)).eigenvectors
 
 
-def _semidefinite(matrices: Sequence[Array]) -> list[Array]:
+def _semidefinite(matrices: Array) -> Array:
     """Return symmetric matrices (groups, k, k) whose eigenvalues, negative by rounding, are 0."""
-    cleaned = []
-    for of_site in matrices:
-        if of_site.shape[-1] == 1:
-            cleaned.append(np.maximum(of_site, 0.0))
-            continue
-        try:
-            np.linalg.cholesky(of_site)  # exists for positive definite matrices only
-            cleaned.append(of_site)
-        except np.linalg.LinAlgError:
-            values, vectors = np.linalg.eigh(of_site)
-            cleaned.append((vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.transpose(0, 2, 1))
-    return cleaned
+    if matrices.shape[-1] == 1:
+        return np.maximum(matrices, 0.0)
+    try:
+        np.linalg.cholesky(matrices)  # exists for positive definite matrices only
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(matrices)
+        return (vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.transpose(0, 2, 1)
+    return matrices
 
 
 def adam_descent(

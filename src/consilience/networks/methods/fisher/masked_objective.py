@@ -84,8 +84,7 @@ class _MaskedPrecision:
     def solve(self, values: Array) -> Array:
         """Return P_MM^-1 times values (m,) or (m, n)."""
         if self._is_direct:
-            solution: Array = cho_solve(self._factor, values, check_finite=False)
-            return solution
+            return cho_solve(self._factor, values, check_finite=False)
         # Woodbury: (d + R R^T)^-1 = d^-1 - d^-1 R (I + R^T d^-1 R)^-1 R^T d^-1
         scaled = (values.T / self.diagonal_part).T
         correction = self.rows @ cho_solve(self._factor, self.rows.T @ scaled, check_finite=False)
@@ -192,5 +191,4 @@ class MaskedObjective:
 
 def _row_quadratic(rows: Array, products: Array) -> Array:
     """Return x^T S x (n,) of every row x of rows (n, r), for S (r, r)."""
-    values: Array = np.einsum("ij,ij->i", rows @ products, rows)
-    return values
+    return np.einsum("ij,ij->i", rows @ products, rows)

@@ -150,31 +150,23 @@ class PosteriorProduct:
         total = -0.5 * self.excess * float(theta @ theta)
         for mean, precision, count in self._sites():
             step = theta - mean
-            # w_k / 2 (theta - theta_k)^T P_k (theta - theta_k)
             total += 0.5 * count * float(step @ precision.times(step))
         return total
 
     def times(self, vector: AnyArray) -> AnyArray:
         """Return the product of E's Hessian, sum_k w_k P_k - excess I, with a vector (P,)."""
-        total = -self.excess * vector
-        for _, precision, count in self._sites():
-            total = total + count * precision.times(vector)
-        return total
+        products = (count * precision.times(vector) for _, precision, count in self._sites())
+        return sum(products, start=-self.excess * vector)
 
     def negative_gradient(self, theta: AnyArray) -> AnyArray:
         """Return minus the gradient of E at parameters (P,)."""
-        total = self.excess * theta
-        for mean, precision, count in self._sites():
-            total = total + count * precision.times(mean - theta)
-        return total
+        products = (count * precision.times(mean - theta) for mean, precision, count in self._sites())
+        return sum(products, start=self.excess * theta)
 
     @property
     def diagonal(self) -> AnyArray:
         """The diagonal (P,) of E's Hessian."""
-        total = -self.excess
-        for _, precision, count in self._sites():
-            total = total + count * precision.diagonal
-        return total
+        return sum((count * precision.diagonal for _, precision, count in self._sites()), start=-self.excess)
 
     def diagonal_merge(self) -> AnyArray:
         """Return the mean (P,) weighted by the diagonals, with which iterative merges start.
@@ -186,9 +178,7 @@ class PosteriorProduct:
 
     def dense(self) -> AnyArray:
         """Return E's Hessian (P, P)."""
-        total: AnyArray = 0.0
-        for _, precision, count in self._sites():
-            total = total + count * precision.dense()
+        total: AnyArray = sum((count * precision.dense() for _, precision, count in self._sites()), start=0.0)
         xp = array_namespace(total)
         return total - self.excess * xp.eye(total.shape[0], dtype=total.dtype, device=total.device)
 

@@ -10,13 +10,13 @@ objective without a minimum, which is an error.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from array_api_compat import array_namespace
 
-from consilience.checks import Array, is_count, is_number
+from consilience.checks import is_count, is_number
 from consilience.core.details import Status
 from consilience.core.methods import Requirement
 from consilience.core.progress import Progress, silent
@@ -88,21 +88,8 @@ class SelfSupervisedFisher(FisherMethod):
         masks, details = self._masks(sites.layout.size, mask_rng, details)
         objective = MaskedObjective(gaussians, masks, product.excess)
         refuse_unbounded(objective, probe_rng)
-        merged = self._solve(objective, to_numpy(start), progress, details)
-        xp = array_namespace(start)
-        return replace(merged, vector=xp.asarray(merged.vector, device=start.device), details=details)
-
-    def _masks(self, size: int, rng: np.random.Generator, details: NetworkDetails) -> tuple[list[Mask], NetworkDetails]:
-        """Return masks of so many parameters, and the details with what is masked."""
-        window = None if self.window is None or self.window >= size else self.window
-        masked = max(1, round(self.mask_rate * (size if window is None else window)))  # m
-        return draw_masks(size, self.masks, masked, window, rng), {**details, "masked": masked, "window": window}
-
-    def _solve(
-        self, objective: MaskedObjective, start: Array, progress: Progress, details: NetworkDetails
-    ) -> MergedParameters:
-        """Return the minimum for fixed masks, by conjugate gradients from `start` (P,)."""
-        start_value, gradient = objective.value_and_gradient(start)
+        theta = to_numpy(start)
+        start_value, gradient = objective.value_and_gradient(theta)
         diagonal = objective.preconditioner
         if diagonal is None:
             raise InputError(_UNBOUNDED)
@@ -114,8 +101,15 @@ class SelfSupervisedFisher(FisherMethod):
             raise InputError(_UNBOUNDED)
         details |= {"residual": solution.residual}
         status = Status.CONVERGED if solution.converged else Status.UNSOLVED
-        theta = start + solution.x  # conjugate gradients solve for the step from the diagonal merge
-        return MergedParameters(theta, objective.value(theta), start_value + solution.history, status)
+        theta = theta + solution.x  # conjugate gradients solve for the step from the diagonal merge
+        vector = array_namespace(start).asarray(theta, device=start.device)
+        return MergedParameters(vector, objective.value(theta), start_value + solution.history, status, details)
+
+    def _masks(self, size: int, rng: np.random.Generator, details: NetworkDetails) -> tuple[list[Mask], NetworkDetails]:
+        """Return masks of so many parameters, and the details with what is masked."""
+        window = None if self.window is None or self.window >= size else self.window
+        masked = max(1, round(self.mask_rate * (size if window is None else window)))  # m
+        return draw_masks(size, self.masks, masked, window, rng), {**details, "masked": masked, "window": window}
 
 
 _UNBOUNDED = Problem(

@@ -45,15 +45,12 @@ from consilience.networks.methods.weight_matching.coordinate_descent import (
     recurrent_arrays,
     recurrent_weights,
 )
-from consilience.networks.methods.weight_matching.match import match_weights
+from consilience.networks.methods.weight_matching.match import MAX_MATCHING_PASSES, match_weights
 from consilience.networks.network import to_numpy
-from consilience.networks.symmetry.transport import Injection, Spread, Transport
+from consilience.networks.symmetry.transport import Injection, Spread, Transport, permutation
 
 Mode = Literal["exact", "paper", "mirror"]
 CouplingStart = Literal["input", "uniform", "matching"]
-
-MAX_MATCHING_PASSES = 100
-"""Passes of the weight matching that gives initial couplings at most, as many as the published weight matching does."""
 
 
 @dataclass(frozen=True)
@@ -124,13 +121,18 @@ class GromovFusion(WassersteinFusion):
         """Whether outgoing weights count too."""
         return self.sent
 
+    @property
+    def _allows_signs(self) -> bool:
+        return self.mode == "exact" and self.signs is not False
+
     def align(self, ensemble: NetworkEnsemble, rng: np.random.Generator, progress: Progress) -> Alignment:
         """Return the alignment of least B over `restarts` passes, each with several initial couplings."""
         is_recurrent = any(recurrent_arrays(ensemble.symmetry, name) for name in ensemble.symmetry.by_name)
         if is_recurrent and "matching" in self.starts and ensemble.same_units and len(ensemble.networks) > 1:
             child = rng.spawn(1)[0]
-            has_signs = self.mode == "exact" and self.signs is not False
-            matching = match_weights(ensemble, ["receiving"], MAX_MATCHING_PASSES, child, silent, signs=has_signs)
+            matching = match_weights(
+                ensemble, ["receiving"], MAX_MATCHING_PASSES, child, silent, signs=self._allows_signs
+            )
             ensemble = replace(ensemble, initial_transports=matching.transports)
         alignment = super().align(ensemble, rng, progress)
         ignored = sorted(
@@ -147,46 +149,42 @@ class GromovFusion(WassersteinFusion):
             recurrent_weights(network.symmetry, network.working, group, network.units[group])
             for network in ensemble.networks
         ]
-        has_signs = self.mode == "exact" and self.signs is not False
-        has_signs &= "sign" in ensemble.symmetry.by_name[group].actions
+        has_signs = self._allows_signs and "sign" in ensemble.symmetry.by_name[group].actions
         # Without recurrent weights and signs the problem is that of WB fusion.
         if inside or not (has_signs or weights[0].flips):
             return super().match(bundle, ensemble, reference, rng)
-        rescaled = rescale_to_width(weights, bundle[group].width)
-        return self._recurrent_barycenter(group, bundle[group], rescaled, ensemble, reference, has_signs, rng)
+        width = bundle[group].width
+        # Rows sum alike in every width: times k / K, because outgoing weights are split.
+        rescaled = [replace(one, matrices=one.matrices * (one.matrices.shape[1] / width)) for one in weights]
+        layer = _RecurrentLayer(bundle[group], rescaled, ensemble.weights, has_signs)
+        return self._recurrent_barycenter(group, layer, ensemble, reference, rng)
 
     def _recurrent_barycenter(
-        self,
-        group: str,
-        rows: UnitRows,
-        weights: Sequence[RecurrentWeights],
-        ensemble: NetworkEnsemble,
-        reference: int,
-        has_signs: bool,
-        rng: np.random.Generator,
+        self, group: str, layer: _RecurrentLayer, ensemble: NetworkEnsemble, reference: int, rng: np.random.Generator
     ) -> LayerMatching:
-        """Return the couplings of one recurrent layer, alternated with the layer: algorithm 2.
-
-        Recurrent weights are rescaled to the width of the fused layer.
-        """
-        support, is_reference = initial_support(self.start, {group: rows}, reference, rng, has_signs)
-        layer_rows, hidden = support[group], weights[reference].matrices  # (K, F), (gates, K, K)
+        """Return the couplings of one recurrent layer, alternated with the layer: algorithm 2."""
+        support, is_reference = initial_support(self.start, {group: layer.rows}, reference, rng, layer.has_signs)
+        rows, hidden = support[group], layer.weights[reference].matrices  # (K, F), (gates, K, K)
         if not is_reference:
-            layer_rows, hidden = self._sampled_layer(layer_rows, rows, weights, ensemble.weights, has_signs)
-        alpha, alpha_details = self._hidden_weight(
-            layer_rows, hidden, rows, weights, ensemble.weights, fan_in(ensemble, group)
-        )
+            # Sampled units have no recurrent weights: coupled by incoming weights, by which both are then averaged.
+            problems = layer.problems(rows, np.zeros((0, layer.rows.width, layer.rows.width)), 0.0)
+            rows, hidden = layer.barycenter([_transport(problem.by_costs()) for problem in problems])
+        alpha, alpha_details = self._hidden_weight(layer, rows, hidden, fan_in(ensemble, group))
         solutions: list[GromovSolution] = []
-        n_steps = np.zeros(len(weights), dtype=np.int64)
+        n_steps = np.zeros(len(layer.weights), dtype=np.int64)
         history: list[float] = []
         transports: list[Transport] = []
         converged = False
         for _ in range(self.max_iterations):
-            problems = _coupling_problems(layer_rows, hidden, rows, weights, alpha, has_signs)
+            problems = layer.problems(rows, hidden, alpha)
             # Warm start: from its last plan a descent can only fall.
-            starts = [[solution.plan] for solution in solutions]
-            if not solutions:
-                starts = self._initial_plans(problems, group, ensemble, reference, is_reference)
+            starts = [[solution.plan] for solution in solutions] or [
+                # Where the layer has the units of the reference model, that one is coupled with itself.
+                [_permutation_plan(permutation(np.arange(layer.rows.width)), layer.has_signs)]
+                if is_reference and model == reference
+                else self._initial_plans(problem, group, ensemble, reference, model)
+                for model, problem in enumerate(problems)
+            ]
             trial = [self._solve(problem, plans) for problem, plans in zip(problems, starts, strict=True)]
             n_steps += [len(solution.history) - 1 for solution in trial]
             # B after the coupling step; below zero is rounding.
@@ -195,30 +193,14 @@ class GromovFusion(WassersteinFusion):
             converged = is_last and all(solution.converged for solution in trial)
             if history and value > history[-1]:  # equation (43) is no descent: the couplings before are kept
                 break
-            solutions, transports = trial, [self._transport(solution.plan) for solution in trial]
+            solutions, transports = trial, [_transport(solution.plan) for solution in trial]
             history.append(value)
             if is_last:
                 break
-            layer_rows, hidden = self._update_layer(rows, weights, ensemble.weights, transports)
-        found: GroupDetails = {"iterations": len(history), "steps": n_steps.tolist(), "signs": has_signs}
+            rows, hidden = layer.barycenter(transports)
+        found: GroupDetails = {"iterations": len(history), "steps": n_steps.tolist(), "signs": layer.has_signs}
         details: GroupDetails = {**found, **alpha_details}
         return LayerMatching(tuple({group: transport} for transport in transports), history, details, converged)
-
-    def _sampled_layer(
-        self,
-        sampled: AnyArray,
-        rows: UnitRows,
-        weights: Sequence[RecurrentWeights],
-        model_weights: Array,
-        has_signs: bool,
-    ) -> tuple[AnyArray, Array]:
-        """Return the layer that sampled units (K, F) start from, which have no recurrent weights of their own.
-
-        They are coupled by incoming weights, by which both are then averaged.
-        """
-        problems = _coupling_problems(sampled, None, rows, weights, 0.0, has_signs)
-        transports = [self._transport(problem.by_costs()) for problem in problems]
-        return self._update_layer(rows, weights, model_weights, transports)
 
     def _solve(self, problem: FusedGromov, starts: Sequence[TransportPlan]) -> GromovSolution:
         """Return the best solution of a coupling problem from several initial plans.
@@ -242,22 +224,9 @@ class GromovFusion(WassersteinFusion):
         return min(solutions, key=attrgetter("objective"))
 
     def _initial_plans(
-        self, problems: Sequence[FusedGromov], group: str, ensemble: NetworkEnsemble, reference: int, is_reference: bool
-    ) -> list[list[TransportPlan]]:
-        """Return the couplings from which every model's problem is solved first, as the option `starts` says.
-
-        Where the layer has the units of the reference model, that one is coupled with itself.
-        """
-        itself = reference if is_reference else -1
-        return [
-            [identity_plan(one)] if model == itself else self._plans_of_model(one, group, ensemble, reference, model)
-            for model, one in enumerate(problems)
-        ]
-
-    def _plans_of_model(
         self, problem: FusedGromov, group: str, ensemble: NetworkEnsemble, reference: int, model: int
     ) -> list[TransportPlan]:
-        """Return the couplings from which one model's problem is solved first."""
+        """Return the couplings from which one model's problem is solved first, as the option `starts` says."""
         plans = []
         for start in self.starts:
             if start == "input":
@@ -267,46 +236,15 @@ class GromovFusion(WassersteinFusion):
             elif ensemble.initial_transports is not None and problem.square:
                 reference_transport, transport = (ensemble.initial_transports[i][group] for i in (reference, model))
                 if isinstance(inverse := reference_transport.inverse, Injection) and isinstance(transport, Injection):
-                    to_reference = transport.then(inverse)
-                    plans.append(permutation_plan(to_reference, problem.odd is not None))
+                    plans.append(_permutation_plan(transport.then(inverse), problem.odd is not None))
         if problem.odd is not None and not problem.square:
             # In other widths the best plan without signs may be the better start.
             mass = conditional_gradient(problem.unsigned, problem.unsigned.by_costs()).plan.mass
             plans.append(TransportPlan(mass, mass))
         return plans or [problem.by_costs()]
 
-    def _transport(self, plan: TransportPlan) -> Transport:
-        """Return the transport of a plan (K, k): an injection where it is a permutation, else a spread."""
-        width, n_units = plan.mass.shape
-        if width == n_units and is_permutation(plan):
-            return permutation_transport(plan)
-        signs = None
-        if plan.signed is not None:  # a unit may go the same way with both signs: the mean sign, between -1 and 1
-            signs = np.divide(plan.signed, plan.mass, out=np.ones_like(plan.mass), where=plan.mass > 0)
-        return Spread(plan.mass, signs=signs)
-
-    def _update_layer(
-        self, rows: UnitRows, weights: Sequence[RecurrentWeights], model_weights: Array, transports: Sequence[Transport]
-    ) -> tuple[AnyArray, Array]:
-        """Return the layer of least B given the couplings: rows (K, F) by (45), matrices (gates, K, K) by (46).
-
-        The weights were rescaled to the width of the fused layer, so both sides of (46) average here.
-        """
-        hidden = np.zeros((len(weights[0].matrices), rows.width, rows.width))
-        for share, recurrent, transport in zip(model_weights.tolist(), weights, transports, strict=True):
-            for total, matrix, flips in zip(hidden, recurrent.matrices, recurrent.flips, strict=True):
-                columns = transport.move(matrix, 1, "output")  # (k, K)
-                total += share * (transport if flips else transport.unsigned).move(columns, 0, "output")
-        return barycenter_rows(rows, model_weights, transports), hidden
-
     def _hidden_weight(
-        self,
-        layer_rows: AnyArray,
-        hidden: Array,
-        rows: UnitRows,
-        weights: Sequence[RecurrentWeights],
-        model_weights: Array,
-        n_inputs: float,
+        self, layer: _RecurrentLayer, rows: AnyArray, hidden: Array, n_inputs: float
     ) -> tuple[float, GroupDetails]:
         """Return the factor of the second term, and for the details its value in other conventions.
 
@@ -317,17 +255,60 @@ class GromovFusion(WassersteinFusion):
         """
         if not len(hidden):
             return 0.0, {}
-        problems = _coupling_problems(layer_rows, hidden, rows, weights, 1.0, False)
-        input_mean = float(model_weights @ [problem.costs.mean() for problem in problems])
-        hidden_mean = float(model_weights @ [problem.constant - 2.0 * uniform_product(problem) for problem in problems])
-        equal_weights = float(rows.width)
+        problems = replace(layer, has_signs=False).problems(rows, hidden, 1.0)
+        input_mean = float(layer.shares @ [problem.costs.mean() for problem in problems])
+        # At the uniform plan sum_g <H_g P H'_g^T, P> is the product of the means of both matrices.
+        means = [[of.mean(axis=(1, 2)) for of in (one.row_structure, one.column_structure)] for one in problems]
+        products = [float(np.einsum("g,g->", *of_model)) for of_model in means]
+        constants = [problem.constant for problem in problems]
+        hidden_mean = float(layer.shares @ [c - 2.0 * product for c, product in zip(constants, products, strict=True)])
         ratio = hidden_mean / input_mean if input_mean > 0 else 0.0
-        alpha = equal_weights if self.alpha is None or ratio == 0.0 else self.alpha / ratio
+        alpha = float(layer.rows.width) if self.alpha is None or ratio == 0.0 else self.alpha / ratio
         return alpha, {
             "alpha": alpha * ratio if ratio else None,
             "alpha_as_printed": alpha / n_inputs,
             "alpha_as_published_code": alpha,
         }
+
+
+@dataclass(frozen=True, eq=False)
+class _RecurrentLayer:
+    """The units of one group of recurrent units in all models."""
+
+    rows: UnitRows  # incoming weights
+    weights: Sequence[RecurrentWeights]  # recurrent weights of every model, rescaled to the width of the fused layer
+    shares: Array  # (J,): weights of the models
+    has_signs: bool  # whether units may change sign
+
+    def problems(self, rows: AnyArray, hidden: Array, alpha: float) -> list[FusedGromov]:
+        """Return the problems that couple every model's units to those of the fused layer: (10), alpha_H = `alpha`.
+
+        The fused layer receives `rows` (K, F) and has recurrent weights `hidden` (gates, K, K), also of no gate.
+        """
+        problems = []
+        odd = np.flatnonzero(self.rows.odd) if self.has_signs else None
+        for model, weights in enumerate(self.weights):
+            costs, matrices = squared_costs(rows, self.rows, model), weights.matrices[: len(hidden)]  # costs (K, k)
+            if odd is None:
+                problems.append(FusedGromov(costs, hidden, matrices, alpha))
+                continue
+            products = to_numpy(rows)[:, odd] @ to_numpy(self.rows.points[model])[:, odd].T  # (K, k)
+            # Costs without the products of odd entries, which FusedGromov adds with the sign that it chooses.
+            flips = weights.flips[: len(hidden)]
+            problems.append(FusedGromov(costs + 2.0 * products, hidden, matrices, alpha, products, flips))
+        return problems
+
+    def barycenter(self, transports: Sequence[Transport]) -> tuple[AnyArray, Array]:
+        """Return the layer of least B given the couplings: rows (K, F) by (45), matrices (gates, K, K) by (46).
+
+        The weights were rescaled to the width of the fused layer, so both sides of (46) average here.
+        """
+        hidden = np.zeros((len(self.weights[0].matrices), self.rows.width, self.rows.width))
+        for share, recurrent, transport in zip(self.shares.tolist(), self.weights, transports, strict=True):
+            for total, matrix, flips in zip(hidden, recurrent.matrices, recurrent.flips, strict=True):
+                columns = transport.move(matrix, 1, "output")  # (k, K)
+                total += share * (transport if flips else transport.unsigned).move(columns, 0, "output")
+        return barycenter_rows(self.rows, self.shares, transports), hidden
 
 
 def fan_in(ensemble: NetworkEnsemble, group: str) -> float:
@@ -342,70 +323,18 @@ def fan_in(ensemble: NetworkEnsemble, group: str) -> float:
     return max(1.0, total)
 
 
-def rescale_to_width(weights: Sequence[RecurrentWeights], width: int) -> list[RecurrentWeights]:
-    """Return recurrent weights whose rows sum alike in every width: times k / K, because outgoing weights are split."""
-    sizes = [of_model.matrices.shape[1] for of_model in weights]
-    return [
-        of_model if size == width else RecurrentWeights(of_model.matrices * (size / width), of_model.flips)
-        for of_model, size in zip(weights, sizes, strict=True)
-    ]
+def _transport(plan: TransportPlan) -> Transport:
+    """Return the transport of a plan (K, k): an injection where it is a permutation, else a spread."""
+    width, n_units = plan.mass.shape
+    if width == n_units and is_permutation(plan):
+        return permutation_transport(plan)
+    signs = None
+    if plan.signed is not None:  # a unit may go the same way with both signs: the mean sign, between -1 and 1
+        signs = np.divide(plan.signed, plan.mass, out=np.ones_like(plan.mass), where=plan.mass > 0)
+    return Spread(plan.mass, signs=signs)
 
 
-def _coupling_problems(
-    support: AnyArray,
-    hidden: Array | None,
-    rows: UnitRows,
-    weights: Sequence[RecurrentWeights],
-    alpha: float,
-    has_signs: bool,
-) -> list[FusedGromov]:
-    """Return the problems that couple every model's units to those of the fused layer; see `coupling_problem`."""
-    return [
-        coupling_problem(support, hidden, rows, of_model, model, alpha, has_signs)
-        for model, of_model in enumerate(weights)
-    ]
-
-
-def coupling_problem(
-    support: AnyArray,
-    hidden: Array | None,
-    rows: UnitRows,
-    weights: RecurrentWeights,
-    model: int,
-    alpha: float,
-    has_signs: bool,
-) -> FusedGromov:
-    """Return the problem that couples one model's units to those of the fused layer: equation (10), alpha_H = `alpha`.
-
-    The fused layer receives `support` (K, F) and has recurrent weights `hidden` (gates, K, K); None where they are not
-    known yet, which leaves the second term out.
-    """
-    costs = squared_costs(support, rows, model)  # (K, k)
-    matrices = weights.matrices
-    if hidden is None:
-        hidden, matrices = np.zeros((0, rows.width, rows.width)), matrices[:0]
-    if not has_signs:
-        return FusedGromov(costs, hidden, matrices, alpha)
-    odd = np.flatnonzero(rows.odd)
-    products = to_numpy(support)[:, odd] @ to_numpy(rows.points[model])[:, odd].T  # (K, k)
-    # Costs without the products of odd entries, which FusedGromov adds with the sign that it chooses.
-    return FusedGromov(costs + 2.0 * products, hidden, matrices, alpha, products, weights.flips[: len(hidden)])
-
-
-def uniform_product(problem: FusedGromov) -> float:
-    """Return sum_g <H_g P H'_g^T, P> at the uniform plan P: the product of the means of both matrices."""
-    return float(
-        np.einsum("g,g->", problem.row_structure.mean(axis=(1, 2)), problem.column_structure.mean(axis=(1, 2)))
-    )
-
-
-def identity_plan(problem: FusedGromov) -> TransportPlan:
-    """Return the plan that couples every unit with the unit of its own number."""
-    mass = np.eye(len(problem.costs)) / len(problem.costs)
-    return TransportPlan(mass, None if problem.odd is None else mass)
-
-
-def permutation_plan(transport: Injection, has_signs: bool) -> TransportPlan:
+def _permutation_plan(transport: Injection, has_signs: bool) -> TransportPlan:
     """Return a permutation as a plan (K, K), with its signs where the problem has any."""
     mass = np.zeros((transport.width, transport.width))
     mass[transport.slots, np.arange(transport.width)] = 1.0 / transport.width

@@ -22,7 +22,7 @@ assignment by C. A solution that does not raise the objective by more than round
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -200,9 +200,16 @@ def visit_group(
     if not moves:
         return False
     trial = model.moved(symmetry, moves, state.width)
-    # The gain of an array with the group on two axes is only linearised: accept the move only if E itself falls.
-    if _is_quadratic(symmetry, names, model.arrays) and not _lowers_objective(state, model, trial, remaining, moves):
-        return False
+    axes = {(place.array, place.axis) for name in names for place in state.places(name, model.arrays)}
+    keys = {array for array, _ in axes}
+    # The gain of an array with the groups on two axes is only linearised: accept the move only if E itself falls.
+    if len(keys) < len(axes):
+        before, after = (
+            sum(weight * state.distance(candidate, other, keys) for weight, other in remaining.models)
+            for candidate in (model, trial)
+        )
+        if not after < before * (1.0 - state.min_relative_gain):  # by more than rounding
+            return False
     for name, move in moves.items():
         remaining.products.update(name, move, model.arrays, trial.arrays)
     model.arrays, model.transports = trial.arrays, trial.transports
@@ -228,28 +235,6 @@ def _best_assignment(
         total_gain += float((after - before).sum())
         scale += float(np.abs(after).sum() + np.abs(before).sum())
     return moves if total_gain > state.min_relative_gain * scale else {}
-
-
-def _is_quadratic(symmetry: Symmetry, names: Sequence[str], arrays: Mapping[str, AnyArray]) -> bool:
-    """Return whether an array has the groups on two axes, so that the assignment gain is only a linear model of E."""
-    axes = {(place.array, place.axis) for name in names for place in symmetry.places(name) if place.array in arrays}
-    return len({array for array, _ in axes}) < len(axes)
-
-
-def _lowers_objective(
-    state: MatchingState,
-    model: PlacedModel,
-    trial: PlacedModel,
-    remaining: RemainingModels,
-    moved_groups: Iterable[str],
-) -> bool:
-    """Return whether E of the trial is below E of the model by more than rounding."""
-    keys = {place.array for name in moved_groups for place in state.symmetry.places(name)} & set(model.arrays)
-    before, after = (
-        sum(weight * state.distance(candidate, other, keys) for weight, other in remaining.models)
-        for candidate in (model, trial)
-    )
-    return after < before * (1.0 - state.min_relative_gain)
 
 
 @dataclass(frozen=True, eq=False)

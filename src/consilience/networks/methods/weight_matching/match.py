@@ -11,17 +11,18 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from consilience.checks import Array
 from consilience.core.details import Status
 from consilience.core.progress import Progress
 from consilience.networks.method import Alignment, NetworkEnsemble
 from consilience.networks.methods.weight_matching.activations import match_activations
 from consilience.networks.methods.weight_matching.coordinate_descent import CoordinateDescent, descend, visit_group
 from consilience.networks.methods.weight_matching.state import MatchingState, PlacedModel, RemainingModels
-from consilience.networks.network import Network
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection
 from consilience.networks.symmetry.unit_rows import shared_groups
+
+MAX_MATCHING_PASSES = 100
+"""Passes over all models at most where a method has no option for them, as in the published code of weight matching."""
 
 
 def descent_starts(
@@ -81,9 +82,13 @@ def initial_placement(
     others = [i for i in range(len(weights)) if i != ensemble.reference]
     placed: dict[int, PlacedModel] = {}
     n_models_in_slot = {name: np.zeros(width) for name, width in state.width.items()}
-    by_activations = _slots_by_activations(state, ensemble) if start == "activations" else None
+    has_slots = all(dict(network.units) == dict(state.width) for network in ensemble.networks)
+    by_activations = match_activations(ensemble, correlation=True)[0] if start == "activations" and has_slots else None
     for i in (ensemble.reference, *others):
-        transports = _least_filled_slots(ensemble.networks[i], state, n_models_in_slot)
+        transports = {}  # into the slots that the fewest models fill, in their order
+        for name, width in state.width.items():
+            slots = np.argsort(n_models_in_slot[name], kind="stable")[: ensemble.networks[i].units[name]]
+            transports[name] = Injection(np.sort(slots), width)
         moves: Mapping[str, Injection] = {} if by_activations is None else by_activations[i]
         if start == "random" and i != ensemble.reference:
             moves = _shuffle_slots(transports, ensemble.symmetry, rng)
@@ -97,23 +102,6 @@ def initial_placement(
             n_models_in_slot[name] += injection.owned
         placed[i] = model
     return [placed[i] for i in range(len(ensemble.networks))]
-
-
-def _slots_by_activations(state: MatchingState, ensemble: NetworkEnsemble) -> list[dict[str, Injection]] | None:
-    """Return the slots of every model by the correlation of activations; None where models have other widths."""
-    if any(dict(network.units) != dict(state.width) for network in ensemble.networks):
-        return None
-    return match_activations(ensemble, correlation=True)[0]
-
-
-def _least_filled_slots(
-    network: Network, state: MatchingState, n_models_in_slot: Mapping[str, Array]
-) -> dict[str, Injection]:
-    """Return, by group, the slots that the fewest models fill, in their order, one for every unit of a network."""
-    return {
-        name: Injection(np.sort(np.argsort(n_models_in_slot[name], kind="stable")[: network.units[name]]), width)
-        for name, width in state.width.items()
-    }
 
 
 def _shuffle_slots(

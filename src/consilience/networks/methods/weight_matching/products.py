@@ -15,7 +15,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from consilience.checks import AnyArray, Labels
-from consilience.networks.symmetry.axes import Axis, Place
+from consilience.networks.symmetry.axes import Place
 from consilience.networks.symmetry.symmetry import Symmetry
 from consilience.networks.symmetry.transport import Injection
 from consilience.networks.symmetry.unit_rows import odd_columns, unit_rows
@@ -84,7 +84,8 @@ class InnerProducts:
         for place in list(self._cache):
             axes = self._symmetry.layouts[place.array].axes
             is_own = axes[place.axis].segments[place.segment].group == group
-            other_axes = [n for n, axis in enumerate(axes) if n != place.axis and _has_group(axis, group)]
+            numbers = (n for n, axis in enumerate(axes) for segment in axis.segments if segment.group == group)
+            other_axes = sorted({n for n in numbers if n != place.axis})
             if is_own:
                 self._cache[place] = self._cache[place].with_rows_moved(move)
             # A group on both axes of one array (recurrent weights) would need a correction of second order: recompute.
@@ -98,7 +99,9 @@ class InnerProducts:
     ) -> None:
         """Add to the product at a place what changed on another axis (`number`) of its array."""
         xp = array_namespace(after)
-        entries = _entries_of_units(self._symmetry.layouts[place.array].axes[number], group, changed, self._width)
+        is_changed = np.isin(np.arange(self._width[group]), changed)
+        axis = self._symmetry.layouts[place.array].axes[number]
+        entries = np.flatnonzero(axis.along({group: is_changed.astype(float)}, self._width, 0.0))
         indices = xp.asarray(entries, device=after.device)
         difference = xp.take(after, indices, axis=number) - xp.take(before, indices, axis=number)
         target = xp.take(self.target[place.array], indices, axis=number)
@@ -123,20 +126,3 @@ class InnerProducts:
             for part in parts
         )
         return AssignmentGain(even, odd)
-
-
-def _has_group(axis: Axis, group: str) -> bool:
-    return any(segment.group == group for segment in axis.segments)
-
-
-def _entries_of_units(axis: Axis, group: str, units: Labels, width: Mapping[str, int]) -> Labels:
-    """Return the positions on an axis of the entries that belong to some units of a group."""
-    positions, start = [], 0
-    for segment in axis.segments:
-        if segment.group == group:
-            # A segment is laid out as (outer, unit, inner) in row-major order.
-            outer = np.arange(segment.outer)[:, None, None] * width[group]
-            inside = (outer + units[:, None]) * segment.inner + np.arange(segment.inner)  # (outer, units, inner)
-            positions.append(start + inside.ravel())
-        start += segment.length(width)
-    return np.concatenate(positions)

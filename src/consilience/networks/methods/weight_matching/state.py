@@ -173,14 +173,9 @@ class MatchingState:
 
     def _merged_entries(self, axis: Axis, first: PlacedModel, second: PlacedModel) -> Array:
         """Return the mask (n_entries,) of an axis: 1 for entries of slots that both models fill."""
-        parts = []
-        for segment in axis.segments:
-            if segment.group is None:
-                parts.append(np.zeros(segment.length(self.width)))
-            else:
-                is_merged = first.transports[segment.group].owned * second.transports[segment.group].owned  # (K,)
-                parts.append(segment.along(is_merged))
-        return np.concatenate(parts)
+        groups = {segment.group for segment in axis.segments if segment.group is not None}
+        is_merged = {group: first.transports[group].owned * second.transports[group].owned for group in groups}  # (K,)
+        return axis.along(is_merged, self.width, 0.0)
 
     def remaining_models(self, models: Sequence[tuple[float, PlacedModel]]) -> RemainingModels:
         """Return weighted models that stay, with the inner products that compare them to one that moves."""

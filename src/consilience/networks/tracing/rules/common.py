@@ -76,11 +76,6 @@ class TraceRecord:
             for origin in tensor.origins[dim]:
                 self.sides.setdefault(origin, set()).add(side)
 
-    def add_odd_copies(self, tensor: TracedTensor, dim: int, copies: tuple[int, ...]) -> None:
-        """Record which copies of its units change sign with them along an axis, if it is an axis of an array."""
-        for origin in tensor.origins[dim]:
-            self.odd_copies[origin] = copies
-
     def side_of(self, array: str, dim: int) -> Side:
         """Return the side of an axis of an array, after all operations that used it."""
         sides = self.sides.get((array, dim), set())
@@ -205,47 +200,31 @@ def contract(record: TraceRecord, tensors: Sequence[TracedTensor], labels: Seque
     for factor, letters in enumerate(labels):
         for dim, letter in enumerate(letters):
             places.setdefault(letter, []).append((factor, dim))
-    joined = {letter: record.join_axes(*_tensors_and_dims(tensors, found)) for letter, found in places.items()}
+    joined = {
+        letter: record.join_axes([tensors[factor] for factor, _ in found], [dim for _, dim in found])
+        for letter, found in places.items()
+    }
     axes = {letter: axis for letter, (axis, _) in joined.items()}
     data = any(tensor.data for tensor in tensors)
     for letter, found in places.items():
         if letter not in out:
-            _record_sum(record, tensors, places, axes, letter, out)
+            factors = {factor for factor, _ in found}
+            # Labels on every factor of the summed one, such as batch and heads, along which sums are separate.
+            shared = [other for other, others in places.items() if factors <= {factor for factor, _ in others}]
+            batch_axes = [axes[other] for other in shared if other in out] if len(factors) > 1 else []
+            record.contexts.append((*(axes[other] for other in shared if other not in out), *batch_axes))
+            is_score = sum(tensors[factor].data for factor in factors) > 1  # data times data, as queries times keys
+            if is_score or len(factors) == 1:
+                record.rigid_axes.append(axes[letter])
+            if is_score:
+                record.score_axes.append(axes[letter])
+                record.head_axes.extend(batch_axes)
         # Between arrays alone (W = B A), the first factor reads the units that the second makes.
         used = found if data else found[: letter not in out]
         for factor, dim in used:
             record.add_side(tensors[factor], dim, "output" if letter in out else "input")
     origins = () if data else tuple(joined[letter][1] for letter in out)
     return TracedTensor(tuple(axes[letter] for letter in out), origins, data)
-
-
-def _tensors_and_dims(
-    tensors: Sequence[TracedTensor], places: Sequence[tuple[int, int]]
-) -> tuple[list[TracedTensor], list[int]]:
-    """Return the tensor and the axis of every place, a number of a tensor and an axis."""
-    return [tensors[factor] for factor, _ in places], [dim for _, dim in places]
-
-
-def _record_sum(
-    record: TraceRecord,
-    tensors: Sequence[TracedTensor],
-    places: Mapping[str, Sequence[tuple[int, int]]],
-    axes: Mapping[str, AxisTerms],
-    letter: str,
-    out: str,
-) -> None:
-    """Record that products of tensors are summed over a label, separately along labels that all its factors have."""
-    factors = {factor for factor, _ in places[letter]}
-    # Labels on every factor of the summed one, such as batch and heads.
-    shared = [other for other, found in places.items() if factors <= {factor for factor, _ in found}]
-    batch_axes = [axes[other] for other in shared if other in out] if len(factors) > 1 else []
-    record.contexts.append((*(axes[other] for other in shared if other not in out), *batch_axes))
-    is_score = sum(tensors[factor].data for factor in factors) > 1  # data times data, such as queries times keys
-    if is_score or len(factors) == 1:
-        record.rigid_axes.append(axes[letter])
-    if is_score:
-        record.score_axes.append(axes[letter])
-        record.head_axes.extend(batch_axes)
 
 
 def record_reduction(record: TraceRecord, tensor: TracedTensor, dims: Sequence[int]) -> None:

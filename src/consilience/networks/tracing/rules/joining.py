@@ -20,6 +20,7 @@ from consilience.networks.tracing.axis_parts import (
     hosted_families,
     may_move,
     resolve,
+    single_part,
 )
 from consilience.networks.tracing.rules.common import (
     OperatorCall,
@@ -32,14 +33,6 @@ from consilience.networks.tracing.rules.common import (
     reshape,
     under_names,
 )
-
-
-def single_part(axis: AxisTerms) -> AxisPart | None:
-    """Return the axis part that an axis consists of, None if it consists of anything else."""
-    resolved = resolve(axis)
-    if len(resolved) == 1 and len(resolved[0]) == 1 and isinstance(resolved[0][0], AxisPart):
-        return resolved[0][0]
-    return None
 
 
 def _fix_indexed_axis(record: TraceRecord, axis: AxisTerms) -> AxisPart | None:

@@ -19,7 +19,7 @@ from consilience.networks.tracing.rules.joining import split_axis
 
 
 def _identity(call: OperatorCall) -> TracedTensor:
-    """Trace an operation that returns its first tensor unchanged: copies and conversions."""
+    """Trace an operation whose axes are those of its first tensor: copies, conversions, overwriting with a number."""
     return call.tensors[0]
 
 
@@ -63,11 +63,6 @@ def _constant(call: OperatorCall) -> TracedTensor:
     return constant_tensor(call.shape)
 
 
-def _fill(call: OperatorCall) -> TracedTensor:
-    """Trace the overwriting of all entries with one number: axes move as before."""
-    return call["self"]
-
-
 def _position_dependent(call: OperatorCall) -> TracedTensor:
     """Trace a new tensor of entries that differ by position or are drawn at random: its axes never move."""
     for tensor in call.tensors:
@@ -99,7 +94,7 @@ RULES: dict[str, OperatorRule] = {
         _constant,
         "zeros ones full empty zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty",
     ),
-    **under_names(_fill, "fill zero"),
+    **under_names(_identity, "fill zero"),
     **under_names(_position_dependent, "arange eye linspace rand randn rand_like randn_like randint randperm"),
     **under_names(_scalar, "scalar_tensor item"),
     "prelu": _prelu,

@@ -13,9 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from consilience.networks.tracing.axis_parts import AxisPart, AxisTerms, as_factor, axis_size, fixed_axis, free_axis
+from consilience.networks.tracing.axis_parts import (
+    AxisPart,
+    AxisTerms,
+    as_factor,
+    axis_size,
+    fixed_axis,
+    free_axis,
+    single_part,
+)
 from consilience.networks.tracing.rules.common import OperatorCall, OperatorRule, TracedTensor, TraceRecord, under_names
-from consilience.networks.tracing.rules.joining import single_part
 
 _N_GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 """Stacked gates in the weights of torch: LSTM (input, forget, cell, output), GRU (reset, update, new)."""
@@ -42,7 +49,7 @@ def _join_cell(
         record.algebra.join(stacked_gates, array.axes[0])
         record.add_side(array, 0, "output")
         if kind in _STATE_GATES:
-            record.add_odd_copies(array, 0, _STATE_GATES[kind])
+            record.odd_copies |= dict.fromkeys(array.origins[0], _STATE_GATES[kind])
     record.algebra.join(inputs, input_weight.axes[1])
     for array in (input_weight, hidden_weight):
         record.add_side(array, 1, "input")
