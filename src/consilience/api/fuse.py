@@ -291,14 +291,14 @@ def _prepare(request: Request, kind: Kind) -> Prepared:
     if request.engine is not None and kind is not SHARDS:
         text = f"runs shards of posterior files; expected None for models in memory, found {request.engine!r}"
         raise OptionError("engine", text)
-    if are_recognised(request):
-        _refuse_misplaced(kind, request.options)
+    _refuse_misplaced(kind, request)
     return kind.prepare(request)
 
 
-def _refuse_misplaced(kind: Kind, options: Mapping[str, Any]) -> None:
-    """Raise OptionError for keywords that are for another kind of models."""
+def _refuse_misplaced(kind: Kind, request: Request) -> None:
+    """Raise OptionError for keywords that are for another kind of models, where the kind of all models is known."""
     for names, owner in ((NETWORK_KEYWORDS, NETWORKS), (SHARD_KEYWORDS, SHARDS)):
-        if misplaced := [name for name in names if name in options and name not in kind.keywords]:
+        misplaced = [name for name in names if name in request.options and name not in kind.keywords]
+        if misplaced and are_recognised(request):
             text = f"for {owner.title} only, and these models are {kind.title}"
             raise OptionError(", ".join(misplaced), text, "leave it out", "E-VALUE")

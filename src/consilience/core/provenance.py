@@ -220,6 +220,8 @@ def read_fused(
 
 def _storable(value: Any) -> Any:
     """Return JSON values of any depth with texts that any reader takes: file names may have bytes that are no text."""
+    if value is None or isinstance(value, int | float):  # first, since most values are numbers
+        return value
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "replace").decode()
     if isinstance(value, Mapping):

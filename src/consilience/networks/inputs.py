@@ -68,6 +68,8 @@ class DescribedNetwork:
     notes: tuple[str, ...] = ()  # what was left out of its names, a line each
     # Digest of its numbers, whatever the order of its units; "" where they stay in their file.
     content_digest: str = ""
+    # By name the arrays that were summed for this digest, with the sums of their bits.
+    bit_sums: Mapping[str, tuple[AnyArray, int]] = field(default_factory=dict)
     # Names, by digests, of itself and of what it was fused from.
     rests_on: Mapping[str, str] = field(default_factory=lambda: NO_ANCESTORS)
 
@@ -85,7 +87,17 @@ class DescribedNetwork:
 
         By array, the sum of its numbers' bits modulo 2^64: whole numbers, so the same in any order.
         """
-        return (_sum_of_bits(self.arrays[key]) for key in sorted(self.arrays))
+        return (self._bit_sum(key) for key in sorted(self.arrays))
+
+    def _bit_sum(self, key: str) -> int:
+        """Return the sum of bits of an array, which is known where it is one of those that the digest was taken of."""
+        summed, total = self.bit_sums.get(key, (None, 0))
+        return total if summed is self.arrays[key] else _sum_of_bits(self.arrays[key])
+
+    def with_content_digest(self) -> DescribedNetwork:
+        """Return the network with the digest of its numbers."""
+        sums = _bit_sums(self.sent_arrays)
+        return replace(self, content_digest=_digest_of_sums(sums), bit_sums=sums)
 
     def content_key(self) -> tuple[int, ...]:
         """Return a sorting key that differs between networks that differ in the order of units only: a CRC by array."""
@@ -143,10 +155,20 @@ def state_dict_of_arrays(model: Any, template: nn.Module | None) -> Any:
 
 def content_digest(arrays: Mapping[str, AnyArray]) -> str:
     """Return a digest of arrays that copies share, and copies whose units are in another order."""
+    return _digest_of_sums(_bit_sums(arrays))
+
+
+def _bit_sums(arrays: Mapping[str, AnyArray]) -> dict[str, tuple[AnyArray, int]]:
+    """Return arrays with the sums of their bits, by name."""
+    return {name: (values, _sum_of_bits(values)) for name, values in arrays.items()}
+
+
+def _digest_of_sums(sums: Mapping[str, tuple[AnyArray, int]]) -> str:
+    """Return the digest of arrays, given with the sums of their bits."""
     digest = hashlib.sha256()
-    for name in sorted(arrays):
-        values = arrays[name]
-        digest.update(f"{name} {dtype_name(values)} {tuple(values.shape)} {_sum_of_bits(values)}".encode())
+    for name in sorted(sums):
+        values, total = sums[name]
+        digest.update(f"{name} {dtype_name(values)} {tuple(values.shape)} {total}".encode())
     return digest.hexdigest()
 
 
@@ -197,17 +219,15 @@ class NetworkReading(Reading[DescribedNetwork]):
         """Return the network in a file; a plain checkpoint is one too."""
         network = read_network(file, mapped=self.mapped)
         described = _of_state_dict(network.arrays, file.label, file.label, self.template)
-        digest = None if self.mapped else file.digest
-        content = "" if self.mapped else content_digest(described.sent_arrays)
-        described = replace(described, symmetry=network.symmetry, digest=digest, content_digest=content)
-        return described, network.provenance
+        described = replace(described, symmetry=network.symmetry, digest=None if self.mapped else file.digest)
+        return described if self.mapped else described.with_content_digest(), network.provenance
 
     def convert(self, one: NamedInput) -> tuple[DescribedNetwork, Record]:
         """Return a module, Network or state dict as a network."""
         model = state_dict_of_arrays(one.model, self.template)
         if is_module(model) or isinstance(model, Network) or is_state_dict(model):
             described = describe_object(model, one.name, one.label, self.template, self.example)
-            return replace(described, content_digest=content_digest(described.sent_arrays)), None
+            return described.with_content_digest(), None
         text = f"a {type(one.model).__name__} is no network; expected a module, Network or path"
         known = training_state_problem(one.model)
         raise InputError([Problem(one.label, text, code="E-TYPE") if known is None else known.about(one.label)])
@@ -215,7 +235,8 @@ class NetworkReading(Reading[DescribedNetwork]):
     def settle(self, value: DescribedNetwork, one: NamedInput, place: int, problems: list[Problem]) -> DescribedNetwork:
         """Return a network under the name of its input."""
         del place, problems
-        return replace(value, name=one.name, label=one.label)
+        is_named = (value.name, value.label) == (one.name, one.label)
+        return value if is_named else replace(value, name=one.name, label=one.label)
 
     def digest_of(self, value: DescribedNetwork) -> str:
         """Return the digest of the network's numbers, whatever the order of its units."""
@@ -223,7 +244,7 @@ class NetworkReading(Reading[DescribedNetwork]):
 
     def digested(self, value: DescribedNetwork) -> DescribedNetwork:
         """Return a network with the digest of its numbers, which are read now where they stayed in their file."""
-        return value if value.content_digest else replace(value, content_digest=content_digest(value.sent_arrays))
+        return value if value.content_digest else value.with_content_digest()
 
 
 def _unfit_arrays(network: DescribedNetwork, path: Path | None) -> Iterator[Problem]:
@@ -253,9 +274,12 @@ def describe_object(
         return _of_state_dict(model, name, label, template)
     module = initialised(unwrapped(model), example)
     plain = plain_module(module)
-    arrays, extra = arrays_of_module(plain, label), extra_state(plain.state_dict())
-    parametrised = Parametrised.of_module(module)
-    return DescribedNetwork(name, label, arrays, None, plain, None, parametrised=parametrised, extra_state=extra)
+    state = plain.state_dict()
+    parametrised = None if plain is module else Parametrised.of_module(module)
+    return DescribedNetwork(
+        name, label, dense_arrays(state, label), None, plain, None,
+        parametrised=parametrised, extra_state=extra_state(state),
+    )  # fmt: skip
 
 
 def _described(network: Network, name: str, label: str) -> DescribedNetwork:

@@ -300,7 +300,8 @@ class NetworkMethod(Options, ABC):
         prepared = self.prepare(ensemble)
         how = "median" if self.robust is True else self.robust
         robust = RobustEstimator(how, self.trim) if isinstance(how, str) else None
-        rng_of_kept = deepcopy(rng)  # the same draws, as if those that are left out had not come
+        # The same draws once more, as if those that are left out had not come.
+        rng_of_kept = deepcopy(rng) if self.robust is True else rng
         # Only the alignment sees clipped scales; the robust average judges the networks as they were sent.
         alignment = self.align(prepared if robust is None else clip_array_scales(prepared, robust), rng, progress)
         if problems := _alignment_problems(prepared, alignment):

@@ -368,11 +368,18 @@ def is_finite(values: AnyArray) -> bool:
     if not is_averaged(values):
         return True
     working = real_pairs(working_precision(values))
-    with np.errstate(over="ignore", invalid="ignore"):  # finite numbers may have no finite sum
-        if isfinite(float(working.sum())):  # one NaN or infinity would show in the sum, which is quick to compute
-            return True
+    if isfinite(_quiet_sum(working)):  # one NaN or infinity would show in the sum, which is quick to compute
+        return True
     xp = array_namespace(working)
     return bool(xp.all(xp.isfinite(working)))
+
+
+def _quiet_sum(values: AnyArray) -> float:
+    """Return the sum of an array, without NumPy's warning where finite numbers have no finite sum."""
+    if not isinstance(values, np.ndarray):
+        return float(values.sum())
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(values.sum())
 
 
 def has_nan(values: AnyArray) -> bool:

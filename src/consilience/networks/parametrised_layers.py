@@ -213,8 +213,10 @@ class Parametrised:
     def of_module(cls, module: nn.Module) -> Parametrised | None:
         """Return the parametrised layers of a module; None where it has none."""
         parts = parts_of_module(module)
+        if not parts:
+            return None
         state = {name: values for name, values in module.state_dict().items() if not is_extra_state(name)}
-        return cls(tuple(parts), state, module) if parts else None
+        return cls(tuple(parts), state, module)
 
     def renamed(self, names: Mapping[str, str]) -> Parametrised:
         """Return the same layers by other names: `names` has those of the arrays of the plain network by the own ones.
@@ -296,9 +298,10 @@ def set_hooked_weights(module: nn.Module) -> None:
 
 def _parametrisations(layer: nn.Module) -> Mapping[str, Any]:
     """Return the parametrisations of a layer by the name of the array."""
+    if not type(layer).__name__.startswith("Parametrized"):
+        return {}
     lists = dict(layer.named_children()).get("parametrizations")
-    is_parametrised = type(lists).__name__ == "ModuleDict" and type(layer).__name__.startswith("Parametrized")
-    return dict(lists.items()) if is_parametrised else {}  # type: ignore[union-attr, operator]
+    return dict(lists.items()) if type(lists).__name__ == "ModuleDict" else {}  # type: ignore[union-attr, operator]
 
 
 def _parts_of_list(prefix: str, name: str, parametrisation: Any) -> PartsOfWeight:

@@ -15,8 +15,9 @@ array; models of transformers by their configurations, as checkpoints are before
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -364,9 +365,11 @@ def _bookkeeping(networks: Sequence[DescribedNetwork], own: Mapping[str, AnyArra
 
 
 def _with_entries(
-    network: DescribedNetwork, added: Mapping[str, AnyArray], dropped: Container[str]
+    network: DescribedNetwork, added: Mapping[str, AnyArray], dropped: Collection[str]
 ) -> DescribedNetwork:
     """Return a network without some entries, and with others that it lacks."""
+    if not added and not dropped:
+        return network
     kept = {key: values for key, values in network.arrays.items() if key not in dropped}
     return replace(network, arrays={**kept, **{key: values for key, values in added.items() if key not in kept}})
 
@@ -393,6 +396,7 @@ _OF_PARTS = (
 )  # fmt: skip
 """Attributes of parts that shape no array and decide what the part computes, in torch and in transformers. Those of
 activations and recurrent layers are in `layer_kinds`."""
+_NAMES_OF_PARTS = frozenset(_OF_PARTS)
 
 _REMEDY = "fuse networks of one architecture, or keep them all: `method='ensemble'`"
 
@@ -437,11 +441,25 @@ def _differences(first: nn.Module, other: nn.Module) -> Iterator[tuple[str, str,
         if path in kinds[0] and path in kinds[1] and kinds[0][path] != kinds[1][path]:
             yield path or "it", kinds[1][path], kinds[0][path]
             continue
-        are_alike = _shapes_of(theirs) == _shapes_of(ours)
-        for name in _OF_PARTS if are_alike else ():
+        names = _stated_names(theirs) & _stated_names(ours)
+        if not names or _shapes_of(theirs) != _shapes_of(ours):
+            continue
+        for name in (name for name in _OF_PARTS if name in names):
             values = _value_of(theirs, name), _value_of(ours, name)
             if None not in values and values[0] != values[1]:
                 yield f"{path}.{name}".lstrip("."), str(values[0]), str(values[1])
+
+
+def _stated_names(part: nn.Module) -> Set[str]:
+    """Return which of the attributes of parts a module or its class has."""
+    of_class = _names_of_class(type(part))  # type: ignore[arg-type]  # classes are hashable, which mypy does not see
+    return of_class | _NAMES_OF_PARTS.intersection(vars(part))  # modules take long to say that they lack one
+
+
+@lru_cache(maxsize=256)  # a network has few kinds of parts, and as many networks are compared as there are sites
+def _names_of_class(kind: type) -> frozenset[str]:
+    """Return which of the attributes of parts a class has."""
+    return frozenset(name for name in _OF_PARTS if hasattr(kind, name))
 
 
 def _shapes_of(part: nn.Module) -> list[tuple[int, ...]]:
@@ -450,8 +468,6 @@ def _shapes_of(part: nn.Module) -> list[tuple[int, ...]]:
 
 def _value_of(part: nn.Module, name: str) -> str | None:
     """Return a number, text or tuple of such, or the name of a function, as a text; None of all else."""
-    if name not in vars(part) and not hasattr(type(part), name):
-        return None  # modules take long to say that they lack one
     value = getattr(part, name, None)
     if isinstance(value, bool | int | float | str):
         return repr(value)

@@ -116,8 +116,10 @@ def initialised(module: nn.Module, example: Any) -> nn.Module:
 
     Raises InputError for an example that it does not take.
     """
+    if example is None:
+        return module
     lazy: list[Any] = [one for one in (*module.parameters(), *module.buffers()) if is_uninitialised(one)]
-    if example is None or not lazy:
+    if not lazy:
         return module
     from consilience.networks.module_inputs import refuse_unfit
 

@@ -48,7 +48,7 @@ def with_descriptions(
     problems = [*_of_others(networks, described, is_of)]
     # What is said of the sites is said by the names of their networks.
     networks = [
-        replace(network, description=None if description is None else replace(description, name=network.label))
+        network if description is None else replace(network, description=replace(description, name=network.label))
         for network, description in zip(networks, described, strict=True)
     ]
     stated = [network.description for network in networks if network.description is not None]

@@ -204,21 +204,24 @@ class EvidenceSearch:
     def _round(self, objective: ConjugateGroups, labels: Labels | None) -> Labels:
         """Return the best matching of one round, from every component by itself or from the groups there are."""
         if labels is not None:
-            path = agglomerate(objective, labels, while_gaining=self.max_groups is None)
+            path = agglomerate(objective, labels, while_gaining=True)
         elif len(self._stack.natural) <= MAX_AGGLOMERATED_ROWS:
-            path = self.full_path(objective, while_gaining=self.max_groups is None)
+            path = self.full_path(objective, while_gaining=True)
         else:
             path = agglomerate(objective, grow(objective, shuffled(self._stack.n_sites)))
         if not np.isfinite(path.totals).all():
             text = "their numbers are so great, or so small, that float64 loses what components say of each other"
             raise InputError("the models", text, "scale the columns, the same at all sites, and fit again", "E-NUMBER")
+        if self.max_groups is not None and path.n_groups[-1] > self.max_groups:
+            path = agglomerate(objective, path.labels(len(path.merges)))  # by merges that lose, down to the limit
         step = path.best(self.max_groups)
         agglomerated = path.labels(step)
+        is_unmerged = labels is not None and agglomerated.max(initial=-1) == labels.max(initial=-1)
         if self.max_groups is not None and path.n_groups[step] > self.max_groups:
             # Sites that share a component with everybody end the path above the limit.
             agglomerated = grow(objective, shuffled(self._stack.n_sites), self._openings)
         ascended = self.ascend(objective, agglomerated)
-        if labels is None or step == 0:
+        if labels is None or is_unmerged:
             return ascended
         total = objective.total(ascended)
         # The groups of the round before are given up for no less only, so that evidence never falls.
