@@ -1,5 +1,7 @@
 """Laws of ``robust=True``: matching on the median site, sites judged as a whole, geometric medians of the rest."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -18,7 +20,7 @@ from consilience.core.robust import (
 )
 from consilience.errors import InputError, OptionError, RobustWarning
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.robust.median_site import coordinates
+from consilience.posteriors.robust.median_site import MEDIAN_OF_ATTACHED, JudgedInclusion, coordinates
 from consilience.posteriors.robust.minority import Room
 from consilience.posteriors.summary import notes_of
 from tests import tolerances
@@ -306,6 +308,17 @@ def test_the_verdict_names_fits_in_different_optima():
     assert "ended in different optima" in cs.fuse(sites, "kl", robust=True).verdict.text
     in_one = cs.fuse([fit_in_optimum(rng, APART) for _ in range(10)], "kl", robust=True)
     assert "ended in different optima" not in in_one.verdict.text
+
+
+@pytest.mark.parametrize("n_left", [4, 5, 10])
+def test_sums_are_not_cut_to_those_of_sites_that_take_no_part(n_left):
+    rng, n = np.random.default_rng(0), len(GROUPS)
+    moves = cs.Attached(np.full((n, n), 30.0), ("component", "component"), "sum")
+    sites = [replace(mixture(rng), attached={"moves": moves}) for _ in range(10)]
+    labels = np.concatenate([np.tile(np.arange(n), n_left), np.full(n * (10 - n_left), -1)])
+    inclusion = JudgedInclusion(MEDIAN_OF_ATTACHED, "forward", is_total=True)
+    total = inclusion.attached([moves] * 10, Ensemble.of(sites), labels, n)
+    assert_allclose(total.values, n_left * moves.values, rtol=tolerances.ROUNDING)
 
 
 def test_a_component_of_two_sites_for_which_nobody_has_room_is_dropped():
