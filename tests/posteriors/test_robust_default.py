@@ -20,7 +20,12 @@ from consilience.core.robust import (
 )
 from consilience.errors import InputError, OptionError, RobustWarning
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.robust.median_site import MEDIAN_OF_ATTACHED, JudgedInclusion, coordinates
+from consilience.posteriors.robust.median_site import (
+    MEDIAN_OF_ATTACHED,
+    JudgedInclusion,
+    coordinates,
+    judge_whole_mixtures,
+)
 from consilience.posteriors.robust.minority import Room
 from consilience.posteriors.summary import notes_of
 from tests import tolerances
@@ -290,6 +295,33 @@ def test_components_that_few_sites_hold_and_others_have_room_for_are_no_average_
     nearest = np.linalg.norm(means[:, None] - PLACES, axis=2).min(axis=0)
     assert nearest.max() < 0.5
     assert means.max() < 6.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_drifts_that_are_as_many_as_the_fits_that_went_right_are_told_by_the_whole_mixtures(seed):
+    rng = np.random.default_rng(seed)
+    optima = [*[APART] * 3, *[FIRST_TWO_AS_ONE] * 2, *[FIRST_AND_LAST_AS_ONE] * 2]
+    drifts = [fit_in_optimum(rng, APART) for _ in range(3)]
+    drifts = [within(site, site.parameters()["mean"] + 1.5) for site in drifts]
+    outcome = fused([*(fit_in_optimum(rng, optimum) for optimum in optima), *drifts])
+    assert {"model 7", "model 8", "model 9"} <= set(left_out(outcome))
+    means = outcome.posterior.parameters()["mean"]
+    assert np.linalg.norm(means[:, None] - PLACES, axis=2).min(axis=0).max() < 0.3
+
+
+def test_the_whole_mixture_does_not_depend_on_the_optimum_of_a_fit():
+    rng = np.random.default_rng(0)
+    optima = [*[APART] * 5, *[FIRST_TWO_AS_ONE] * 5]
+    sites = [fit_in_optimum(rng, optimum) for optimum in optima]
+    assert np.count_nonzero(~judge_whole_mixtures(Ensemble.of(sites)).kept) <= 1
+    sites[0] = mixture(rng, shift=30.0, groups=PLACES)
+    judgement = judge_whole_mixtures(Ensemble.of(sites))
+    assert not judgement.kept[0]
+    assert np.count_nonzero(~judgement.kept) <= 2
+
+
+def test_of_points_without_spread_there_is_no_whole_mixture():
+    assert judge_whole_mixtures(Ensemble.of(sites_of("dirichlet", 4))) is None
 
 
 @pytest.mark.parametrize(("n_elsewhere", "is_one"), [(0, True), (1, True), (2, False)])
