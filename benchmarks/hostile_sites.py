@@ -15,8 +15,8 @@ or such as differ by a lognormal factor of 0.5; squared error of coefficients an
 Seeds 0 to 2 of mixtures and of networks shaped the constants of ``core/robust.py`` (the specification's
 seeds 10 and 11 saw one of them, mixtures of 30 to 36 and networks of 100 to 111 another); faults were found on sums of
 20 to 24 and 40 to 44, and on chains and topics of 20 to 24. Networks of own starts and described ones of 300 to 311,
-and chains of 300 to 324, shaped what is done with them. The fresh seeds, 400 to 404, shaped nothing; they compare no
-defence with ``robust=True``. A ratio is one of means over seeds.
+and chains of 300 to 324, 400 to 404, 500 and 501, shaped what is done with them. The fresh seeds, 400 to 404, shaped
+nothing else; they compare no defence with ``robust=True``. A ratio is one of means over seeds.
 Of every defence the worst attack at each k is told, and what it costs at k = 0.
 
 Attacks: mimics send an honest site's file again, that of the site nearest to the mean, of the farthest, of any, or each

@@ -465,7 +465,17 @@ def test_robust_fusion_chooses_among_candidates_of_the_sites_that_it_keeps(alike
     honest = {name: alike_sites[name] for name in names[:5]}
     robust = cs.fuse({**honest, **hostile}, robust=True)
     assert {record["model"] for record in robust.details["robust"]["left_out"]} == set(hostile)
-    assert [local.name for local in robust.inputs] == list(honest)
+    assert [local.name for local in robust.inputs] == [*honest, *hostile]
+    assert {local.name for local in robust.inputs if local.weight == 0.0} == set(hostile)
+    assert [local.weight for local in robust.inputs][:5] == pytest.approx([0.2] * 5, abs=0.01)
+    assert set(robust.ensemble.names) == set(honest)
+    for group, matching in robust.matching.items():
+        assert matching.names == (*honest, *hostile)
+        assert (matching.of_site(6) == -1).all()
+        assert len(matching.of_site(0)) == robust.groups[group]
+    assert len(robust.aligned) == 7
+    assert [one["name"] for one in robust.provenance["inputs"]] == sorted([*honest, *hostile])
+    assert "weak here" not in robust.verdict.text
     assert accuracy(robust.model) == pytest.approx(accuracy(cs.fuse(honest).model), abs=0.02)
 
 

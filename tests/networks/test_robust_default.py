@@ -52,6 +52,22 @@ def test_the_verdict_names_what_is_not_seen_and_what_is_weak():
     assert "weak here: fewer networks make a worse average" in text
 
 
+def test_the_average_of_linear_models_is_not_weak():
+    linear = [torch.nn.Linear(4, 3) for _ in range(5)]
+    fusion = fuse(linear)
+    assert "weak" not in fusion.details["robust"]
+    assert "would not be seen" in fusion.verdict.text
+    assert "weak here" not in fusion.verdict.text
+
+
+def test_the_ensemble_has_no_network_that_was_left_out():
+    fusion = fuse([*(network(seed) for seed in range(5)), network(50, 50.0)])
+    assert [local.name for local in fusion.inputs] == [f"model {site}" for site in range(6)]
+    assert "model 5" in fusion.left_out
+    assert not fusion.left_out & set(fusion.ensemble.names)
+    assert float(fusion.ensemble.answer.weights.sum()) == pytest.approx(1.0)
+
+
 def test_networks_that_are_kept_are_aligned_as_if_the_others_had_not_come():
     honest = [network(seed, noise=0.3) for seed in range(7)]
     with_hostile = fuse([*honest, *(network(50 + seed, 50.0) for seed in range(2))], "consensus")

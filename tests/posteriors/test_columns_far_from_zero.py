@@ -150,6 +150,15 @@ def test_one_hostile_origin_moves_nobody():
     assert {str(problem).split(":")[0] for problem in caught.value.problems} == {"model 4"}
 
 
+@pytest.mark.parametrize("offset", [1e5, 1e8, -1e12])
+def test_robust_fusion_leaves_out_what_is_too_far_to_calculate_with(offset):
+    honest, hostile = [mixture(seed) for seed in range(4)], mixture(5, offset)
+    fusion = cs.fuse([*honest, hostile], n_observations=[300] * 5, robust=True)
+    assert "model 4" in {record["model"] for record in fusion.details["robust"]["left_out"]}
+    assert len(fusion.inputs) == 5
+    assert np.abs(fusion.model.means_).max() < 10.0
+
+
 def test_posteriors_about_an_origin_are_not_packed(tmp_path):
     for seed in (0, 1):
         cs.save(mixture(seed, 1e8), tmp_path / f"site-{seed}.safetensors", n_observations=300)

@@ -1,5 +1,7 @@
 """Laws of ``robust=True``: matching on the median site, sites judged as a whole, geometric medians of the rest."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -18,7 +20,12 @@ from consilience.core.robust import (
 )
 from consilience.errors import InputError, OptionError, RobustWarning
 from consilience.posteriors.ensemble import Ensemble
-from consilience.posteriors.robust.median_site import coordinates
+from consilience.posteriors.robust.median_site import (
+    MEDIAN_OF_ATTACHED,
+    JudgedInclusion,
+    coordinates,
+    judge_whole_mixtures,
+)
 from consilience.posteriors.robust.minority import Room
 from consilience.posteriors.summary import notes_of
 from tests import tolerances
@@ -290,6 +297,33 @@ def test_components_that_few_sites_hold_and_others_have_room_for_are_no_average_
     assert means.max() < 6.0
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_drifts_that_are_as_many_as_the_fits_that_went_right_are_told_by_the_whole_mixtures(seed):
+    rng = np.random.default_rng(seed)
+    optima = [*[APART] * 3, *[FIRST_TWO_AS_ONE] * 2, *[FIRST_AND_LAST_AS_ONE] * 2]
+    drifts = [fit_in_optimum(rng, APART) for _ in range(3)]
+    drifts = [within(site, site.parameters()["mean"] + 1.5) for site in drifts]
+    outcome = fused([*(fit_in_optimum(rng, optimum) for optimum in optima), *drifts])
+    assert {"model 7", "model 8", "model 9"} <= set(left_out(outcome))
+    means = outcome.posterior.parameters()["mean"]
+    assert np.linalg.norm(means[:, None] - PLACES, axis=2).min(axis=0).max() < 0.3
+
+
+def test_the_whole_mixture_does_not_depend_on_the_optimum_of_a_fit():
+    rng = np.random.default_rng(0)
+    optima = [*[APART] * 5, *[FIRST_TWO_AS_ONE] * 5]
+    sites = [fit_in_optimum(rng, optimum) for optimum in optima]
+    assert np.count_nonzero(~judge_whole_mixtures(Ensemble.of(sites)).kept) <= 1
+    sites[0] = mixture(rng, shift=30.0, groups=PLACES)
+    judgement = judge_whole_mixtures(Ensemble.of(sites))
+    assert not judgement.kept[0]
+    assert np.count_nonzero(~judgement.kept) <= 2
+
+
+def test_of_points_without_spread_there_is_no_whole_mixture():
+    assert judge_whole_mixtures(Ensemble.of(sites_of("dirichlet", 4))) is None
+
+
 @pytest.mark.parametrize(("n_elsewhere", "is_one"), [(0, True), (1, True), (2, False)])
 def test_fits_of_which_a_third_end_elsewhere_are_not_in_one_optimum(n_elsewhere, is_one):
     """The wide component of four sites has room for the narrow one of the others, which has none for it."""
@@ -306,6 +340,17 @@ def test_the_verdict_names_fits_in_different_optima():
     assert "ended in different optima" in cs.fuse(sites, "kl", robust=True).verdict.text
     in_one = cs.fuse([fit_in_optimum(rng, APART) for _ in range(10)], "kl", robust=True)
     assert "ended in different optima" not in in_one.verdict.text
+
+
+@pytest.mark.parametrize("n_left", [4, 5, 10])
+def test_sums_are_not_cut_to_those_of_sites_that_take_no_part(n_left):
+    rng, n = np.random.default_rng(0), len(GROUPS)
+    moves = cs.Attached(np.full((n, n), 30.0), ("component", "component"), "sum")
+    sites = [replace(mixture(rng), attached={"moves": moves}) for _ in range(10)]
+    labels = np.concatenate([np.tile(np.arange(n), n_left), np.full(n * (10 - n_left), -1)])
+    inclusion = JudgedInclusion(MEDIAN_OF_ATTACHED, "forward", is_total=True)
+    total = inclusion.attached([moves] * 10, Ensemble.of(sites), labels, n)
+    assert_allclose(total.values, n_left * moves.values, rtol=tolerances.ROUNDING)
 
 
 def test_a_component_of_two_sites_for_which_nobody_has_room_is_dropped():

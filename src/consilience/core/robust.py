@@ -588,12 +588,13 @@ def judge(
     by_sampling: Sequence[float] | None = None,
     *,
     copies_are_known: bool = False,
+    radius: float = GATE_RADIUS,
 ) -> Judgement:
     """Return which of J sites are averaged, from squared distances in every group, of so many numbers in all.
 
     Sites that were left `out` before, with the steps that they failed, count as hostile; `copies_are_known` says
     whether copies among them were nearer than sampling allows. `by_sampling` has for every group the squared distance
-    that sampling alone gives honest copies, where that is known.
+    that sampling alone gives honest copies, where that is known. Beyond `radius` a site is left out.
     """
     groups = [(sites, _cut(squares)) for sites, squares in groups]
     judgement = Judgement(np.full(n_sites, np.nan), dict(out or {}), copies_are_known or by_sampling is not None)
@@ -619,7 +620,7 @@ def judge(
 
     leave_out_colluding()
     judgement.scores[:] = _radii(groups, judgement.kept)
-    judgement.leave_out_worst(judgement.scores / GATE_RADIUS)
+    judgement.leave_out_worst(judgement.scores / radius)
     leave_out_colluding()
     return judgement
 

@@ -34,6 +34,7 @@ from consilience.networks.fuse_aligned import (
     network_provenance,
     split_arguments,
     target_units,
+    with_left_out,
 )
 from consilience.networks.fuse_distilled import distillation_problems, fuse_distilled
 from consilience.networks.fusion import NetworkFusion, NetworkInput
@@ -59,6 +60,7 @@ from consilience.networks.torch_modules import initialised, is_module, make_temp
 if TYPE_CHECKING:
     from torch import nn
 
+    from consilience.core.details import RobustDetails
     from consilience.networks.methods.distill import Distill
 
 
@@ -225,11 +227,12 @@ def _fuse_chosen(case: _Case) -> NetworkFusion:
     matched, _ = fuse_aligned(
         case.models, method.matching, case.weights, case.stated, case.verdict_rng, case.progress, NetworkFusion
     )
-    robust = matched.details["robust"]
-    left_out = {record["model"] for record in robust["left_out"]}
-    kept = [number for number, name in enumerate(case.sites.names) if name not in left_out]
+    kept = [number for number, name in enumerate(case.sites.names) if name not in matched.left_out]
     fusion = choose(replace(case.of_sites(kept), method=replace(method, robust=None)))
-    return replace(fusion, details={**fusion.details, "robust": robust})
+    # What is weak of an average is not of a choice among the sites' own networks and what was distilled from all.
+    robust = {key: value for key, value in matched.details["robust"].items() if key != "weak"}
+    fusion = replace(fusion, details={**fusion.details, "robust": cast("RobustDetails", robust)})
+    return with_left_out(fusion, matched.inputs)
 
 
 def _fuse_distilled(case: _Case) -> NetworkFusion:

@@ -36,7 +36,7 @@ from consilience.networks.parametrised_layers import plain_module
 from consilience.networks.shared_symmetry import NetworksWithSymmetry
 from consilience.networks.symmetry.axes import Place
 from consilience.networks.symmetry.symmetry import Symmetry
-from consilience.networks.symmetry.transport import Transport
+from consilience.networks.symmetry.transport import MatrixTransport, Transport
 from consilience.networks.torch_modules import evaluating, is_module
 
 if TYPE_CHECKING:
@@ -146,6 +146,22 @@ def fuse_aligned(
         _rebuild=None if models.template is None else models.module,
     )
     return fusion, order
+
+
+def with_left_out(fusion: NetworkFusion, inputs: Sequence[NetworkInput]) -> NetworkFusion:
+    """Return a fusion of some networks with all of `inputs`: others have no weight, and no unit of them is matched."""
+    own = {local.name: (local, moves) for local, moves in zip(fusion.inputs, fusion.transports, strict=True)}
+
+    def of_left_out(local: NetworkInput) -> tuple[NetworkInput, dict[str, Transport]]:
+        matrices = {
+            group: np.zeros((moves.width, local.network.units[group])) for group, moves in fusion.transports[0].items()
+        }
+        return replace(local, weight=0.0), {group: MatrixTransport(zero, zero) for group, zero in matrices.items()}
+
+    pairs = [own.get(local.name) or of_left_out(local) for local in inputs]
+    names, transports = tuple(local.name for local in inputs), tuple(moves for _, moves in pairs)
+    matching = {group: _matching(group, transports, names) for group in fusion.matching}
+    return replace(fusion, inputs=tuple(local for local, _ in pairs), transports=transports, matching=matching)
 
 
 def _input(

@@ -166,9 +166,15 @@ class NetworkFusion(Fusion):
 
         return with_candidate(self, candidate_names(self)[0][0])
 
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Names of the networks that ``robust=True`` left out."""
+        records = self.details["robust"]["left_out"] if "robust" in self.details else []
+        return frozenset(record["model"] for record in records)
+
     @cached_property
     def ensemble(self) -> Any:
-        """All networks side by side as one module (`ModuleEnsemble`), in evaluation mode.
+        """All networks side by side as one module (`ModuleEnsemble`), but those left out, in evaluation mode.
 
         Where every site says the counts of its classes it is the stationary ensemble, which is exact under label shift;
         where they were estimated on matched images (`details["estimated_classes"]`), the same as far as these are
@@ -186,11 +192,13 @@ class NetworkFusion(Fusion):
             raise InputError("models", "these are files without a module", text, "E-NEEDED")
         from consilience.networks.ensemble import AnswerMean, ModuleEnsemble  # here, since it needs torch
 
-        modules = [self._rebuild(local.network) for local in self.inputs]
+        members = [local for local in self.inputs if local.name not in self.left_out]
+        modules = [self._rebuild(local.network) for local in members]
+        weights = np.array([local.weight for local in members])
         sites = Sites(
-            tuple(local.name for local in self.inputs),
-            np.array([local.weight for local in self.inputs]),
-            tuple(local.description for local in self.inputs),
+            tuple(local.name for local in members),
+            weights / weights.sum() if self.left_out else weights,
+            tuple(local.description for local in members),
         )
         if (estimated := self.details.get("estimated_classes")) is not None:
             sites = replace(sites, estimated_classes=np.array([estimated[name] for name in sites.names]))

@@ -336,7 +336,8 @@ class NetworkMethod(Options, ABC):
             for number, of_network in zip(kept.tolist(), of_kept.transports, strict=True):
                 transports[number] = of_network
             alignment = replace(of_kept, transports=tuple(transports))
-        details["weak"] = FEWER_NETWORKS
+        if ensemble.target_units:  # the average of linear models is as good as any network of theirs
+            details["weak"] = FEWER_NETWORKS
         alignment = replace(alignment, details={**alignment.details, "robust": details})
         return alignment, median_weights(ensemble, alignment.transports, kept)
 

@@ -51,8 +51,9 @@ RECOMMENDED = "kl"
 
 def prepare_posteriors(request: Request) -> Prepared:
     """Describe and check posteriors; see ``Kind.prepare``."""
-    described, alignment, problems, doubts, notes = describe_inputs(request.inputs, request.n_observations)
-    options = dict(request.options)
+    options, is_robust = dict(request.options), bool(request.options.get("robust"))
+    read = describe_inputs(request.inputs, request.n_observations, is_robust=is_robust)
+    described, alignment, problems, doubts, notes = read
     min_count = checked_min_count(options.pop("min_count", MIN_COUNT))
     try:
         method = recommended_method(request.method, options, described[0].value.source if described else {})

@@ -106,14 +106,15 @@ class PosteriorReading(FormatReading[Posterior]):
 
 
 def describe_inputs(
-    inputs: Sequence[NamedInput], n_observations: Any
+    inputs: Sequence[NamedInput], n_observations: Any, *, is_robust: bool = False
 ) -> tuple[list[Described[Posterior]], VocabularyAlignment | None, list[Problem], list[Doubt], list[str]]:
     """Return the posteriors of all inputs that could be described, how words were aligned, what is wrong and in doubt.
 
     Last come the sites whose columns were put in the order of the first, a sentence each.
 
     Topic models of different vocabularies come over the union of their words; all others must agree in their columns.
-    `n_observations` are as in ``fuse``, for models that do not record them; ``"equal"`` counts all models alike.
+    `n_observations` are as in ``fuse``, for models that do not record them; ``"equal"`` counts all models alike. Where
+    fusion `is_robust`, models too far from the others to calculate with are put nearer, to be left out.
     """
     numbers = stated_numbers(n_observations, [named_input.name for named_input in inputs])
     reading = PosteriorReading(numbers, are_equal=numbers is None and n_observations is not None)
@@ -123,7 +124,7 @@ def describe_inputs(
         # All are in the units of the data, so Pipelines go with models of unscaled data, and such a model comes out.
         described = [site.with_value(without_pipeline(site.value)) for site in described]
     described, notes = _in_one_order(described)
-    described, too_far = _about_one_origin(described)
+    described, too_far = _about_one_origin(described, is_robust=is_robust)
     problems += too_far
     alignment, unaligned = None, list[Problem]()
     if all(isinstance(site.value.family, Dirichlet) for site in described):  # as topic models are
@@ -150,7 +151,7 @@ def _in_one_order(described: list[Described[Posterior]]) -> tuple[list[Described
 
 
 def _about_one_origin(
-    described: list[Described[Posterior]],
+    described: list[Described[Posterior]], *, is_robust: bool
 ) -> tuple[list[Described[Posterior]], list[Problem]]:
     """Return sites with natural parameters about one origin, where some have one, and those too far from it."""
     family = described[0].value.family if described else None
@@ -159,13 +160,17 @@ def _about_one_origin(
         return described, []
     moved, problems = list[Described[Posterior]](), list[Problem]()
     for site in described:
+        value = site.value
         try:
-            moved.append(site.with_value(about(site.value, origin)) if site.value.family == family else site)
+            value = about(value, origin) if value.family == family else value
         except InputError:  # its widths are lost beside the distance
-            moved.append(site)
             text = "has components too far from those of the other models to calculate with both in float64"
             remedy = "see whether its columns are in the same units and count from the same zero"
-            problems.append(Problem(site.label, text, remedy, "E-MISMATCH"))
+            if is_robust:
+                value = about(value, origin, is_cut=True)
+            else:
+                problems.append(Problem(site.label, text, remedy, "E-MISMATCH"))
+        moved.append(site.with_value(value))
     return moved, problems
 
 

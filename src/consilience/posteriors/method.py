@@ -22,7 +22,7 @@ from consilience.core.caller import warn_caller
 from consilience.core.details import Status
 from consilience.core.methods import Options, Requirement, is_robust_option
 from consilience.core.progress import Progress, silent
-from consilience.core.robust import too_few
+from consilience.core.robust import Judgement, too_few
 from consilience.core.robust_estimator import Robust, RobustEstimator
 from consilience.errors import InputError, Problem, RobustWarning
 from consilience.families import Direction, FixedSide
@@ -48,6 +48,7 @@ from consilience.posteriors.robust.median_site import (
     JudgedInclusion,
     has_spread,
     judge_sites,
+    judge_whole_mixtures,
     match_on_median_site,
 )
 from consilience.posteriors.robust.minority import (
@@ -437,17 +438,52 @@ def _judged(
 ) -> tuple[Assignment, Inclusion]:
     """Return the assignment of the sites that are kept, with a record of the others, and how they are averaged."""
     judgement = judge_sites(ensemble, assignment.labels, int(assignment.labels.max()) + 1)
-    is_kept = judgement.kept[ensemble.owner]
-    judged = replace(assignment, labels=_consecutive(np.where(is_kept, assignment.labels, -1)))
+    judged, is_of_one_kind = _of_kept(assignment, ensemble, judgement, match_again)
+    if match_again is not None and (of_mixtures := judge_whole_mixtures(ensemble)) is not None:
+        if is_of_one_kind:  # of those that are kept: others may be left out for the optimum of their fit alone
+            is_of_one_kind = _on_median_site(ensemble, of_mixtures.kept).is_of_one_kind
+        else:
+            judgement = of_mixtures
+            judged, _ = _of_kept(assignment, ensemble, judgement, match_again)
     robust = judgement.details(ensemble.names)
-    if match_again is not None:
-        judged, is_of_one_kind = _matched_again(judged, ensemble, judgement.kept, match_again)
-        if not is_of_one_kind:
-            robust["weak"] = IN_DIFFERENT_OPTIMA
+    if not is_of_one_kind:
+        robust["weak"] = IN_DIFFERENT_OPTIMA
     details: PosteriorDetails = {**judged.details, "robust": robust}
     states_all = all(p.prior is not None and p.counts is not None for p in ensemble.posteriors)
     inclusion = JudgedInclusion(MEDIAN_OF_ATTACHED, "forward", combine_as != "barycenter" and states_all)
     return replace(judged, coupling=None, averaged=None, atoms=None, details=details), inclusion
+
+
+@dataclass(frozen=True, eq=False)
+class _OnMedianSite:
+    """What the components of some sites match on their median site."""
+
+    rows: Labels  # (n,), of the ensemble those that match anything
+    labels: Labels  # (n,), groups of these, consecutive
+    is_of_one_kind: bool  # whether their fits ended in one optimum
+
+
+def _on_median_site(ensemble: Ensemble, kept: NDArray[np.bool_]) -> _OnMedianSite:
+    """Return the groups of the sites that are kept (J,) on their median site."""
+    rows = np.flatnonzero(kept[ensemble.owner])
+    labels = match_on_median_site(take_rows(ensemble, rows))
+    rows, labels = rows[labels >= 0], labels[labels >= 0]
+    if not rows.size:
+        return _OnMedianSite(rows, labels, is_of_one_kind=True)
+    labels = _consecutive(labels)
+    return _OnMedianSite(rows, labels, Room.of(take_rows(ensemble, rows), labels).is_of_one_kind)
+
+
+def _of_kept(
+    assignment: Assignment,
+    ensemble: Ensemble,
+    judgement: Judgement,
+    match_again: Callable[[Ensemble], Assignment] | None,
+) -> tuple[Assignment, bool]:
+    """Return the assignment of the sites that are kept, and whether their fits ended in one optimum."""
+    is_kept = judgement.kept[ensemble.owner]
+    judged = replace(assignment, labels=_consecutive(np.where(is_kept, assignment.labels, -1)))
+    return (judged, True) if match_again is None else _matched_again(judged, ensemble, judgement.kept, match_again)
 
 
 def _matched_again(
@@ -457,15 +493,13 @@ def _matched_again(
 
     As they were judged where neither leaves anything. Beside them stands whether fits ended in one optimum.
     """
-    n_rows, rows = len(ensemble.owner), np.flatnonzero(kept[ensemble.owner])
-    labels = match_on_median_site(take_rows(ensemble, rows))
-    rows = rows[labels >= 0]
+    n_rows, found = len(ensemble.owner), _on_median_site(ensemble, kept)
+    rows = found.rows
     if not rows.size:
         return judged, True
-    of_kept, labels = take_rows(ensemble, rows), _consecutive(labels[labels >= 0])
-    if Room.of(of_kept, labels).is_of_one_kind:
-        return expand_assignment(replace(judged, labels=labels), rows, n_rows), True
-    rows = rows[has_spread(of_kept)]
+    if found.is_of_one_kind:
+        return expand_assignment(replace(judged, labels=found.labels), rows, n_rows), True
+    rows = rows[has_spread(take_rows(ensemble, rows))]
     if not rows.size:
         return judged, False
     of_kept = take_rows(ensemble, rows)

@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from consilience.checks import Array
+from consilience.families.linalg import variances_of
 from consilience.posteriors.posterior import ORIGIN, Attached, Posterior, shares_of
 
 FAR = 1e4
@@ -33,9 +34,18 @@ def origin_of(means: Array, variances: Array, counts: Array) -> dict[str, Attach
     return {ORIGIN: Attached(shares_of(counts) @ means, ("fixed",), "keep")}
 
 
-def about(posterior: Posterior, origin: Array) -> Posterior:
-    """Return the same posterior about another origin (D,)."""
+def about(posterior: Posterior, origin: Array, *, is_cut: bool = False) -> Posterior:
+    """Return the same posterior about another origin (D,).
+
+    Where widths would be lost beside the distance this raises InputError, or, `is_cut`, puts it no farther than they
+    are kept: far from all others, too.
+    """
     family, shift = posterior.family, posterior.origin - origin
+    if is_cut:
+        parts = family.plug_in(posterior.natural)
+        assert parts is not None  # noqa: S101  (narrows the type: posteriors with an origin are of Gaussian data)
+        farthest = FAR * np.sqrt(variances_of(np.asarray(parts[1]))).max(axis=0)  # (D,)
+        shift = np.clip(shift, -farthest, farthest)
     rows = posterior.natural if posterior.prior is None else np.vstack([posterior.natural, posterior.prior])
     with np.errstate(all="ignore"):  # of what is too far, which is no member then
         moved = family.affine_image(rows, np.eye(len(origin)), shift)

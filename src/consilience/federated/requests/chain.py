@@ -110,12 +110,13 @@ class ChainOfMerges(LayerRefits):
         axes = {path: layouts[array_names(path)[0]].axes[0] for path in layers}
         no_moves: dict[str, Transport] = {}
         moves = fusion.transports or (no_moves,) * len(fusion.inputs)
-        shared = shared_groups([local.as_sent for local in fusion.inputs])
+        pairs = [pair for pair in zip(fusion.inputs, moves, strict=True) if pair[0].name not in fusion.left_out]
+        shared = shared_groups([local.as_sent for local, _ in pairs])
         orders = {
             local.name: UnitOrder(axes, transports, local.network.units, _scales_of(local, shared))
-            for local, transports in zip(fusion.inputs, moves, strict=True)
+            for local, transports in pairs
         }
-        digests = sorted(arrays_digest(local.as_sent.arrays) for local in fusion.inputs)
+        digests = sorted(arrays_digest(local.as_sent.arrays) for local, _ in pairs)
         fields = {"layers": layers, "networks": digests, "done": 0, "gain": 0.0, "n_rows": 0.0}
         return Content(fields, arrays, orders)
 

@@ -316,11 +316,12 @@ def _shared_arrays(fusion: Any) -> dict[str, dict[str, Array]]:
     """Return the arrays of the own networks of sites by their names as candidates; none unless all sites said so."""
     if not hasattr(fusion, "inputs"):
         return {}
-    if not all(local.description is not None and local.description.share_network for local in fusion.inputs):
+    kept = [local for local in fusion.inputs if local.name not in fusion.left_out]
+    if not all(local.description is not None and local.description.share_network for local in kept):
         return {}
     return {
         f"{SITE}{local.name}": {PREFIX + key: as_double(local.as_sent.arrays[key]) for key in fusion.network.arrays}
-        for local in fusion.inputs
+        for local in kept
     }
 
 

@@ -223,8 +223,10 @@ def _average_attached(
     entries, cell_of_row, site_of_row = np.concatenate(blocks), np.concatenate(cells), np.concatenate(site_rows)
     n_cells = n_groups ** len(component_axes)
     if first.rule == "sum":
-        totals = np.bincount(site_of_row, np.abs(entries).sum(axis=1), len(arrays)).astype(np.float64, copy=False)
-        entries = entries * robust.cap_factors(totals)[site_of_row, None]
+        # Of sites that take part alone: where half are left out, the zeros of these would be the most that is credible.
+        _, position = np.unique(site_of_row, return_inverse=True)
+        totals = np.bincount(position, np.abs(entries).sum(axis=1)).astype(np.float64, copy=False)
+        entries = entries * robust.cap_factors(totals)[position, None]
     weights = ensemble.site_weights[site_of_row]
     if first.rule == "precision-mean":  # every number has a weight of its own, so every number is a place of its own
         cell_of_row = (cell_of_row[:, None] * block_size + np.arange(block_size)).ravel()

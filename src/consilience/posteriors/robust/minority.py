@@ -249,7 +249,7 @@ class Room:
         limit = 2.0 * float(gammaincinv(0.5 * means.shape[1], ROOM_LEVEL))  # chi2_D^-1
         has_room, fits = np.zeros_like(members), np.zeros_like(members)
         for group, medoid in enumerate(medoids):
-            outer = _outer(means - means[medoid], spreads)  # (L, D, D), or its diagonal
+            outer = outer_squares(means - means[medoid], spreads)  # (L, D, D), or its diagonal
             near = _ratio_trace(spreads, spreads[medoid] + outer) <= limit
             has_room[group] = near & (shares >= ROOM_SHARE * shares[medoid])
             fits[group] = near & (_ratio_trace(spreads[medoid][None], spreads + outer) <= limit)
@@ -275,7 +275,7 @@ class Room:
         return 2 * len(np.unique(self.owner[is_left])) <= self.n_sites
 
 
-def _outer(differences: Array, spreads: Array) -> Array:
+def outer_squares(differences: Array, spreads: Array) -> Array:
     """Return differences (L, D) times themselves: (L, D, D), or (L, D) where spreads are variances."""
     outer: Array = differences**2 if spreads.ndim == 2 else differences[:, :, None] * differences[:, None, :]
     return outer
