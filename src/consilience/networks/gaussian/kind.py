@@ -33,7 +33,7 @@ class BayesianNetworks(Kind):
             "bayesian",
             BAYESIAN,
             "a Bayesian network",
-            "consilience.networks.gaussian.files:read_bayesian_network",
+            "consilience.networks.gaussian.file_format:read_bayesian",
             "consilience.networks.gaussian.inspect:inspect_bayesian",
         ),
     )
@@ -92,14 +92,14 @@ class BayesianNetworks(Kind):
 
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
         """Return the facts of a Bayesian network's file that a round compares, its description checked."""
-        from consilience.networks.gaussian.files import read_bayesian_network
+        from consilience.networks.gaussian.file_format import read_bayesian
         from consilience.networks.gaussian.shared_symmetry import with_site_descriptions
         from consilience.networks.kind import array_scales, network_facets, refuse_not_finite
 
         if companion is not None and companion.format != DESCRIPTION:
             text = "is a Bayesian network, whose variances say what is known"
             raise InputError(file, text, "send it alone, or with its description")
-        bnn = read_bayesian_network(file)
+        bnn = read_bayesian(file)
         variances = {f"variance of {key}": values for key, values in bnn.variances.items()}
         refuse_not_finite(file, {**bnn.means, **variances})
         if companion is not None:
@@ -148,11 +148,11 @@ class BayesianNetworks(Kind):
     ) -> BayesianNetwork:
         """Return the described network of a file; see `Kind.describe_file`."""
         from consilience.networks.gaussian.evaluate import with_widths  # here, as above
-        from consilience.networks.gaussian.files import read_bayesian_network
+        from consilience.networks.gaussian.file_format import read_bayesian
         from consilience.networks.torch_modules import make_template
 
         self.refuse_foreign(stated)
-        bnn, template = read_bayesian_network(path), make_template(module)
+        bnn, template = read_bayesian(path), make_template(module)
         if template is not None:
             bnn = bnn.with_module(with_widths(bnn, template))
         described = self.describe(bnn, data, **stated)

@@ -26,7 +26,8 @@ from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.descriptions.inputs import example_of, with_descriptions
 from consilience.networks.files import read_symmetry
 from consilience.networks.fisher.information import parameter_digest
-from consilience.networks.gaussian.files import read_bayesian_network, symmetry_of_parameters
+from consilience.networks.gaussian.file_format import BAYESIAN_FILES
+from consilience.networks.gaussian.files import symmetry_of_parameters
 from consilience.networks.gaussian.gaussian_arrays import (
     DEVIATION,
     gaussian_arrays,
@@ -175,8 +176,8 @@ class BayesianReading(Reading[BayesianNetwork]):
 
     def read(self, file: SafetensorsFile) -> tuple[BayesianNetwork, Record]:
         """Return the network in a file."""
-        network = _with_fitting_module(read_bayesian_network(file), self.module)
-        return network, file.document.get("provenance")  # of a document that was just validated
+        network, provenance = BAYESIAN_FILES.read(file)
+        return _with_fitting_module(network, self.module), provenance
 
     def convert(self, one: NamedInput) -> tuple[BayesianNetwork, Record]:
         """Return a model of a library, or of ours, as a Bayesian network."""

@@ -10,8 +10,7 @@ from consilience.errors import InputError, Problem
 from consilience.files.atomic import write_bytes
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.files import NetworkFile
-from consilience.networks.gaussian.file_format import read_bayesian_summary
-from consilience.networks.gaussian.files import read_bayesian_network
+from consilience.networks.gaussian.file_format import BAYESIAN_FILES
 from consilience.networks.gaussian.gaussian_arrays import gaussian_arrays, gaussian_symmetry
 from consilience.networks.gaussian.predictive_scores import PredictiveScores
 from consilience.networks.gaussian.report import sections
@@ -38,11 +37,9 @@ def shown_bayesian_of_files(
 
 def _read_gaussian(path: SafetensorsFile) -> NetworkFile:
     """Return a file's means and standard deviations as one network."""
-    bnn = read_bayesian_network(path)
+    bnn, provenance = BAYESIAN_FILES.read(path)
     symmetry = None if bnn.symmetry is None else gaussian_symmetry(bnn.symmetry, list(bnn.means))
-    return NetworkFile(
-        gaussian_arrays(bnn.means, bnn.variances), symmetry, read_bayesian_summary(path).header.provenance
-    )
+    return NetworkFile(gaussian_arrays(bnn.means, bnn.variances), symmetry, provenance)
 
 
 SECTIONS = (
