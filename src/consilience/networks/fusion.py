@@ -398,19 +398,23 @@ class NetworkFusion(Fusion):
             Path of the page; usually ``*.html``.
         **shown
             ``barriers`` and ``planes`` by name, from `consilience.barrier` and `consilience.plane`, and ``scores`` by
-            model, {name: value}, to show beside the matching.
+            model, {name: value}, to show beside the matching. Of Bayesian networks also ``predictions``: results of
+            `consilience.predictive_scores` by name of the model, such as ``{"site 0": ..., "fused": ...}``.
         overwrite : bool, optional
             Whether a file that is there may be replaced which this library did not write. Default: False.
 
         Raises
         ------
         InputError
-            When the path cannot be written.
+            When the path cannot be written, or what is to be shown is something else.
         """
         refuse_to_replace(path, overwrite)
+        self._write_page(Path(path), **shown)
+
+    def _write_page(self, path: Path, **shown: Any) -> None:
         from consilience.networks.report import page  # here, so that fusing needs no pages
 
-        page.write_network_content(Path(path), page.checked_content_of(self._shown(), **shown))
+        page.write_network_content(path, page.checked_content_of(self._shown(), **shown))
 
     def _shown(self) -> ShownNetworks:
         """Return the fusion as its page takes it."""

@@ -170,9 +170,10 @@ class BayesianNetworks(Kind):
     def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
         """Write a page about a fused Bayesian network's file; `shown` has files of barriers and planes by name."""
         from consilience.networks.gaussian.report.content import bayesian_content  # here, so that fusing needs no pages
-        from consilience.networks.gaussian.report.write import shown_bayesian_of_files, write_bayesian_content
+        from consilience.networks.gaussian.report.write import read_gaussian, write_bayesian_content
         from consilience.networks.kind import load_curves
         from consilience.networks.report.content import content_of
+        from consilience.networks.report.page import shown_networks_of_files
 
-        of_files = shown_bayesian_of_files(fused, sites)
+        of_files = shown_networks_of_files(fused, sites, read_gaussian)
         write_bayesian_content(page, bayesian_content(content_of(of_files, **load_curves(**shown)), of_files))

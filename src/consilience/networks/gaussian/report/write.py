@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from consilience.errors import InputError, Problem
 from consilience.files.atomic import write_bytes
@@ -18,24 +18,10 @@ from consilience.networks.gaussian.report.content import BayesianContent, bayesi
 from consilience.networks.report import sections as network_sections
 from consilience.networks.report.content import ShownNetworks
 from consilience.networks.report.landscape_sections import around_networks, between_networks
-from consilience.networks.report.page import checked_content_of, render_network, shown_networks_of_files
-
-if TYPE_CHECKING:
-    from consilience.networks.landscape.barrier import Barrier
-    from consilience.networks.landscape.plane import Plane
+from consilience.networks.report.page import checked_content_of, render_network
 
 
-def shown_bayesian_of_files(
-    fused: Path | SafetensorsFile, sites: Sequence[Path | SafetensorsFile] = ()
-) -> ShownNetworks:
-    """Return a fused Bayesian network's file, and those of its sites, as its page takes them.
-
-    Parameters and errors are those of `shown_networks_of_files`.
-    """
-    return shown_networks_of_files(fused, sites, _read_gaussian)
-
-
-def _read_gaussian(path: SafetensorsFile) -> NetworkFile:
+def read_gaussian(path: SafetensorsFile) -> NetworkFile:
     """Return a file's means and standard deviations as one network."""
     bnn, provenance = BAYESIAN_FILES.read(path)
     symmetry = None if bnn.symmetry is None else gaussian_symmetry(bnn.symmetry, list(bnn.means))
@@ -61,31 +47,9 @@ SECTIONS = (
 
 
 def write_bayesian_content(path: Path, content: BayesianContent) -> None:
-    """Write the report to `path`, whole or not at all."""
-    write_bytes(path, render_bayesian(content).encode("utf-8"))
-
-
-def render_bayesian(content: BayesianContent) -> str:
-    """Return the report as HTML; the same content gives the same text."""
-    return render_network(content, SECTIONS, ("report.css", "network.css", "bayesian.css"))
-
-
-def write_bayesian_page(
-    path: Path,
-    shown: ShownNetworks,
-    *,
-    barriers: Mapping[str, Barrier] | None = None,
-    planes: Mapping[str, Plane] | None = None,
-    scores: Mapping[str, Mapping[str, float]] | None = None,
-    predictions: Mapping[str, PredictiveScores] | None = None,
-) -> None:
-    """Write the report to `path`, whole or not at all: one HTML file without scripts that fetches nothing.
-
-    `barriers`, `planes` and `scores` are as for `checked_content_of` of networks; `predictions` what
-    ``consilience.predictive_scores`` gave, by model, in the order to show.
-    """
-    content = bayesian_content_of(shown, barriers=barriers, planes=planes, scores=scores, predictions=predictions)
-    write_bayesian_content(path, content)
+    """Write the report to `path`, whole or not at all: one HTML file without scripts that fetches nothing."""
+    page = render_network(content, SECTIONS, ("report.css", "network.css", "bayesian.css"))
+    write_bytes(path, page.encode("utf-8"))
 
 
 def bayesian_content_of(
@@ -94,7 +58,11 @@ def bayesian_content_of(
     predictions: Mapping[str, PredictiveScores] | None = None,
     **comparisons: Any,
 ) -> BayesianContent:
-    """Return the content of the page, what is shown with it checked; parameters as for `write_bayesian_page`."""
+    """Return the content of the page, what is shown with it checked.
+
+    `comparisons` are as for `checked_content_of` of networks; `predictions` what ``consilience.predictive_scores``
+    gave, by model, in the order to show.
+    """
     checked_predictions = _check_predictions(predictions)
     content = checked_content_of(shown, **comparisons)
     return bayesian_content(content, shown, predictions=checked_predictions)
