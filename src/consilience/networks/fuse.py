@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from consilience.networks.choice.default import fuse_by_default, module_needed
 from consilience.networks.choice.kronecker import described_information, fuse_with_chosen_damping
 from consilience.networks.choice.named_method import with_verdict
 from consilience.networks.choice.sites import Sites, weigh_sites
+from consilience.networks.choice.workshop import Workshop
 from consilience.networks.classes.union import unite_classes
 from consilience.networks.descriptions.compare import given_scale_problems
 from consilience.networks.descriptions.inputs import example_of, with_descriptions
@@ -58,8 +59,6 @@ from consilience.networks.torch_modules import initialised, is_module, make_temp
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from consilience.networks.methods.distill import Distill
 
 
 def prepare_networks(request: Request) -> Prepared:
@@ -157,6 +156,10 @@ class _Case:
         """The arguments, with such an example."""
         return replace(self.arguments, example=self.example)
 
+    def workshop(self, rng: np.random.Generator) -> Workshop:
+        """Return what candidates are made of, matched and drawn from a generator."""
+        return Workshop(self.models, self.sites, self.stated, self.information, self.method, rng, self.progress)
+
     def of_sites(self, kept: Sequence[int]) -> _Case:
         """Return the case of some of the networks, by number, without information."""
         models = replace(
@@ -192,7 +195,7 @@ def _fuse_matched(case: _Case) -> NetworkFusion:
     )  # fmt: skip
     if case.method.refits and case.models.template is not None:
         fusion = refit_fusion(fusion, order, case.example, case.arguments.inputs, case.refit_rng)
-    return with_verdict(fusion, case.models, case.sites, case.stated, case.method, case.verdict_rng)
+    return with_verdict(fusion, case.workshop(case.verdict_rng))
 
 
 def _uncompared(case: _Case) -> Iterator[Doubt]:
@@ -210,32 +213,20 @@ def _uncompared(case: _Case) -> Iterator[Doubt]:
         yield Doubt(Problem("networks", f"cannot be compared: {reason_of(error)}", remedy), UncomparedWarning)
 
 
-def _among_sites(fuse: Callable[..., NetworkFusion]) -> Callable[[_Case], NetworkFusion]:
-    """Return what fuses by trying networks on what the sites describe: a choice, or the best damping."""
-    return lambda case: fuse(
-        case.models, case.sites, case.stated, case.information, case.method, case.fusion_rng, case.progress
-    )
-
-
 def _fuse_chosen(case: _Case) -> NetworkFusion:
     """Return the network chosen among candidates, which are made of the sites that robust fusion keeps."""
-    choose, method = _among_sites(fuse_by_default), case.method
+    method = case.method
     if not (isinstance(method, Auto) and method.is_robust):
-        return choose(case)
+        return fuse_by_default(case.workshop(case.fusion_rng))
     matched, _ = fuse_aligned(
         case.models, method.matching, case.weights, case.stated, case.verdict_rng, case.progress, NetworkFusion
     )
     robust = matched.details["robust"]
     left_out = {record["model"] for record in robust["left_out"]}
     kept = [number for number, name in enumerate(case.sites.names) if name not in left_out]
-    fusion = choose(replace(case.of_sites(kept), method=replace(method, robust=None)))
+    of_kept = replace(case.of_sites(kept), method=replace(method, robust=None))
+    fusion = fuse_by_default(of_kept.workshop(case.fusion_rng))
     return replace(fusion, details={**fusion.details, "robust": robust})
-
-
-def _fuse_distilled(case: _Case) -> NetworkFusion:
-    """Return the network that was distilled from all."""
-    method = cast("Distill", case.method)
-    return fuse_distilled(case.models, case.sites, case.stated, method, case.fusion_rng, case.progress)
 
 
 def _refusals(case: _Case) -> list[Problem]:
@@ -258,8 +249,8 @@ def _distillation_refusals(case: _Case) -> list[Problem]:
 _ROADS: Mapping[Road, _Road] = {
     "matched": _Road(_fuse_matched, _refusals),
     "chosen": _Road(_fuse_chosen, _refusals),
-    "damped": _Road(_among_sites(fuse_with_chosen_damping), _refusals),
-    "distilled": _Road(_fuse_distilled, _distillation_refusals),
+    "damped": _Road(lambda case: fuse_with_chosen_damping(case.workshop(case.fusion_rng)), _refusals),
+    "distilled": _Road(lambda case: fuse_distilled(case.workshop(case.fusion_rng)), _distillation_refusals),
 }
 
 

@@ -23,12 +23,11 @@ import copy
 import time
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from consilience.core.details import Status
-from consilience.core.progress import Progress
 from consilience.errors import InputError, OptionError, Problem
 from consilience.networks.choice.candidate import Candidate, CandidateOptions, Effort
 from consilience.networks.choice.sites import Sites
@@ -71,26 +70,19 @@ def _no_inputs(sites: Sites) -> Problem:
     return Problem(", ".join(sites.names), _NO_INPUTS, f"give `inputs=`, or {DESCRIBE}", "E-NEEDED")
 
 
-def fuse_distilled(
-    models: NetworksWithSymmetry,
-    sites: Sites,
-    arguments: NetworkArguments,
-    method: Distill,
-    rng: np.random.Generator,
-    progress: Progress,
-) -> NetworkFusion:
+def fuse_distilled(workshop: Workshop) -> NetworkFusion:
     """Return the fusion of networks whose network was distilled from all of them, without provenance.
 
-    Networks and sites are in the order of the call; `method` says how units are matched and how the network is trained.
     Raises InputError where nothing tells what inputs are like, and for a target with other outputs; OptionError for a
     time in which no step can be made.
     """
-    started = time.monotonic()
+    started, method = time.monotonic(), cast(Distill, workshop.method)
+    models, sites, arguments = workshop.models, workshop.sites, workshop.arguments
     if problems := distillation_problems(models, sites, arguments):
         raise InputError(problems)
     from consilience.networks.choice.make_candidates import NetworkComparison  # here, since it needs torch
 
-    matching_rng, input_rng, candidate_rng = rng.spawn(3)
+    matching_rng, input_rng, candidate_rng = workshop.rng.spawn(3)
     other = _other_architecture(models, arguments.target)
     arguments = arguments if other is None else replace(arguments, target=None)
     is_narrower = other is None and is_narrower_than_some(models.networks, target_units(models, method, arguments))
@@ -98,7 +90,7 @@ def fuse_distilled(
     method = method.for_start(is_fused=is_of_models)
     if is_narrower:  # several units of a model became one: its layers are none that this network's could be fitted to
         method = replace(method, refit=False)
-    workshop = Workshop(models, sites, arguments, None, method, matching_rng, progress)
+    workshop = replace(workshop, arguments=arguments, information=None, method=method, rng=matching_rng)
     inputs = _inputs(workshop, method, input_rng)
     steps = inputs.steps_for(workshop.modules[0]) if method.steps is None else method.steps
     options = CandidateOptions(refit=method.refit, max_seconds=method.max_seconds)
@@ -112,7 +104,7 @@ def fuse_distilled(
         learning_rate=method.learning_rate,
         batch_size=method.batch_size,
         max_seconds=_remaining(method, started),
-        progress=progress,
+        progress=workshop.progress,
         is_anchored=is_of_models,
     )
     if not distilled.steps:
@@ -135,21 +127,8 @@ def _inputs(workshop: Workshop, method: Distill, rng: np.random.Generator) -> Ch
     Raises InputError where nothing tells what inputs are like, and OptionError for a time in which images cannot be
     matched.
     """
-    from consilience.networks.choice.inputs import choice_inputs  # here, since it needs torch
-
-    arguments = workshop.arguments
     try:
-        inputs = choice_inputs(
-            workshop.ordered,
-            workshop.modules,
-            arguments.inputs,
-            arguments.example,
-            method.n_inputs,
-            rng,
-            workshop.progress,
-            method.max_seconds,
-            matches_images=True,
-        )
+        inputs = workshop.choice_inputs(method.n_inputs, rng, method.max_seconds, matches_images=True)
     except OptionError as error:
         if method.max_seconds is None:
             raise

@@ -23,7 +23,6 @@ import numpy as np
 from consilience.checks import Array
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import Prepared, Request
-from consilience.core.progress import Progress
 from consilience.errors import InputError, OptionError
 from consilience.files.document import DESCRIPTION
 from consilience.networks.choice.candidate import CandidateOptions
@@ -50,23 +49,13 @@ ALL_PER_FIT = 3.25
 ``networks.choice.inputs``, which needs torch."""
 
 
-def fuse_by_default(
-    models: BayesianNetworksWithSymmetry,
-    sites: Sites,
-    arguments: NetworkArguments,
-    method: BayesianAuto,
-    matching_rng: np.random.Generator,
-    choice_rng: np.random.Generator,
-    progress: Progress,
-) -> NetworkFusion:
+def fuse_by_default(workshop: BayesianWorkshop, choice_rng: np.random.Generator) -> NetworkFusion:
     """Return the fusion of Bayesian networks that was chosen among candidates, without provenance.
 
-    `models` and `sites` are in the order of the call; `method` has the bounds on work. One generator is for the
-    matching, one for inputs and samples.
+    The generator of the workshop is for the matching, the other for inputs and samples.
     """
-    started = time.monotonic()
+    started, method = time.monotonic(), workshop.method
     input_rng, sample_rng = choice_rng.spawn(2)
-    workshop = BayesianWorkshop(models, sites, arguments, None, method, matching_rng, progress)
 
     def compare(inputs: ChoiceInputs) -> Choice:
         from consilience.networks.gaussian.choice.compare import (  # here, since it needs torch
@@ -131,9 +120,10 @@ def _prepare(
     if method.road == "chosen":
         sites = Sites(tuple(names), weights, descriptions, are_stated, observations)
         stated = replace(arguments, example=_example(models, arguments))
-        fuse: Callable[[], NetworkFusion] = partial(
-            fuse_by_default, models, sites, stated, cast(BayesianAuto, method), fusion_rng, choice_rng, request.progress
+        workshop = BayesianWorkshop(
+            models, sites, stated, None, cast(BayesianAuto, method), fusion_rng, request.progress
         )
+        fuse: Callable[[], NetworkFusion] = partial(fuse_by_default, workshop, choice_rng)
     else:
         fuse = partial(fuse_aligned_bayesian, models, method, weights, arguments, fusion_rng, request.progress)
     return Prepared((), partial(_recorded, fuse, method, request), doubts=models.doubts)

@@ -117,15 +117,9 @@ class BayesianWorkshop(Workshop):
         """The networks of the mean weights, in the canonical order."""
         return [bnn.mean_module() for bnn in self.modules]
 
-    @cached_property
-    def head(self) -> str | None:
-        """Path of the linear layer whose outputs are the networks'; None where there is none, or nothing to ask."""
-        if self.models.template is None or self.arguments.example is None:
-            return None
-        from consilience.networks.classes.heads import find_head  # here, since it needs torch
-
+    def _with_head(self, template: nn.Module) -> nn.Module:
         # The template's own weights are not used anywhere: they may be such that no layer is seen to matter.
-        return find_head(self.plain_modules[0], self.arguments.example)
+        return self.plain_modules[0]
 
     def averaged(self, method: NetworkMethod, inputs: Any = None) -> BayesianFusion:
         """Return the average of the networks, their units aligned by a method, which may ask them on inputs."""
