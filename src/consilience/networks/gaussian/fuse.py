@@ -35,7 +35,8 @@ from consilience.networks.fuse_aligned import NetworkArguments, network_provenan
 from consilience.networks.fusion import NetworkFusion, NetworkInput
 from consilience.networks.gaussian.choice.workshop import BayesianWorkshop, fuse_aligned_bayesian
 from consilience.networks.gaussian.fusion import BayesianEnsemble, BayesianFusion, class_priors
-from consilience.networks.gaussian.methods import BayesianAuto, make_bayesian_method
+from consilience.networks.gaussian.methods import make_bayesian_method
+from consilience.networks.gaussian.methods.auto import BayesianAuto
 from consilience.networks.gaussian.shared_symmetry import BayesianNetworksWithSymmetry, describe_bayesian_networks
 from consilience.networks.inputs import split_companions
 from consilience.networks.method import NetworkEnsemble, NetworkMethod

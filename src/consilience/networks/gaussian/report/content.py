@@ -20,7 +20,7 @@ from consilience.checks import Array
 from consilience.core.findings import numbers_by_name
 from consilience.networks.gaussian.gaussian_arrays import is_deviation
 from consilience.networks.gaussian.methods import BAYESIAN_METHODS
-from consilience.networks.gaussian.predictive_scores import PredictiveScores
+from consilience.networks.gaussian.predictive import PredictiveScores
 from consilience.networks.method import NetworkMethod
 from consilience.networks.network import Network
 from consilience.networks.report.content import NetworkContent, ShownNetworks

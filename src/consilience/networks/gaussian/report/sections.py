@@ -20,7 +20,7 @@ from consilience.drawing.blocks import (
 )
 from consilience.drawing.svg import colour_class, line
 from consilience.drawing.words import format_count, format_fixed, shorten, with_minus_sign
-from consilience.networks.gaussian.predictive_scores import ClassEntropy, PredictiveScores
+from consilience.networks.gaussian.predictive import ClassEntropy, PredictiveScores
 from consilience.networks.gaussian.report.content import (
     MAX_SHARE_COLUMNS,
     BayesianContent,

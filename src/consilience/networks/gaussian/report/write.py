@@ -12,7 +12,7 @@ from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.files import NetworkFile
 from consilience.networks.gaussian.file_format import BAYESIAN_FILES
 from consilience.networks.gaussian.gaussian_arrays import gaussian_arrays, gaussian_symmetry
-from consilience.networks.gaussian.predictive_scores import PredictiveScores
+from consilience.networks.gaussian.predictive import PredictiveScores
 from consilience.networks.gaussian.report import sections
 from consilience.networks.gaussian.report.content import BayesianContent, bayesian_content
 from consilience.networks.report import sections as network_sections
