@@ -190,9 +190,8 @@ class _Road:
 def _fuse_matched(case: _Case) -> NetworkFusion:
     """Return the networks matched, averaged and refitted by one method, with a verdict."""
     fusion, order = fuse_aligned(
-        case.models, case.method, case.weights, case.arguments, case.fusion_rng, case.progress, NetworkFusion,
-        information=case.information,
-    )  # fmt: skip
+        case.models, case.method, case.weights, case.arguments, case.fusion_rng, case.progress, case.information
+    )
     if case.method.refits and case.models.template is not None:
         fusion = refit_fusion(fusion, order, case.example, case.arguments.inputs, case.refit_rng)
     return with_verdict(fusion, case.workshop(case.verdict_rng))
@@ -218,9 +217,7 @@ def _fuse_chosen(case: _Case) -> NetworkFusion:
     method = case.method
     if not (isinstance(method, Auto) and method.is_robust):
         return fuse_by_default(case.workshop(case.fusion_rng))
-    matched, _ = fuse_aligned(
-        case.models, method.matching, case.weights, case.stated, case.verdict_rng, case.progress, NetworkFusion
-    )
+    matched, _ = fuse_aligned(case.models, method.matching, case.weights, case.stated, case.verdict_rng, case.progress)
     robust = matched.details["robust"]
     left_out = {record["model"] for record in robust["left_out"]}
     kept = [number for number, name in enumerate(case.sites.names) if name not in left_out]

@@ -90,7 +90,6 @@ def split_arguments(options: Mapping[str, Any]) -> tuple[NetworkArguments, dict[
     return NetworkArguments(**arguments), {key: value for key, value in options.items() if key not in names}
 
 
-_FusionType = TypeVar("_FusionType", bound=NetworkFusion)
 _Value = TypeVar("_Value")
 
 
@@ -101,14 +100,11 @@ def fuse_aligned(
     arguments: NetworkArguments,
     rng: np.random.Generator,
     progress: Progress,
-    fusion_type: type[_FusionType],
     information: Sequence[FisherInformation] | None = None,
-    priors: Sequence[Mapping[str, float] | None] | None = None,
-) -> tuple[_FusionType, list[int]]:
+) -> tuple[NetworkFusion, list[int]]:
     """Return the fusion of networks, without provenance, and the canonical order in which they were fused.
 
-    `weights` (J,) sum to 1. `information` is the Fisher information of each network, for methods that weigh by it;
-    `priors` the prior variance by parameter, None for a network that states none.
+    `weights` (J,) sum to 1. `information` is the Fisher information of each network, for methods that weigh by it.
     """
     inputs = models.inputs
     order = canonical_order(inputs)
@@ -119,7 +115,7 @@ def fuse_aligned(
 
     networks, units = tuple(models.networks[i] for i in order), target_units(models, method, arguments)
     ensemble = NetworkEnsemble(networks, weights[order], units, order.index(reference), input_numbers=tuple(order))
-    ensemble = replace(ensemble, information=arranged(information), priors=arranged(priors))
+    ensemble = replace(ensemble, information=arranged(information), priors=arranged(models.priors))
     if method.takes_activations and arguments.inputs is not None:
         ensemble = replace(ensemble, activations=_activations(models, order, arguments.inputs))
     outcome = method.fuse(ensemble, rng, progress)
@@ -130,7 +126,7 @@ def fuse_aligned(
     names = tuple(described.name for described in inputs)
     known: Sequence[FisherInformation | None] = [None] * len(inputs) if information is None else information
     notes = [*models.symmetry.notes, *alignment.details.get("notes", ())]
-    fusion = fusion_type(
+    fusion = models.fusion_type(
         network=outcome.network,
         matching={name: _matching(name, transports, names) for name in models.symmetry.by_name},
         transports=transports,
@@ -143,7 +139,7 @@ def fuse_aligned(
             _input(of, outcome.ensemble.networks[at], sent, float(weight), said)
             for of, at, weight, said, sent in zip(inputs, rank, weights, known, models.networks, strict=True)
         ),
-        _rebuild=None if models.template is None else models.module,
+        _rebuild=models.rebuild,
     )
     return fusion, order
 

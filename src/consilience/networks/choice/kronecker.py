@@ -66,7 +66,7 @@ def fuse_with_chosen_damping(workshop: Workshop) -> NetworkFusion:
     def merged(damping: float) -> NetworkFusion:
         fusion, _ = fuse_aligned(
             models, replace(matched_once, damping=damping), sites.weights, workshop.arguments, rng, workshop.progress,
-            NetworkFusion, information=workshop.information,
+            workshop.information,
         )  # fmt: skip
         return fusion
 

@@ -187,8 +187,7 @@ class Workshop:
             self.arguments if inputs is None else replace(self.arguments, inputs=inputs),
             self.rng,
             self.progress,
-            NetworkFusion,
-            information=self.information if method.wants_information else None,
+            self.information if method.wants_information else None,
         )
         return fusion
 

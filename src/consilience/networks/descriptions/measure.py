@@ -126,7 +126,6 @@ class _Measurement:
         layers: bool | None,
         hooks: ExitStack,
     ) -> None:
-        """Start without observations."""
         first = as_arguments(batch.parts, on_device(batch.inputs[:2], module), batch.padding)
         layout, notes = _layout_of(module, first, batch)
         self._layout = layout if layout is not None and layout.has_positions else None

@@ -103,7 +103,6 @@ class SplitClasses(Statistic):
     """A random sample of rows, by which classes are split where one Gaussian for each says too little."""
 
     def __init__(self, setting: Setting, errors: ErrorCounts) -> None:
-        """Start without observations."""
         self._setting, self._errors = setting, errors
         self._sample = InputSample(int((1 + SPARE_SHARE) * MAX_ROWS))
 

@@ -104,7 +104,6 @@ class ErrorCounts(Statistic):
     """Observations of every class that the network takes for another."""
 
     def __init__(self, n_groups: int) -> None:
-        """Start without observations."""
         self._wrong = np.zeros((2, n_groups))  # of one output as log odds, and as a probability
         self._has_outputs = True
         self._has_log_odds = False
@@ -153,7 +152,6 @@ class RangeAccumulator:
     """Range of observations that arrive in blocks; accumulators of several groups may be merged."""
 
     def __init__(self) -> None:
-        """Start without observations."""
         # Observations by the bin of their least and of their greatest number: only bins that occur, as every class has
         # an accumulator of its own.
         self.least: Counter[int] = Counter()
@@ -188,7 +186,6 @@ class RangeStatistic(Statistic):
     """Ranges of the inputs of every class."""
 
     def __init__(self) -> None:
-        """Start without observations."""
         self._by_group: dict[int, RangeAccumulator] = {}
 
     def add(self, batch: Batch, groups: Labels, answer: Any) -> None:

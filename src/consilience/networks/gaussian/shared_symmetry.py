@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -26,8 +26,10 @@ from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.descriptions.inputs import example_of, with_descriptions
 from consilience.networks.files import read_symmetry
 from consilience.networks.fisher.information import parameter_digest
+from consilience.networks.fusion import NetworkFusion
 from consilience.networks.gaussian.file_format import BAYESIAN_FILES
 from consilience.networks.gaussian.files import symmetry_of_parameters
+from consilience.networks.gaussian.fusion import BayesianFusion
 from consilience.networks.gaussian.gaussian_arrays import (
     DEVIATION,
     gaussian_arrays,
@@ -56,6 +58,18 @@ class BayesianNetworksWithSymmetry(NetworksWithSymmetry):
 
     bnns: tuple[BayesianNetwork, ...] = ()  # the J Bayesian networks as they were handed in
     doubts: Sequence[Doubt] = ()  # why they may not mean the same
+
+    fusion_type: ClassVar[type[NetworkFusion]] = BayesianFusion
+
+    @property
+    def priors(self) -> tuple[Mapping[str, float] | None, ...]:
+        """Prior variances by parameter of every network."""
+        return tuple(bnn.prior for bnn in self.bnns)
+
+    @property
+    def rebuild(self) -> Callable[[Network], Any]:
+        """What makes a Bayesian network of a fused one, also where nobody gave a module."""
+        return self.module
 
     def module(self, network: Network) -> Any:
         """Return a Gaussian network as a Bayesian network, with a module of its widths where there is a template.
