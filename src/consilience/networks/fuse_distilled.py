@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
     from consilience.networks.choice.inputs import ChoiceInputs
     from consilience.networks.choice.make_candidates import NetworkComparison
-    from consilience.networks.distillation import Distilled
 
 _NO_INPUTS = (
     "nothing tells what inputs are like: none are given, no site describes its own, and no batch normalisation keeps "
@@ -118,7 +117,13 @@ def fuse_distilled(workshop: Workshop) -> NetworkFusion:
         comparison.notes.append(f"Training ended at {bound}, after {distilled.steps} of {steps} steps")
     fusion = workshop.finish(_judged(comparison, start, candidate or start))
     status = Status.OUT_OF_TIME if is_cut_short else fusion.status
-    return replace(fusion, status=status, details={**fusion.details, "distillation": _record(distilled)})
+    record: Distillation = {
+        "steps": distilled.steps,
+        "best_step": distilled.best_step,
+        "stopped_by": distilled.stopped_by,
+        "held_out_loss": [float(f"{loss:.6g}") for loss in distilled.history.tolist()],
+    }
+    return replace(fusion, status=status, details={**fusion.details, "distillation": record})
 
 
 def _inputs(workshop: Workshop, method: Distill, rng: np.random.Generator) -> ChoiceInputs:
@@ -174,16 +179,6 @@ def _remaining(method: Distill, started: float) -> float | None:
 def _too_short(method: Distill) -> OptionError:
     text = f"{method.max_seconds:g} s were over before the first step: inputs and the start took them"
     return OptionError("max_seconds", text, "give more time")
-
-
-def _record(distilled: Distilled[nn.Module]) -> Distillation:
-    """Return how training went."""
-    return {
-        "steps": distilled.steps,
-        "best_step": distilled.best_step,
-        "stopped_by": distilled.stopped_by,
-        "held_out_loss": [float(f"{loss:.6g}") for loss in distilled.history.tolist()],
-    }
 
 
 def _judged(comparison: NetworkComparison, start: Candidate, taken: Candidate) -> Choice:

@@ -166,6 +166,11 @@ class NetworkFusion(Fusion):
 
         return with_candidate(self, candidate_names(self)[0][0])
 
+    @property
+    def _sites(self) -> Sites:
+        names, descriptions = (tuple(getattr(one, what) for one in self.inputs) for what in ("name", "description"))
+        return Sites(names, np.array([local.weight for local in self.inputs]), descriptions)
+
     @cached_property
     def ensemble(self) -> Any:
         """All networks side by side as one module (`ModuleEnsemble`), in evaluation mode.
@@ -187,11 +192,7 @@ class NetworkFusion(Fusion):
         from consilience.networks.ensemble import AnswerMean, ModuleEnsemble  # here, since it needs torch
 
         modules = [self._rebuild(local.network) for local in self.inputs]
-        sites = Sites(
-            tuple(local.name for local in self.inputs),
-            np.array([local.weight for local in self.inputs]),
-            tuple(local.description for local in self.inputs),
-        )
+        sites = self._sites
         if (estimated := self.details.get("estimated_classes")) is not None:
             sites = replace(sites, estimated_classes=np.array([estimated[name] for name in sites.names]))
         outputs = [AnswerMean(sites.weights, **of_output.answer_mean) for of_output in sites.by_output]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -43,8 +43,7 @@ from consilience.posteriors.adapters.table import has_adapter
 if TYPE_CHECKING:
     from torch import nn
 
-    from consilience.networks.descriptions.description import Description
-
+    from consilience.networks.fisher.information import FisherInformation
 
 _NO_ARRAY = -1
 """Part of a sorting key where a network has fewer arrays than another: before every sum."""
@@ -80,28 +79,20 @@ class DescribedNetwork:
         """Return the network under the trivial symmetry, under which nothing moves."""
         return Network(self.arrays, trivial_symmetry(self.arrays), self.label)
 
-    def invariant_key(self) -> Iterator[int]:
-        """Yield the parts of a sorting key of the network's values that no renumbering of units changes.
-
-        By array, the sum of its numbers' bits modulo 2^64: whole numbers, so the same in any order.
-        """
-        return (_sum_of_bits(self.arrays[key]) for key in sorted(self.arrays))
-
-    def content_key(self) -> tuple[int, ...]:
-        """Return a sorting key that differs between networks that differ in the order of units only: a CRC by array."""
-        return tuple(crc32(to_bytes(self.arrays[key])) for key in sorted(self.arrays))
-
 
 def canonical_order(networks: Sequence[DescribedNetwork]) -> list[int]:
     """Return the numbers of networks in an order that depends on what they are, not on how they arrive."""
     keys: list[tuple[int, ...]] = [()] * len(networks)
-    # Keys differ in their first parts, as a rule, and are read no further than it takes to tell all apart.
-    for parts in zip_longest(*(network.invariant_key() for network in networks), fillvalue=_NO_ARRAY):
+    ordered = [[network.arrays[name] for name in sorted(network.arrays)] for network in networks]
+    # By array, the sum of its numbers' bits modulo 2^64: whole numbers, so the same in any order of units. Keys differ
+    # in their first parts, as a rule, and are read no further than it takes to tell all apart.
+    for parts in zip_longest(*(map(_sum_of_bits, arrays) for arrays in ordered), fillvalue=_NO_ARRAY):
         keys = [(*key, part) for key, part in zip(keys, parts, strict=True)]
         if len(set(keys)) == len(keys):
             break
-    else:
-        keys = [(*key, *network.content_key()) for key, network in zip(keys, networks, strict=True)]
+    else:  # by a CRC of each array, which tells the order of units too
+        checksums = [[crc32(to_bytes(values)) for values in arrays] for arrays in ordered]
+        keys = [(*key, *checksum) for key, checksum in zip(keys, checksums, strict=True)]
     return sorted(range(len(networks)), key=lambda i: (keys[i], i))
 
 
@@ -300,15 +291,8 @@ def load_network(file: SafetensorsFile) -> Network:
     )
 
 
-class Companion(Protocol):
-    """A companion of a network, such as its Fisher information, with a name for messages."""
-
-    @property
-    def name(self) -> str:
-        """Name in messages."""
-
-
-CompanionType = TypeVar("CompanionType", bound=Companion)
+CompanionType = TypeVar("CompanionType", Description, "FisherInformation")
+"""What belongs to a network, with a digest of it."""
 
 
 def split_companions(inputs: Sequence[NamedInput], *formats: str) -> tuple[list[NamedInput], ...]:

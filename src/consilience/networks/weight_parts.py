@@ -258,7 +258,8 @@ def is_same_weight(weight: AnyArray, other: AnyArray) -> bool:
     values, others = _numbers(weight), _numbers(other)
     if values.shape != others.shape:
         return False
-    rounding = {2: 2.0**-7, 4: _ROUNDING}.get(_itemsize(weight), 1e-12)
+    itemsize = weight.element_size() if hasattr(weight, "element_size") else weight.dtype.itemsize
+    rounding = {2: 2.0**-7, 4: _ROUNDING}.get(int(itemsize), 1e-12)
     return bool(np.abs(values - others).max(initial=0.0) <= rounding * np.abs(others).max(initial=0.0))
 
 
@@ -300,10 +301,6 @@ def _numbers(values: AnyArray) -> Array:
         values = values.detach().cpu()
         values = (values if values.is_complex() else values.double()).numpy()  # NumPy has no bfloat16
     return np.asarray(values, dtype=np.complex128 if values.dtype.kind == "c" else np.float64)
-
-
-def _itemsize(values: AnyArray) -> int:
-    return int(values.element_size() if hasattr(values, "element_size") else values.dtype.itemsize)
 
 
 def cast_as(values: AnyArray, like: AnyArray) -> AnyArray:

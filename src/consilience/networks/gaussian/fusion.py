@@ -20,7 +20,6 @@ from consilience.core.kind import ensemble_is_no_file
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count, printable
 from consilience.errors import InputError
-from consilience.networks.choice.sites import Sites
 from consilience.networks.descriptions.description import Description
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.gaussian.files import write_bayesian_network
@@ -107,10 +106,8 @@ class BayesianFusion(NetworkFusion):
         if not members or any(member.module is None for member in members):
             remedy = "give `module=`, one of the architecture"
             raise InputError("models", "these came without a module", remedy, "E-NEEDED")
-        descriptions = tuple(local.description for local in self.inputs)
-        weights = np.array([local.weight for local in self.inputs])
-        sites = Sites(tuple(local.name for local in self.inputs), weights, descriptions)
-        return BayesianEnsemble(tuple(members), weights, sites.observed_counts, class_priors(descriptions))
+        sites = self._sites
+        return BayesianEnsemble(tuple(members), sites.weights, sites.observed_counts, class_priors(sites.descriptions))
 
     @staticmethod
     def _content_digest(model: Any) -> str:

@@ -94,14 +94,13 @@ class BayesianNetworks(Kind):
         """Return the facts of a Bayesian network's file that a round compares, its description checked."""
         from consilience.networks.gaussian.file_format import read_bayesian
         from consilience.networks.gaussian.shared_symmetry import with_site_descriptions
-        from consilience.networks.kind import array_scales, network_facets, refuse_not_finite
+        from consilience.networks.kind import array_scales, network_facets
 
         if companion is not None and companion.format != DESCRIPTION:
             text = "is a Bayesian network, whose variances say what is known"
             raise InputError(file, text, "send it alone, or with its description")
         bnn = read_bayesian(file)
         variances = {f"variance of {key}": values for key, values in bnn.variances.items()}
-        refuse_not_finite(file, {**bnn.means, **variances})
         if companion is not None:
             own = NamedInput(file.label, file.label, file=file)
             with_site_descriptions([bnn], [own], None, [NamedInput(companion.label, companion.label, file=companion)])
