@@ -29,9 +29,8 @@ from consilience.errors import InputError, OptionError, Problem
 from consilience.matching.result import Matching
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fusion import NetworkFusion, NetworkInput
-from consilience.networks.inputs import DescribedNetwork, canonical_order
+from consilience.networks.inputs import canonical_order
 from consilience.networks.method import NetworkEnsemble, NetworkMethod, check_widths
-from consilience.networks.network import Network
 from consilience.networks.parametrised_layers import plain_module
 from consilience.networks.shared_symmetry import NetworksWithSymmetry
 from consilience.networks.symmetry.axes import Place
@@ -136,19 +135,21 @@ def fuse_aligned(
         details={**alignment.details, "proved": models.symmetry.proved, "notes": notes},
         provenance={},
         inputs=tuple(
-            _input(of, outcome.ensemble.networks[at], sent, float(weight), said)
+            NetworkInput(
+                of.name,
+                outcome.ensemble.networks[at],
+                float(weight),
+                of.digest,
+                said,
+                of.description,
+                sent,
+                of.rests_on,
+            )
             for of, at, weight, said, sent in zip(inputs, rank, weights, known, models.networks, strict=True)
         ),
         _rebuild=models.rebuild,
     )
     return fusion, order
-
-
-def _input(
-    of: DescribedNetwork, aligned: Network, sent: Network, weight: float, information: FisherInformation | None
-) -> NetworkInput:
-    """Return what a fusion keeps of one network: its parameters as they were sent, and aligned to the others."""
-    return NetworkInput(of.name, aligned, weight, of.digest, information, of.description, sent, of.rests_on)
 
 
 def target_units(models: NetworksWithSymmetry, method: NetworkMethod, arguments: NetworkArguments) -> dict[str, int]:
@@ -158,8 +159,9 @@ def target_units(models: NetworksWithSymmetry, method: NetworkMethod, arguments:
     have.
     """
     count = len(models.networks)
-    if arguments.reference is not None and not _is_index(arguments.reference, count):
-        text = f"expected the number of a model, 0 to {count - 1}, found {arguments.reference!r}"
+    reference: Any = arguments.reference
+    if reference is not None and not (reference == 0 or (is_count(reference) and reference < count)):
+        text = f"expected the number of a model, 0 to {count - 1}, found {reference!r}"
         raise OptionError("reference", text)
     if arguments.target is not None and arguments.target_widths is not None:
         raise OptionError("target, target_widths", "give one of them")
@@ -251,11 +253,6 @@ def network_provenance(fusion: NetworkFusion, method: NetworkMethod, seed: int |
         "site_digests": site_digests(fused.rests_on for fused in fusion.inputs),
     }
     return make_provenance(method.name, asdict(method), seed, inputs, result)
-
-
-def _is_index(value: object, count: int) -> bool:
-    """Return whether a value is the number of one of `count` models."""
-    return value == 0 or (is_count(value) and int(str(value)) < count)
 
 
 MAX_SAMPLES = 2**18

@@ -19,7 +19,6 @@ import numpy as np
 from consilience.checks import AnyArray, Array
 from consilience.core.verdict import Verdict
 from consilience.drawing.words import format_count, printable
-from consilience.networks.details import NetworkDetails
 from consilience.networks.methods.weight_matching.state import RUNNING_STATISTICS
 from consilience.networks.network import Network, identity_transports, square_sum
 from consilience.networks.symmetry.transport import Transport
@@ -71,7 +70,10 @@ def summary_lines(
     if fusion.details.get("proved"):
         lines.append("symmetry: proved")
     if "aligned" in fusion.details:
-        lines.append(_merging(fusion.details))
+        stated: Mapping[str, object] = fusion.details
+        how = "merged with units aligned" if stated["aligned"] else "merged as they are"
+        settings = (f"{word}{stated[key]}" for key, word in _MERGE_SETTINGS.items() if key in stated)
+        lines.append(", ".join([how, *settings]))
     lines += [f"note: {printable(note)}" for note in fusion.notes[:MAX_GROUPS]]
     lines += _repairs(fusion)
     return lines
@@ -102,13 +104,6 @@ def _candidates(verdict: Verdict) -> Iterator[str]:
 
 
 _MERGE_SETTINGS = {"structure": "", "prior": "prior ", "shrinkage": "shrinkage ", "masked": "parameters in a mask: "}
-
-
-def _merging(details: NetworkDetails) -> str:
-    """Return how networks were merged by the information about their parameters."""
-    stated: Mapping[str, object] = details
-    settings = [f"{word}{stated[key]}" for key, word in _MERGE_SETTINGS.items() if key in stated]
-    return ", ".join(["merged with units aligned" if details["aligned"] else "merged as they are", *settings])
 
 
 def _quality_table(fusion: NetworkFusion, is_comparable: Callable[[str], bool]) -> list[str]:

@@ -338,7 +338,12 @@ def _read_given(given: Any, module: nn.Module) -> Tensor | Example:
     if len({tuple(tensor.shape[1:] for tensor in as_example(batch).tensors) for batch in batches}) > 1:
         text = "has batches of inputs of several shapes"
         raise InputError("inputs", text, "pad all of them to one length", "E-SHAPE")
-    inputs: Tensor | Example = beside(torch.cat(tensors), module) if tensors else _beside_module(examples, module)
+    together: Tensor | Example = torch.cat(tensors) if tensors else joined(examples)
+    inputs = (
+        together.changed(lambda tensor: beside(tensor, module))
+        if isinstance(together, Example)
+        else beside(together, module)
+    )
     refuse_unfit(module, as_example(inputs)[:2], "inputs")
     if not all(map(_is_finite, as_example(inputs).tensors)):
         raise InputError("inputs", "have NaN or infinite values", "take them out", "E-NUMBER")
@@ -348,11 +353,6 @@ def _read_given(given: Any, module: nn.Module) -> Tensor | Example:
 def _is_finite(values: Tensor) -> bool:
     """Return whether all of some numbers are finite."""
     return not values.is_floating_point() or bool(torch.isfinite(values).all())
-
-
-def _beside_module(examples: Sequence[Example], module: nn.Module) -> Example:
-    """Return the inputs of several calls as those of one, on the device and in the precision of a module."""
-    return joined(examples).changed(lambda tensor: beside(tensor, module))
 
 
 def _draw(
@@ -366,26 +366,27 @@ def _draw(
     if (is_labelled := _is_drawn_by_class(described, shares)) is None:
         return None
     is_text = first.input_kind == "tokens"
-    counts = _counts_that_fit(n_inputs, first.input_shape, 8 if is_text else 4)
+    # As many to fit, to stop and to compare on as fit into memory.
+    most = max(1, MAX_BYTES // ((8 if is_text else 4) * max(1, int(np.prod(first.input_shape)))))
     draws = [
-        draw_inputs(described, count, stream, labelled=is_labelled)
-        for count, stream in zip(counts, rng.spawn(3), strict=True)
+        draw_inputs(described, min(most, round(n_inputs * share)), stream, labelled=is_labelled)
+        for share, stream in zip((1, EARLY_PER_FIT, HELD_PER_FIT), rng.spawn(3), strict=True)
     ]
     fit, early, held = (_rows_of(draw, module, first) for draw in draws)
     missing = draws[0].missing_classes
     notes = [f"no site describes class {', '.join(missing)}, which no candidate was judged by"] if missing else []
     notes += _labelled_notes(described, shares) if is_labelled else _unlabelled_notes(described)
     is_wide = is_text or len(first.input_shape) > 1
-    keeps_near_sites = is_labelled and is_wide and _have_classes_alike(described)
+    counted = [one.class_counts for one in described if one.class_counts is not None]
+    is_alike = class_skew(counted) < MAX_SKEW_OF_ALIKE
     return ChoiceInputs(
-        fit, early, held, stand_for_all=not notes, notes=tuple(notes), keeps_near_sites=keeps_near_sites
+        fit,
+        early,
+        held,
+        stand_for_all=not notes,
+        notes=tuple(notes),
+        keeps_near_sites=is_labelled and is_wide and is_alike,
     )
-
-
-def _counts_that_fit(n_inputs: int, shape: tuple[int, ...], entry_bytes: int) -> list[int]:
-    """Return how many inputs of a shape to fit, to stop and to compare on, as far as they fit into memory."""
-    most = max(1, MAX_BYTES // (entry_bytes * max(1, int(np.prod(shape)))))
-    return [min(most, round(n_inputs * share)) for share in (1, EARLY_PER_FIT, HELD_PER_FIT)]
 
 
 def _rows_of(draw: SyntheticInputs, module: nn.Module, described: Description) -> Rows:
@@ -409,11 +410,6 @@ def _is_drawn_by_class(described: Sequence[Description], shares: Sequence[float]
 def _says_inputs(description: Description) -> bool:
     """Return whether a description says what inputs of all classes are like."""
     return description.inputs is not None or description.tokens is not None
-
-
-def _have_classes_alike(described: Sequence[Description]) -> bool:
-    """Return whether sites have their classes alike, as far as they count them."""
-    return class_skew([one.class_counts for one in described if one.class_counts is not None]) < MAX_SKEW_OF_ALIKE
 
 
 def _labelled_notes(described: Sequence[Description], shares: Sequence[float]) -> list[str]:

@@ -178,26 +178,15 @@ class TokenCounts:
 
 @dataclass(frozen=True, eq=False)
 class OutputLabels:
-    """What a site says of the labels of one of several outputs.
+    """What a site says of the labels of one of several outputs."""
 
-    Parameters
-    ----------
-    name : str, optional
-        The output's name; None where outputs are a tuple.
-    width : int
-        Numbers of it.
-    classes : tuple of str, optional
-        Names of the classes; None for an output of numbers.
-    counts : array of shape (C,), optional
-        Observations of each class; 0 where withheld. None where all are, and for numbers.
-    own_loss : float, optional
-        Share of the site's own labels that the network misses; of numbers the squared error over their variance.
-    """
-
-    name: str | None
-    width: int
-    classes: tuple[str, ...] | None = None
-    counts: Array | None = None
+    name: str | None  # the output's name; None where outputs are a tuple
+    width: int  # numbers of it
+    classes: tuple[str, ...] | None = None  # names of the classes; None for an output of numbers
+    counts: Array | None = (
+        None  # (C,): observations of each class, 0 where withheld; None where all are, or for numbers
+    )
+    # Share of the site's own labels that the network misses; of numbers the squared error over their variance.
     own_loss: float | None = None
 
     @property

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from consilience.checks import AnyArray
 from consilience.core.agreement import Doubt
-from consilience.core.gather import Gathered, Reading, gather
+from consilience.core.gather import Reading, gather
 from consilience.core.inputs import NamedInput, too_few_models
 from consilience.errors import InputError, Problem
 from consilience.files.document import BAYESIAN
@@ -81,8 +80,7 @@ class BayesianNetworksWithSymmetry(NetworksWithSymmetry):
         plain = without_deviations(network.symmetry)
         module = None
         if self.template is not None:
-            arrays = {**_buffers(self.template, means), **means}
-            module = module_with(self.template, arrays, plain).eval()
+            module = module_with(self.template, {**self.template.state_dict(), **means}, plain).eval()
         if own is not None:
             return replace(own, module=own.module if module is None else module, symmetry=plain, description=None)
         first = self.bnns[0]
@@ -99,11 +97,6 @@ class BayesianNetworksWithSymmetry(NetworksWithSymmetry):
         plain = super().shapes(module)
         names = {key: key.removesuffix(DEVIATION) for key in self.symmetry.layouts}
         return {key: plain[name] for key, name in names.items() if name in plain}
-
-
-def _buffers(module: nn.Module, means: Mapping[str, AnyArray]) -> dict[str, Any]:
-    """Return the entries of a module's state that are no parameters."""
-    return {key: values for key, values in module.state_dict().items() if key not in means}
 
 
 def describe_bayesian_networks(
@@ -126,10 +119,17 @@ def describe_bayesian_networks(
     with the models. Raises OptionError if there is no symmetry, nor what it takes to trace one.
     """
     handed_in = make_template(module)
-    gathered = _read(inputs, handed_in)
+    gathered = gather(inputs, BayesianReading(handed_in))
     bnns = [one.value for one in gathered.described]
+    if problems := [*gathered.problems, *too_few_models(len(inputs)), *_class_problems(bnns)]:
+        raise InputError(problems)
     bnns = with_site_descriptions(bnns, inputs, descriptions, description_files)
-    widest = max((bnn for bnn in bnns if bnn.module is not None), key=_template_rank, default=None)
+    # Of the largest by size, the largest by content, so that the order of models is no matter.
+    widest = max(
+        (bnn for bnn in bnns if bnn.module is not None),
+        key=lambda bnn: (total_size(bnn.means), parameter_digest(bnn.means, list(bnn.means))),
+        default=None,
+    )
     template = handed_in if widest is None else widest.module
     made_up = next((bnn.example for bnn in bnns if bnn.example is not None), None)
     if made_up is None and template is not None:
@@ -138,7 +138,6 @@ def describe_bayesian_networks(
     names = list(bnns[0].means)
     _refuse_buffers(bnns, of_module, names)
     plain = symmetry_of_parameters(of_module, names)
-    problems: list[Problem] = []
     for bnn in bnns:
         try:
             plain.units({key: tuple(values.shape) for key, values in bnn.means.items()}, bnn.name)
@@ -164,15 +163,6 @@ def describe_bayesian_networks(
     return BayesianNetworksWithSymmetry(
         networks.inputs, networks.networks, networks.symmetry, template, tuple(bnns), gathered.doubts
     )
-
-
-def _read(inputs: Sequence[NamedInput], module: nn.Module | None) -> Gathered[BayesianNetwork]:
-    """Return the inputs as Bayesian networks, or raise with everything that is wrong."""
-    gathered = gather(inputs, BayesianReading(module))
-    networks = [one.value for one in gathered.described]
-    if problems := [*gathered.problems, *too_few_models(len(inputs)), *_class_problems(networks)]:
-        raise InputError(problems)
-    return gathered
 
 
 class BayesianReading(Reading[BayesianNetwork]):
@@ -246,11 +236,6 @@ def _with_fitting_module(bnn: BayesianNetwork, module: nn.Module | None) -> Baye
     shapes = {key: tuple(values.shape) for key, values in module.named_parameters()}
     fits = shapes == {key: tuple(values.shape) for key, values in bnn.means.items()}
     return bnn.with_module(module) if fits else bnn
-
-
-def _template_rank(bnn: BayesianNetwork) -> tuple[int, str]:
-    """Return the key of which the largest is traced: size, then content, so that the order of models is no matter."""
-    return total_size(bnn.means), parameter_digest(bnn.means, list(bnn.means))
 
 
 def _refuse_buffers(bnns: Sequence[BayesianNetwork], symmetry: Symmetry, names: Sequence[str]) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from consilience.errors import InputError, Problem
 from consilience.files.atomic import write_bytes
 from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.files import NetworkFile
@@ -18,7 +17,7 @@ from consilience.networks.gaussian.report.content import BayesianContent, bayesi
 from consilience.networks.report import sections as network_sections
 from consilience.networks.report.content import ShownNetworks
 from consilience.networks.report.landscape_sections import around_networks, between_networks
-from consilience.networks.report.page import checked_content_of, render_network
+from consilience.networks.report.page import by_name, checked_content_of, render_network
 
 
 def read_gaussian(path: SafetensorsFile) -> NetworkFile:
@@ -63,22 +62,6 @@ def bayesian_content_of(
     `comparisons` are as for `checked_content_of` of networks; `predictions` what ``consilience.predictive_scores``
     gave, by model, in the order to show.
     """
-    checked_predictions = _check_predictions(predictions)
-    content = checked_content_of(shown, **comparisons)
-    return bayesian_content(content, shown, predictions=checked_predictions)
-
-
-def _check_predictions(predictions: Mapping[str, object] | None) -> dict[str, PredictiveScores]:
-    if not predictions:
-        return {}
-    expected = Problem(
-        "predictions", "expected what consilience.predictive_scores returns, by name of the model", code="E-TYPE"
-    )
-    if not isinstance(predictions, Mapping):
-        raise InputError("", f"{expected}, found {type(predictions).__name__}; write {{'fused': ...}}", code="E-TYPE")
-    scores_by_model: dict[str, PredictiveScores] = {}
-    for name, scores in predictions.items():
-        if not isinstance(scores, PredictiveScores):
-            raise InputError("", f"{expected}, found {type(scores).__name__} under {name!r}", code="E-TYPE")
-        scores_by_model[str(name)] = scores
-    return scores_by_model
+    expected = "expected what consilience.predictive_scores returns, by name of the model, found"
+    checked = by_name(predictions, PredictiveScores, "predictions", expected, "write {'fused': ...}", "E-TYPE")
+    return bayesian_content(checked_content_of(shown, **comparisons), shown, predictions=checked)
