@@ -115,7 +115,7 @@ def _prepare(
     if method.road == "chosen" and not is_allowed and (arguments.inputs is not None or sites.describe_inputs):
         raise module_needed()
     if request.only_check:
-        return Prepared.checked(_ROADS[method.road].refusals(case), [*inputs.doubts, *_uncompared(case)])
+        return Prepared.checked(_refusals(case), [*inputs.doubts, *_uncompared(case)])
     notes = [*inputs.notes, *notes, *extra_state_notes(described, has_module)]
     return Prepared((), partial(_fuse, case, notes, inputs.parametrised, request.seed), doubts=inputs.doubts)
 
@@ -125,7 +125,7 @@ def _fuse(case: _Case, notes: Sequence[str], parametrised: Parametrised | None, 
     if case.method.compares_networks and case.models.template is not None:
         named = "example" if case.arguments.example is not None else "descriptions"
         _refuse_unfit_example(case.models.template, case.example, named)
-    fusion = replace(_ROADS[case.method.road].fuse(case), parametrised=parametrised)
+    fusion = replace(_ROADS[case.method.road](case), parametrised=parametrised)
     if notes:
         fusion = replace(fusion, details={**fusion.details, "notes": [*fusion.details.get("notes", ()), *notes]})
     return replace(fusion, provenance=network_provenance(fusion, case.method, seed))
@@ -179,14 +179,6 @@ class _Case:
         )
 
 
-@dataclass(frozen=True)
-class _Road:
-    """How networks are fused once they are described."""
-
-    fuse: Callable[[_Case], NetworkFusion]
-    refusals: Callable[[_Case], list[Problem]]
-
-
 def _fuse_matched(case: _Case) -> NetworkFusion:
     """Return the networks matched, averaged and refitted by one method, with a verdict."""
     fusion, order = fuse_aligned(
@@ -228,6 +220,10 @@ def _fuse_chosen(case: _Case) -> NetworkFusion:
 
 def _refusals(case: _Case) -> list[Problem]:
     """Return why the method refuses these networks, a line each."""
+    if case.method.road == "distilled":  # whose target may be any network
+        networks = case.models.networks
+        robust = case.method.reasons(NetworkEnsemble(networks, case.weights, dict(networks[0].units)))
+        return [*robust, *distillation_problems(case.models, case.sites, case.stated)]
     units = target_units(case.models, case.method, case.arguments)
     activations = () if case.arguments.inputs is not None else None  # whether there are any is all that a check asks
     ensemble = NetworkEnsemble(
@@ -236,19 +232,13 @@ def _refusals(case: _Case) -> list[Problem]:
     return case.method.reasons(replace(ensemble, information=case.information))
 
 
-def _distillation_refusals(case: _Case) -> list[Problem]:
-    """Return why the networks cannot be distilled, a line each; the target may be any network."""
-    networks = case.models.networks
-    robust = case.method.reasons(NetworkEnsemble(networks, case.weights, dict(networks[0].units)))
-    return [*robust, *distillation_problems(case.models, case.sites, case.stated)]
-
-
-_ROADS: Mapping[Road, _Road] = {
-    "matched": _Road(_fuse_matched, _refusals),
-    "chosen": _Road(_fuse_chosen, _refusals),
-    "damped": _Road(lambda case: fuse_with_chosen_damping(case.workshop(case.fusion_rng)), _refusals),
-    "distilled": _Road(lambda case: fuse_distilled(case.workshop(case.fusion_rng)), _distillation_refusals),
+_ROADS: Mapping[Road, Callable[[_Case], NetworkFusion]] = {
+    "matched": _fuse_matched,
+    "chosen": _fuse_chosen,
+    "damped": lambda case: fuse_with_chosen_damping(case.workshop(case.fusion_rng)),
+    "distilled": lambda case: fuse_distilled(case.workshop(case.fusion_rng)),
 }
+"""How networks are fused once they are described."""
 
 
 @dataclass(frozen=True)

@@ -186,12 +186,9 @@ class NetworkFusion(Fusion):
         """
         if self.keeps_models:
             return self.model
-        if self._rebuild is None:
-            text = "give `module=`, a function that makes one"
-            raise InputError("models", "these are files without a module", text, "E-NEEDED")
+        modules = [self.module_of(local.network) for local in self.inputs]
         from consilience.networks.ensemble import AnswerMean, ModuleEnsemble  # here, since it needs torch
 
-        modules = [self._rebuild(local.network) for local in self.inputs]
         sites = self._sites
         if (estimated := self.details.get("estimated_classes")) is not None:
             sites = replace(sites, estimated_classes=np.array([estimated[name] for name in sites.names]))

@@ -205,7 +205,9 @@ def plain_arrays(
     """
     plain, found = with_known_weights(arrays, known, own_names)
     if unknown := unknown_parts(plain):
-        raise InputError([unknown_parts_problem(label, name) for name in unknown])
+        text = "is parametrised (as by torch's orthogonal), and its arrays do not say how it is computed"
+        remedy = f"hand in the module (as the model, or as `module=`), or {REMOVAL}"
+        raise InputError([Problem(label, f"{name} {text}", remedy, "E-NEEDED") for name in unknown])
     return plain, found
 
 
@@ -245,12 +247,6 @@ def unknown_parts(names: Iterable[str]) -> list[str]:
     """Return the names of weights of which a state dict has parts that no formula here combines, each once."""
     unknown = (name.rpartition(PARAMETRISATIONS) for name in sorted(names) if _is_part(name))
     return list(dict.fromkeys(f"{path}{rest.partition('.')[0]}" for path, _, rest in unknown))
-
-
-def unknown_parts_problem(label: object, name: str) -> Problem:
-    """Return that a state dict does not say how a weight is computed from its parts."""
-    text = f"{name} is parametrised (as by torch's orthogonal), and its arrays do not say how it is computed"
-    return Problem(label, text, f"hand in the module (as the model, or as `module=`), or {REMOVAL}", "E-NEEDED")
 
 
 def is_same_weight(weight: AnyArray, other: AnyArray) -> bool:

@@ -118,12 +118,6 @@ class Moments:
         return replace(self, mean=_stored(self.mean), factor=_stored(self.factor), residual=_stored(self.residual))
 
 
-def _are_counts_of_values(counts: Array) -> bool:
-    """Return whether an array (k, 2) has values, and how often each occurs."""
-    is_table = counts.ndim == 2 and counts.shape[1] == 2 and len(counts) > 0
-    return is_table and bool(np.isfinite(counts).all()) and bool((counts[:, 1] > 0).all())
-
-
 def _stored(values: Array) -> Array:
     """Return an array as it is after it was written in float32."""
     return np.asarray(values, dtype=np.float32).astype(np.float64)
@@ -183,9 +177,7 @@ class OutputLabels:
     name: str | None  # the output's name; None where outputs are a tuple
     width: int  # numbers of it
     classes: tuple[str, ...] | None = None  # names of the classes; None for an output of numbers
-    counts: Array | None = (
-        None  # (C,): observations of each class, 0 where withheld; None where all are, or for numbers
-    )
+    counts: Array | None = None  # (C,): observations of each class, 0 where withheld; None where all are
     # Share of the site's own labels that the network misses; of numbers the squared error over their variance.
     own_loss: float | None = None
 
@@ -400,7 +392,8 @@ class Description(Displayed):
             text = f"its arguments have {sum(part.size for part in self.parts)} numbers, and an input has {size}"
             yield Problem(self.name, text, _AGAIN, "E-SHAPE")
         for column, counts in self.whole_columns.items():
-            if not 0 <= column < (size or 0) or not _are_counts_of_values(counts):
+            is_table = counts.ndim == 2 and counts.shape[1] == 2 and len(counts) > 0 and np.isfinite(counts).all()
+            if not 0 <= column < (size or 0) or not is_table or not (counts[:, 1] > 0).all():
                 yield Problem(self.name, f"values of column {column} are no counts of values", code="E-NUMBER")
         if self.held_out is not None and re.fullmatch(r"[0-9a-f]{64}", self.held_out) is None:
             yield Problem(self.name, "has no digest of the rows that were held out", _AGAIN, "E-VALUE")

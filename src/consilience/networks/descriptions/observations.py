@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -58,14 +58,8 @@ class Batch:
             return
         for start in range(0, len(self.inputs), n_rows):
             rows = slice(start, start + n_rows)
-            yield Batch(
-                self.inputs[rows],
-                None if self.labels is None else self.labels[rows],
-                self.name,
-                self.asked[rows],
-                self.parts,
-                self.padding,
-            )
+            labels = None if self.labels is None else self.labels[rows]
+            yield replace(self, inputs=self.inputs[rows], labels=labels, asked=self.asked[rows])
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from consilience.core.arguments import NETWORK_KEYWORDS, OF_NETWORKS
+from consilience.core.arguments import OF_NETWORKS
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import FileFormat, Kind, Prepared, Request, Saving, SiteFacts, ensemble_is_no_file
 from consilience.core.verdict import FUSED
 from consilience.errors import InputError, UnsupportedError
 from consilience.files.document import BAYESIAN, DESCRIPTION
+from consilience.networks.kind import NetworkKind, array_scales, load_curves, network_facets
 
 if TYPE_CHECKING:
     from consilience.core.evaluation import Evaluation
@@ -21,12 +22,11 @@ if TYPE_CHECKING:
     from consilience.networks.method import NetworkMethod
 
 
-class BayesianNetworks(Kind):
+class BayesianNetworks(NetworkKind):
     """Networks with a Gaussian for every weight."""
 
     name = "bayesian"
     title = "Bayesian networks"
-    keywords = NETWORK_KEYWORDS
     described_by = Kind.described_by | {*OF_NETWORKS} - {"layers", "output"}
     formats = (
         FileFormat(
@@ -40,7 +40,6 @@ class BayesianNetworks(Kind):
     no_file = ensemble_is_no_file("kl")
 
     packages = frozenset(("torch", "laplace", "pyro", "blitz", "bayesian_torch", "consilience.networks.gaussian"))
-    takes_containers = True
     instead_of_rebuilding: ClassVar[Mapping[str, str]] = {
         "BayesianNetwork": "give it a module: `network.with_module(module)`"
     }
@@ -76,14 +75,6 @@ class BayesianNetworks(Kind):
         """Return the fused network."""
         return {FUSED: fusion.model}
 
-    def own_models(self, fusion: Any) -> dict[str, Any]:
-        """Return the networks that went into a fusion, by site."""
-        return {local.name: fusion.module_of(local.as_sent) for local in fusion.inputs}
-
-    def observations(self, fusion: Any) -> dict[str, float]:
-        """Return the weight of every site."""
-        return {local.name: float(local.weight) for local in fusion.inputs}
-
     def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> Evaluation:
         """Compare two Bayesian networks on labelled data."""
         from consilience.networks.gaussian.evaluate import evaluate_bayesian  # here, so that fusing starts without it
@@ -94,7 +85,6 @@ class BayesianNetworks(Kind):
         """Return the facts of a Bayesian network's file that a round compares, its description checked."""
         from consilience.networks.gaussian.file_format import read_bayesian
         from consilience.networks.gaussian.shared_symmetry import with_site_descriptions
-        from consilience.networks.kind import array_scales, network_facets
 
         if companion is not None and companion.format != DESCRIPTION:
             text = "is a Bayesian network, whose variances say what is known"
@@ -170,7 +160,6 @@ class BayesianNetworks(Kind):
         """Write a page about a fused Bayesian network's file; `shown` has files of barriers and planes by name."""
         from consilience.networks.gaussian.report.content import bayesian_content  # here, so that fusing needs no pages
         from consilience.networks.gaussian.report.write import read_gaussian, write_bayesian_content
-        from consilience.networks.kind import load_curves
         from consilience.networks.report.content import content_of
         from consilience.networks.report.page import shown_networks_of_files
 
