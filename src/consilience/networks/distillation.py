@@ -300,9 +300,6 @@ class _Examples:
             text = f"expected one for each of {len(self)} inputs, found {len(self.targets)}"
             raise InputError(name, text, code="E-SHAPE")
         refuse_unfit(module, self.first(), inputs_name)
-        self._refuse_targets(name, module, loss)
-
-    def _refuse_targets(self, name: str, module: nn.Module, loss: Loss) -> None:
         with torch.no_grad():
             answer = ask(module, *self.first())
         if isinstance(answer, Tensor) and answer.ndim == 1 and self.targets.ndim == 2 and self.targets.shape[1] == 1:

@@ -348,9 +348,8 @@ def _gather(
         template = initialised(template, first_input)
         refuse_scripted_parts(template, "module")
     explaining = template
-    if template is None and not method.keeps_models:  # which may be of several architectures
-        given = next((unwrapped(named.model) for named in networks if is_module(named.model)), None)
-        explaining = None if given is None else initialised(given, first_input)
+    if template is None and asked is not None and not method.keeps_models:  # which may be of several architectures
+        explaining = initialised(asked, first_input)
     described, doubts = describe_networks(networks, mapped=only_check, template=explaining, example=first_input)
     for network in described if not method.keeps_models else ():  # an ensemble computes no weights
         refuse_scripted_parts(network.module, network.label)

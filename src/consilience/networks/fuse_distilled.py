@@ -195,6 +195,7 @@ def _start_of_other(target: nn.Module, comparison: NetworkComparison) -> Candida
     Raises InputError for one that does not take the networks' inputs, or answers otherwise.
     """
     from consilience.networks.module_inputs import refuse_unfit
+    from consilience.networks.repair.partial_forward import call_module, evaluation_without_gradients
 
     models, sites = comparison.workshop.models, comparison.workshop.sites
     like = next(comparison.workshop.modules[0].parameters())
@@ -202,7 +203,9 @@ def _start_of_other(target: nn.Module, comparison: NetworkComparison) -> Candida
     rows = comparison.inputs.fit.inputs[:2]
     refuse_unfit(module, (rows,), "target")
     n_outputs = comparison.on_held.shape[2]
-    shape = _answer_shape(module, rows)
+    with evaluation_without_gradients(module):
+        answered = getattr(call_module(module, rows), "shape", (0,))
+    shape = tuple(answered[1:]) if len(answered) > 1 else (1,)  # of an answer to one input
     if shape != (n_outputs,):
         text = f"answers {shape} for an input where the networks answer ({n_outputs},)"
         raise InputError("target", text, code="E-SHAPE")
@@ -233,16 +236,6 @@ def _rebuild(module: nn.Module, symmetry: Symmetry, models: NetworksWithSymmetry
     if network.symmetry is symmetry:
         return module_with(module, network.arrays, symmetry).eval()
     return models.module(network)
-
-
-def _answer_shape(module: nn.Module, rows: object) -> tuple[int, ...]:
-    """Return the shape of what a network answers for one input."""
-    from consilience.networks.repair.partial_forward import call_module, evaluation_without_gradients
-
-    with evaluation_without_gradients(module):
-        answer = call_module(module, rows)
-    shape = getattr(answer, "shape", (0,))
-    return tuple(shape[1:]) if len(shape) > 1 else (1,)
 
 
 def _with_own_statistics(module: nn.Module, comparison: NetworkComparison) -> nn.Module:

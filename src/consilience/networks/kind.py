@@ -214,17 +214,13 @@ class Networks(NetworkKind):
             refuse_statements(model, saving.stated)
             write_fisher(path, model) if isinstance(model, FisherInformation) else write_description(path, model)
             return
-        if isinstance(model, NetworkFusion):
+        is_fusion = isinstance(model, NetworkFusion)
+        if is_fusion or is_ensemble(model):
             refuse_statements(model, saving.stated)
             if saving.symmetry is not None:
-                raise OptionError("symmetry", "a fusion has its own; leave it out")
-            model.save(path)
-            return
-        if is_ensemble(model):
-            refuse_statements(model, saving.stated)
-            if saving.symmetry is not None:
-                raise OptionError("symmetry", "an ensemble has none; its members are networks of their own")
-            write_ensemble(path, model)
+                why = "an ensemble has none; its members are networks of their own"
+                raise OptionError("symmetry", "a fusion has its own; leave it out" if is_fusion else why)
+            model.save(path) if is_fusion else write_ensemble(path, model)
             return
         if saving.stated:
             model = self.describe(model, **{"data": None, **saving.stated}, symmetry=saving.symmetry)

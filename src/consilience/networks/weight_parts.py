@@ -117,10 +117,8 @@ class WeightParts:
                 return [weight, mask], ""
         own = (weight != 0.0).astype(np.float64)
         shares = ", ".join(f"{mask.real.mean():.3g}" for _, mask in likes)
-        return [
-            weight,
-            own,
-        ], f"no mask of the networks fits: {own.mean():.3g} of the entries are kept, of theirs {shares}"
+        note = f"no mask of the networks fits: {own.mean():.3g} of the entries are kept, of theirs {shares}"
+        return [weight, own], note
 
     def _spectrum(self, weight: Array, likes: Sequence[Sequence[Array]]) -> tuple[list[Array], str]:
         """Return a weight with its leading singular vectors u, v, so that the layer's largest singular value s is 1.

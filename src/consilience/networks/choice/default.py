@@ -33,7 +33,6 @@ from consilience.networks.methods.auto import Auto
 
 if TYPE_CHECKING:
     from consilience.networks.choice.inputs import ChoiceInputs
-    from consilience.networks.descriptions.description import Description
 
 FEW = (
     "describe networks of more observations, give unlabelled `inputs=`, keep fusion.ensemble, or let sites make its"
@@ -86,13 +85,16 @@ def fuse_by_choice(
     try:
         inputs = workshop.choice_inputs(n_inputs, rng, max_seconds, matches_images=matches_images)
         if inputs is None:
-            says = [said is not None and _tells_inputs(said) for said in sites.descriptions]
-            silent = [name for name, one_says in zip(sites.names, says, strict=True) if not one_says]
+            said = dict(zip(sites.names, sites.descriptions, strict=True))
+            silent = [
+                name
+                for name, one in said.items()
+                if one is None or not (one.inputs or one.tokens or one.class_moments or one.class_tokens)
+            ]
             if not silent:  # each with so few of a class that neither it nor the inputs of all are told of
                 reason = "Too few of the sites' observations are of classes whose inputs are described"
                 return workshop.unseen(reason, DESCRIBE_MORE)
             who = "No site" if len(silent) == len(sites.names) else "Not every site"
-            said = dict(zip(sites.names, sites.descriptions, strict=True))
             # Whoever says the shape of its inputs described them from data.
             if all((of_site := said[name]) is not None and of_site.input_shape is not None for name in silent):
                 return workshop.unseen(f"{who} has enough observations to describe its inputs by", FEW)
@@ -115,9 +117,3 @@ def module_needed() -> OptionError:
         f" {Auto().matching.name!r}"
     )
     return OptionError("module", text, remedy, "E-NEEDED")
-
-
-def _tells_inputs(described: Description) -> bool:
-    """Return whether a site says what some of its inputs are like."""
-    of_all = described.inputs is not None or described.tokens is not None
-    return of_all or bool(described.class_moments) or bool(described.class_tokens)

@@ -51,9 +51,15 @@ def description_problems(descriptions: Sequence[Description], *, unites_classes:
     problems += _differences(descriptions, lambda site: site.input_kind, _kind_text)
     of_kind = [site for site in descriptions if site.input_kind == "real"]
     problems += _differences(of_kind, lambda site: site.input_shape, _shape_text)
-    problems += _differences(descriptions, _arguments_of, _arguments_text)
+    with_inputs = [site for site in descriptions if site.input_shape is not None]
+    problems += _differences(
+        with_inputs, lambda site: tuple((part.name, part.kind) for part in site.parts), _arguments_text
+    )
     problems += _differences(descriptions, lambda site: site.output, _output_text)
-    problems += _differences(descriptions, _labels_of_outputs, _labels_text)
+    of_outputs = [site for site in descriptions if site.output_labels]
+    problems += _differences(
+        of_outputs, lambda site: tuple((one.name, one.width, one.classes) for one in site.output_labels), _labels_text
+    )
     of_tokens = [site for site in descriptions if site.tokens is not None]
     problems += _differences(of_tokens, _vocabulary, _vocabulary_text)
     # Scales are compared of inputs that are alike in all else.
@@ -109,17 +115,9 @@ def _output_text(site: Description, other: Description) -> Problem:
     return Problem(site.name, text, "describe the same output of all networks", "E-MISMATCH")
 
 
-def _labels_of_outputs(site: Description) -> Any:
-    return tuple((one.name, one.width, one.classes) for one in site.output_labels) or None
-
-
 def _labels_text(site: Description, other: Description) -> Problem:
     text = f"describes other labels of the networks' outputs than {other.name}"
     return Problem(site.name, text, "describe the networks with labels of the same outputs and kinds", "E-MISMATCH")
-
-
-def _arguments_of(site: Description) -> Any:
-    return None if site.input_shape is None else tuple((part.name, part.kind) for part in site.parts)
 
 
 def _arguments_text(site: Description, other: Description) -> Problem:

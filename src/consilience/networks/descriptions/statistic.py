@@ -44,11 +44,6 @@ class Setting:
     layout: OutputLayout | None = None  # of the outputs where these are by position; None otherwise
 
     @property
-    def has_positions(self) -> bool:
-        """Whether the network answers every token or pixel."""
-        return self.layout is not None
-
-    @property
     def predicts_tokens(self) -> bool:
         """Whether it is a language model, which answers the token after each."""
         return self.layout is not None and self.layout.is_next_token

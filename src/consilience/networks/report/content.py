@@ -256,7 +256,9 @@ def content_of(
 def _summary(
     record: _InputRecord, name: str, network: Network | NetworkFile | None, symmetry: Symmetry | None
 ) -> InputNetworkSummary:
-    n_units = _n_movable_units(record.units, symmetry)
+    groups = {} if symmetry is None else symmetry.by_name
+    # Units that can move; those inside the units of another group are not counted again.
+    n_units = sum(n for group, n in record.units.items() if group not in groups or groups[group].parent is None)
     n_parameters = None if network is None else total_size(network.arrays)
     return InputNetworkSummary(name, record.name, n_units, n_parameters, record.weight, record.sha256, record.fisher)
 
@@ -312,12 +314,6 @@ def _distances_unmoved(
         {name: network.distance for name, network in quality.items()},
         tuple(LayerSummary(network.name, network.entries, None, network.before) for network in layers),
     )
-
-
-def _n_movable_units(units: Mapping[str, int], symmetry: Symmetry | None) -> int:
-    """Return how many units can move; those inside the units of another group are not counted again."""
-    groups = {} if symmetry is None else symmetry.by_name
-    return sum(count for name, count in units.items() if name not in groups or groups[name].parent is None)
 
 
 def _own_arrays(shown: ShownNetworks) -> dict[str, AnyArray]:

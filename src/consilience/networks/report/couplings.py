@@ -146,12 +146,10 @@ class _GroupMatching:
         n_fused, labels = self.matching.n_components, self.labels
         n_unmoved, diagnostics = None, None
         if self.is_soft:
-            from consilience.networks.landscape.alignment import (
-                coupling_diagnostics,  # here, as its package needs torch
-            )
+            from consilience.networks.landscape.alignment import coupling_diagnostics  # here, since it needs torch
 
-            diagnostics = coupling_diagnostics(self._plan)
-            row_mass = self._plan.sum(axis=1, keepdims=True)
+            plan = self._plan
+            diagnostics, row_mass = coupling_diagnostics(plan), plan.sum(axis=1, keepdims=True)
             # (k, k_i), rows of sum 1, columns ordered by the fused unit that has most of each
             row_shares = (plan / np.where(row_mass > 0, row_mass, 1.0))[:, np.argsort(labels, kind="stable")]
             row, column = np.nonzero(row_shares)
