@@ -13,7 +13,7 @@ from .networks.details import NetworkDetails as NetworkDetails
 from .networks.fisher.information import FisherInformation as FisherInformation
 from .networks.fusion import NetworkFusion as NetworkFusion
 from .networks.gaussian.fusion import BayesianFusion as BayesianFusion
-from .networks.gaussian.predictive_scores import PredictiveScores as PredictiveScores
+from .networks.gaussian.predictive import PredictiveScores as PredictiveScores
 from .posteriors.details import PosteriorDetails as PosteriorDetails
 from .posteriors.fusion import PosteriorFusion as PosteriorFusion
 from .posteriors.sharded.shards import Shards as Shards

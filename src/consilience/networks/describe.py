@@ -49,7 +49,6 @@ def describe_model(
 
     held_out_digest = digest_of_held_out(data, held_out)
     module = with_output(initialised(unwrapped(module), example), output)
-    from consilience.core.min_count import MIN_COUNT
     from consilience.networks.descriptions.measure import measure_network  # here, since it needs torch
 
     name = type(module).__name__
@@ -64,8 +63,8 @@ def describe_model(
         n_observations=n_observations,
         classes=classes,
         example=example,
-        min_count=MIN_COUNT if min_count is None else min_count,
-        class_prior="own" if class_prior is None else class_prior,
+        min_count=min_count,
+        class_prior=class_prior,
         layers=layers,
         name=f"description of {name}",
     )

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -173,10 +173,11 @@ def distill(
             run.train(parameters, rate, n_steps)
             if run.stopped_by == "time":
                 break
-    best = run.best_module()
+    run.restore()
+    best = module
     if is_short:
-        state, best = best.state_dict(), copy.deepcopy(student).eval()
-        best.load_state_dict(state)
+        best = copy.deepcopy(student).eval()
+        best.load_state_dict(module.state_dict())
     return Distilled(best, run.n_steps, run.best_step, np.array(run.history), run.stopped_by)
 
 
@@ -238,7 +239,7 @@ class _TrainingRun:
         for parameter, needed in needs_gradient.items():
             parameter.requires_grad_(needed)
             parameter.grad = None
-        self._restore()
+        self.restore()
 
     def _evaluate(self) -> bool:
         """Record the held-out loss, and return whether it is the best so far; NaN never is."""
@@ -256,15 +257,11 @@ class _TrainingRun:
         """Return what steps change: parameters, and the statistics of batch normalisation that reads batches."""
         return [*self.module.parameters(), *(buffer for norm in self.norms for buffer in norm.buffers())]
 
-    def _restore(self) -> None:
+    def restore(self) -> None:
+        """Give the module the values of the best network so far."""
         with torch.no_grad():
             for changed, values in zip(self._changed(), self.best, strict=True):
                 changed.copy_(values)
-
-    def best_module(self) -> Any:
-        """Return the best network."""
-        self._restore()
-        return self.module
 
 
 class _Examples:
@@ -303,9 +300,6 @@ class _Examples:
             text = f"expected one for each of {len(self)} inputs, found {len(self.targets)}"
             raise InputError(name, text, code="E-SHAPE")
         refuse_unfit(module, self.first(), inputs_name)
-        self._refuse_targets(name, module, loss)
-
-    def _refuse_targets(self, name: str, module: nn.Module, loss: Loss) -> None:
         with torch.no_grad():
             answer = ask(module, *self.first())
         if isinstance(answer, Tensor) and answer.ndim == 1 and self.targets.ndim == 2 and self.targets.shape[1] == 1:

@@ -34,16 +34,9 @@ ClassPrior = Literal["own", "removed"]
 
 
 class AnswerMean(nn.Module):
-    """The mean of the members' answers to one output.
+    """The mean of the members' answers to one output, as `ModuleEnsemble` takes its options.
 
-    Parameters
-    ----------
-    weights : array of shape (J,)
-        Weight of each member; they sum to 1. The stationary mean takes the counts instead.
-    mean : {"probabilities", "logits", "stationary"}, optional
-        What is averaged.
-    class_counts, n_observations, class_prior, classes, one_output
-        As `ModuleEnsemble` takes them.
+    `weights` (J,) of the members sum to 1; the stationary mean takes the counts instead.
     """
 
     weights: Tensor

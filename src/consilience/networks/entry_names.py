@@ -82,7 +82,10 @@ def _faults(values: Any) -> Iterator[tuple[str, str]]:
     elif values.is_nested:
         yield "is a nested tensor", "pad it to a dense one"
     elif values.is_quantized:
-        yield f"is quantised ({_dtype(values)})", "convert it with `dequantize()`, or fuse before quantising"
+        yield (
+            f"is quantised ({str(values.dtype).removeprefix('torch.')})",
+            "convert it with `dequantize()`, or fuse before quantising",
+        )
     elif str(values.layout) != "torch.strided":
         yield f"is sparse ({str(values.layout).removeprefix('torch.')})", "convert it with `to_dense()`"
     elif values.is_meta:
@@ -92,10 +95,6 @@ def _faults(values: Any) -> Iterator[tuple[str, str]]:
 def is_uninitialised(values: object) -> bool:
     """Return whether a tensor is one of a lazy layer that has not seen an input."""
     return type(values).__name__ in ("UninitializedParameter", "UninitializedBuffer")
-
-
-def _dtype(values: Any) -> str:
-    return str(values.dtype).removeprefix("torch.")
 
 
 def _is_tensor(values: object) -> bool:

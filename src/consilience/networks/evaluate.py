@@ -27,6 +27,7 @@ from consilience.networks.network import Network, to_numpy
 from consilience.networks.parametrised_layers import parts_of_module, plain_module
 from consilience.networks.symmetry.symmetry import Symmetry, trivial_symmetry
 from consilience.networks.torch_modules import (
+    aliases_of_module,
     arrays_of_module,
     evaluating,
     is_module,
@@ -135,11 +136,7 @@ def _completed(
     arrays: Mapping[str, AnyArray], state: Mapping[str, AnyArray], template: nn.Module, aliases: Mapping[str, str]
 ) -> dict[str, AnyArray]:
     """Return arrays under all their names in a module, those of tied ones too, with the module's bookkeeping."""
-    first_name: dict[int, str] = {}  # of each parameter, by identity
-    main_names = {
-        key: first_name.setdefault(id(parameter), key)
-        for key, parameter in template.named_parameters(remove_duplicate=False)
-    }
+    main_names = aliases_of_module(template)
     # Bookkeeping that not every version of a library saves is the template's, or left out.
     complete = {k: v for k, v in arrays.items() if k in state or not is_bookkeeping(k, tuple(v.shape))}
     complete |= {k: v for k, v in state.items() if k not in complete and is_bookkeeping(k, tuple(v.shape))}

@@ -33,18 +33,6 @@ from consilience.networks.symmetry.document import symmetry_from_json
 from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
 from consilience.networks.weight_parts import with_known_weights
 
-__all__ = [
-    "NetworkFile",
-    "NetworkSummary",
-    "read_network",
-    "read_network_summary",
-    "read_symmetry",
-    "read_weights",
-    "symmetry_from_json",
-    "write_network",
-    "write_symmetry",
-]
-
 _SYMMETRY_VERSION = 1
 """Version of the format of symmetry files."""
 

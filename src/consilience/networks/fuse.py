@@ -23,6 +23,7 @@ from consilience.networks.choice.default import fuse_by_default, module_needed
 from consilience.networks.choice.kronecker import described_information, fuse_with_chosen_damping
 from consilience.networks.choice.named_method import with_verdict
 from consilience.networks.choice.sites import Sites, weigh_sites
+from consilience.networks.choice.workshop import Workshop
 from consilience.networks.classes.union import unite_classes
 from consilience.networks.descriptions.compare import given_scale_problems
 from consilience.networks.descriptions.inputs import example_of, with_descriptions
@@ -59,9 +60,6 @@ from consilience.networks.torch_modules import initialised, is_module, make_temp
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from consilience.core.details import RobustDetails
-    from consilience.networks.methods.distill import Distill
 
 
 def prepare_networks(request: Request) -> Prepared:
@@ -118,7 +116,7 @@ def _prepare(
     if method.road == "chosen" and not is_allowed and (arguments.inputs is not None or sites.describe_inputs):
         raise module_needed()
     if request.only_check:
-        return Prepared.checked(_ROADS[method.road].refusals(case), [*inputs.doubts, *_uncompared(case)])
+        return Prepared.checked(_refusals(case), [*inputs.doubts, *_uncompared(case)])
     notes = [*inputs.notes, *notes, *extra_state_notes(described, has_module)]
     return Prepared((), partial(_fuse, case, notes, inputs.parametrised, request.seed), doubts=inputs.doubts)
 
@@ -128,7 +126,7 @@ def _fuse(case: _Case, notes: Sequence[str], parametrised: Parametrised | None, 
     if case.method.compares_networks and case.models.template is not None:
         named = "example" if case.arguments.example is not None else "descriptions"
         _refuse_unfit_example(case.models.template, case.example, named)
-    fusion = replace(_ROADS[case.method.road].fuse(case), parametrised=parametrised)
+    fusion = replace(_ROADS[case.method.road](case), parametrised=parametrised)
     if notes:
         fusion = replace(fusion, details={**fusion.details, "notes": [*fusion.details.get("notes", ()), *notes]})
     return replace(fusion, provenance=network_provenance(fusion, case.method, seed))
@@ -159,6 +157,10 @@ class _Case:
         """The arguments, with such an example."""
         return replace(self.arguments, example=self.example)
 
+    def workshop(self, rng: np.random.Generator) -> Workshop:
+        """Return what candidates are made of, matched and drawn from a generator."""
+        return Workshop(self.models, self.sites, self.stated, self.information, self.method, rng, self.progress)
+
     def of_sites(self, kept: Sequence[int]) -> _Case:
         """Return the case of some of the networks, by number, without information."""
         models = replace(
@@ -178,23 +180,14 @@ class _Case:
         )
 
 
-@dataclass(frozen=True)
-class _Road:
-    """How networks are fused once they are described."""
-
-    fuse: Callable[[_Case], NetworkFusion]
-    refusals: Callable[[_Case], list[Problem]]
-
-
 def _fuse_matched(case: _Case) -> NetworkFusion:
     """Return the networks matched, averaged and refitted by one method, with a verdict."""
     fusion, order = fuse_aligned(
-        case.models, case.method, case.weights, case.arguments, case.fusion_rng, case.progress, NetworkFusion,
-        information=case.information,
-    )  # fmt: skip
+        case.models, case.method, case.weights, case.arguments, case.fusion_rng, case.progress, case.information
+    )
     if case.method.refits and case.models.template is not None:
         fusion = refit_fusion(fusion, order, case.example, case.arguments.inputs, case.refit_rng)
-    return with_verdict(fusion, case.models, case.sites, case.stated, case.method, case.verdict_rng)
+    return with_verdict(fusion, case.workshop(case.verdict_rng))
 
 
 def _uncompared(case: _Case) -> Iterator[Doubt]:
@@ -212,37 +205,27 @@ def _uncompared(case: _Case) -> Iterator[Doubt]:
         yield Doubt(Problem("networks", f"cannot be compared: {reason_of(error)}", remedy), UncomparedWarning)
 
 
-def _among_sites(fuse: Callable[..., NetworkFusion]) -> Callable[[_Case], NetworkFusion]:
-    """Return what fuses by trying networks on what the sites describe: a choice, or the best damping."""
-    return lambda case: fuse(
-        case.models, case.sites, case.stated, case.information, case.method, case.fusion_rng, case.progress
-    )
-
-
 def _fuse_chosen(case: _Case) -> NetworkFusion:
     """Return the network chosen among candidates, which are made of the sites that robust fusion keeps."""
-    choose, method = _among_sites(fuse_by_default), case.method
+    method = case.method
     if not (isinstance(method, Auto) and method.is_robust):
-        return choose(case)
-    matched, _ = fuse_aligned(
-        case.models, method.matching, case.weights, case.stated, case.verdict_rng, case.progress, NetworkFusion
-    )
+        return fuse_by_default(case.workshop(case.fusion_rng))
+    matched, _ = fuse_aligned(case.models, method.matching, case.weights, case.stated, case.verdict_rng, case.progress)
     kept = [number for number, name in enumerate(case.sites.names) if name not in matched.left_out]
-    fusion = choose(replace(case.of_sites(kept), method=replace(method, robust=None)))
+    of_kept = replace(case.of_sites(kept), method=replace(method, robust=None))
+    fusion = fuse_by_default(of_kept.workshop(case.fusion_rng))
     # What is weak of an average is not of a choice among the sites' own networks and what was distilled from all.
     robust = {key: value for key, value in matched.details["robust"].items() if key != "weak"}
     fusion = replace(fusion, details={**fusion.details, "robust": cast("RobustDetails", robust)})
     return with_left_out(fusion, matched.inputs)
 
 
-def _fuse_distilled(case: _Case) -> NetworkFusion:
-    """Return the network that was distilled from all."""
-    method = cast("Distill", case.method)
-    return fuse_distilled(case.models, case.sites, case.stated, method, case.fusion_rng, case.progress)
-
-
 def _refusals(case: _Case) -> list[Problem]:
     """Return why the method refuses these networks, a line each."""
+    if case.method.road == "distilled":  # whose target may be any network
+        networks = case.models.networks
+        robust = case.method.reasons(NetworkEnsemble(networks, case.weights, dict(networks[0].units)))
+        return [*robust, *distillation_problems(case.models, case.sites, case.stated)]
     units = target_units(case.models, case.method, case.arguments)
     activations = () if case.arguments.inputs is not None else None  # whether there are any is all that a check asks
     ensemble = NetworkEnsemble(
@@ -251,19 +234,13 @@ def _refusals(case: _Case) -> list[Problem]:
     return case.method.reasons(replace(ensemble, information=case.information))
 
 
-def _distillation_refusals(case: _Case) -> list[Problem]:
-    """Return why the networks cannot be distilled, a line each; the target may be any network."""
-    networks = case.models.networks
-    robust = case.method.reasons(NetworkEnsemble(networks, case.weights, dict(networks[0].units)))
-    return [*robust, *distillation_problems(case.models, case.sites, case.stated)]
-
-
-_ROADS: Mapping[Road, _Road] = {
-    "matched": _Road(_fuse_matched, _refusals),
-    "chosen": _Road(_fuse_chosen, _refusals),
-    "damped": _Road(_among_sites(fuse_with_chosen_damping), _refusals),
-    "distilled": _Road(_fuse_distilled, _distillation_refusals),
+_ROADS: Mapping[Road, Callable[[_Case], NetworkFusion]] = {
+    "matched": _fuse_matched,
+    "chosen": _fuse_chosen,
+    "damped": lambda case: fuse_with_chosen_damping(case.workshop(case.fusion_rng)),
+    "distilled": lambda case: fuse_distilled(case.workshop(case.fusion_rng)),
 }
+"""How networks are fused once they are described."""
 
 
 @dataclass(frozen=True)
@@ -373,9 +350,8 @@ def _gather(
         template = initialised(template, first_input)
         refuse_scripted_parts(template, "module")
     explaining = template
-    if template is None and not method.keeps_models:  # which may be of several architectures
-        given = next((unwrapped(named.model) for named in networks if is_module(named.model)), None)
-        explaining = None if given is None else initialised(given, first_input)
+    if template is None and asked is not None and not method.keeps_models:  # which may be of several architectures
+        explaining = initialised(asked, first_input)
     described, doubts = describe_networks(networks, mapped=only_check, template=explaining, example=first_input)
     for network in described if not method.keeps_models else ():  # an ensemble computes no weights
         refuse_scripted_parts(network.module, network.label)

@@ -29,9 +29,8 @@ from consilience.errors import InputError, OptionError, Problem
 from consilience.matching.result import Matching
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fusion import NetworkFusion, NetworkInput
-from consilience.networks.inputs import DescribedNetwork, canonical_order
+from consilience.networks.inputs import canonical_order
 from consilience.networks.method import NetworkEnsemble, NetworkMethod, check_widths
-from consilience.networks.network import Network
 from consilience.networks.parametrised_layers import plain_module
 from consilience.networks.shared_symmetry import NetworksWithSymmetry
 from consilience.networks.symmetry.axes import Place
@@ -90,7 +89,6 @@ def split_arguments(options: Mapping[str, Any]) -> tuple[NetworkArguments, dict[
     return NetworkArguments(**arguments), {key: value for key, value in options.items() if key not in names}
 
 
-_FusionType = TypeVar("_FusionType", bound=NetworkFusion)
 _Value = TypeVar("_Value")
 
 
@@ -101,14 +99,11 @@ def fuse_aligned(
     arguments: NetworkArguments,
     rng: np.random.Generator,
     progress: Progress,
-    fusion_type: type[_FusionType],
     information: Sequence[FisherInformation] | None = None,
-    priors: Sequence[Mapping[str, float] | None] | None = None,
-) -> tuple[_FusionType, list[int]]:
+) -> tuple[NetworkFusion, list[int]]:
     """Return the fusion of networks, without provenance, and the canonical order in which they were fused.
 
-    `weights` (J,) sum to 1. `information` is the Fisher information of each network, for methods that weigh by it;
-    `priors` the prior variance by parameter, None for a network that states none.
+    `weights` (J,) sum to 1. `information` is the Fisher information of each network, for methods that weigh by it.
     """
     inputs = models.inputs
     order = canonical_order(inputs)
@@ -119,7 +114,7 @@ def fuse_aligned(
 
     networks, units = tuple(models.networks[i] for i in order), target_units(models, method, arguments)
     ensemble = NetworkEnsemble(networks, weights[order], units, order.index(reference), input_numbers=tuple(order))
-    ensemble = replace(ensemble, information=arranged(information), priors=arranged(priors))
+    ensemble = replace(ensemble, information=arranged(information), priors=arranged(models.priors))
     if method.takes_activations and arguments.inputs is not None:
         ensemble = replace(ensemble, activations=_activations(models, order, arguments.inputs))
     outcome = method.fuse(ensemble, rng, progress)
@@ -130,7 +125,7 @@ def fuse_aligned(
     names = tuple(described.name for described in inputs)
     known: Sequence[FisherInformation | None] = [None] * len(inputs) if information is None else information
     notes = [*models.symmetry.notes, *alignment.details.get("notes", ())]
-    fusion = fusion_type(
+    fusion = models.fusion_type(
         network=outcome.network,
         matching={name: _matching(name, transports, names) for name in models.symmetry.by_name},
         transports=transports,
@@ -140,10 +135,19 @@ def fuse_aligned(
         details={**alignment.details, "proved": models.symmetry.proved, "notes": notes},
         provenance={},
         inputs=tuple(
-            _input(of, outcome.ensemble.networks[at], sent, float(weight), said)
+            NetworkInput(
+                of.name,
+                outcome.ensemble.networks[at],
+                float(weight),
+                of.digest,
+                said,
+                of.description,
+                sent,
+                of.rests_on,
+            )
             for of, at, weight, said, sent in zip(inputs, rank, weights, known, models.networks, strict=True)
         ),
-        _rebuild=None if models.template is None else models.module,
+        _rebuild=models.rebuild,
     )
     return fusion, order
 
@@ -164,13 +168,6 @@ def with_left_out(fusion: NetworkFusion, inputs: Sequence[NetworkInput]) -> Netw
     return replace(fusion, inputs=tuple(local for local, _ in pairs), transports=transports, matching=matching)
 
 
-def _input(
-    of: DescribedNetwork, aligned: Network, sent: Network, weight: float, information: FisherInformation | None
-) -> NetworkInput:
-    """Return what a fusion keeps of one network: its parameters as they were sent, and aligned to the others."""
-    return NetworkInput(of.name, aligned, weight, of.digest, information, of.description, sent, of.rests_on)
-
-
 def target_units(models: NetworksWithSymmetry, method: NetworkMethod, arguments: NetworkArguments) -> dict[str, int]:
     """Return the number of units of the fused network by group: of the target module, as stated, or by the method.
 
@@ -178,8 +175,9 @@ def target_units(models: NetworksWithSymmetry, method: NetworkMethod, arguments:
     have.
     """
     count = len(models.networks)
-    if arguments.reference is not None and not _is_index(arguments.reference, count):
-        text = f"expected the number of a model, 0 to {count - 1}, found {arguments.reference!r}"
+    reference: Any = arguments.reference
+    if reference is not None and not (reference == 0 or (is_count(reference) and reference < count)):
+        text = f"expected the number of a model, 0 to {count - 1}, found {reference!r}"
         raise OptionError("reference", text)
     if arguments.target is not None and arguments.target_widths is not None:
         raise OptionError("target, target_widths", "give one of them")
@@ -271,11 +269,6 @@ def network_provenance(fusion: NetworkFusion, method: NetworkMethod, seed: int |
         "site_digests": site_digests(fused.rests_on for fused in fusion.inputs),
     }
     return make_provenance(method.name, asdict(method), seed, inputs, result)
-
-
-def _is_index(value: object, count: int) -> bool:
-    """Return whether a value is the number of one of `count` models."""
-    return value == 0 or (is_count(value) and int(str(value)) < count)
 
 
 MAX_SAMPLES = 2**18

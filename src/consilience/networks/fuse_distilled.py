@@ -23,12 +23,11 @@ import copy
 import time
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from consilience.core.details import Status
-from consilience.core.progress import Progress
 from consilience.errors import InputError, OptionError, Problem
 from consilience.networks.choice.candidate import Candidate, CandidateOptions, Effort
 from consilience.networks.choice.sites import Sites
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 
     from consilience.networks.choice.inputs import ChoiceInputs
     from consilience.networks.choice.make_candidates import NetworkComparison
-    from consilience.networks.distillation import Distilled
 
 _NO_INPUTS = (
     "nothing tells what inputs are like: none are given, no site describes its own, and no batch normalisation keeps "
@@ -71,26 +69,19 @@ def _no_inputs(sites: Sites) -> Problem:
     return Problem(", ".join(sites.names), _NO_INPUTS, f"give `inputs=`, or {DESCRIBE}", "E-NEEDED")
 
 
-def fuse_distilled(
-    models: NetworksWithSymmetry,
-    sites: Sites,
-    arguments: NetworkArguments,
-    method: Distill,
-    rng: np.random.Generator,
-    progress: Progress,
-) -> NetworkFusion:
+def fuse_distilled(workshop: Workshop) -> NetworkFusion:
     """Return the fusion of networks whose network was distilled from all of them, without provenance.
 
-    Networks and sites are in the order of the call; `method` says how units are matched and how the network is trained.
     Raises InputError where nothing tells what inputs are like, and for a target with other outputs; OptionError for a
     time in which no step can be made.
     """
-    started = time.monotonic()
+    started, method = time.monotonic(), cast(Distill, workshop.method)
+    models, sites, arguments = workshop.models, workshop.sites, workshop.arguments
     if problems := distillation_problems(models, sites, arguments):
         raise InputError(problems)
     from consilience.networks.choice.make_candidates import NetworkComparison  # here, since it needs torch
 
-    matching_rng, input_rng, candidate_rng = rng.spawn(3)
+    matching_rng, input_rng, candidate_rng = workshop.rng.spawn(3)
     other = _other_architecture(models, arguments.target)
     arguments = arguments if other is None else replace(arguments, target=None)
     is_narrower = other is None and is_narrower_than_some(models.networks, target_units(models, method, arguments))
@@ -98,7 +89,7 @@ def fuse_distilled(
     method = method.for_start(is_fused=is_of_models)
     if is_narrower:  # several units of a model became one: its layers are none that this network's could be fitted to
         method = replace(method, refit=False)
-    workshop = Workshop(models, sites, arguments, None, method, matching_rng, progress)
+    workshop = replace(workshop, arguments=arguments, information=None, method=method, rng=matching_rng)
     inputs = _inputs(workshop, method, input_rng)
     steps = inputs.steps_for(workshop.modules[0]) if method.steps is None else method.steps
     options = CandidateOptions(refit=method.refit, max_seconds=method.max_seconds)
@@ -112,7 +103,7 @@ def fuse_distilled(
         learning_rate=method.learning_rate,
         batch_size=method.batch_size,
         max_seconds=_remaining(method, started),
-        progress=progress,
+        progress=workshop.progress,
         is_anchored=is_of_models,
     )
     if not distilled.steps:
@@ -126,7 +117,13 @@ def fuse_distilled(
         comparison.notes.append(f"Training ended at {bound}, after {distilled.steps} of {steps} steps")
     fusion = workshop.finish(_judged(comparison, start, candidate or start))
     status = Status.OUT_OF_TIME if is_cut_short else fusion.status
-    return replace(fusion, status=status, details={**fusion.details, "distillation": _record(distilled)})
+    record: Distillation = {
+        "steps": distilled.steps,
+        "best_step": distilled.best_step,
+        "stopped_by": distilled.stopped_by,
+        "held_out_loss": [float(f"{loss:.6g}") for loss in distilled.history.tolist()],
+    }
+    return replace(fusion, status=status, details={**fusion.details, "distillation": record})
 
 
 def _inputs(workshop: Workshop, method: Distill, rng: np.random.Generator) -> ChoiceInputs:
@@ -135,21 +132,8 @@ def _inputs(workshop: Workshop, method: Distill, rng: np.random.Generator) -> Ch
     Raises InputError where nothing tells what inputs are like, and OptionError for a time in which images cannot be
     matched.
     """
-    from consilience.networks.choice.inputs import choice_inputs  # here, since it needs torch
-
-    arguments = workshop.arguments
     try:
-        inputs = choice_inputs(
-            workshop.ordered,
-            workshop.modules,
-            arguments.inputs,
-            arguments.example,
-            method.n_inputs,
-            rng,
-            workshop.progress,
-            method.max_seconds,
-            matches_images=True,
-        )
+        inputs = workshop.choice_inputs(method.n_inputs, rng, method.max_seconds, matches_images=True)
     except OptionError as error:
         if method.max_seconds is None:
             raise
@@ -197,16 +181,6 @@ def _too_short(method: Distill) -> OptionError:
     return OptionError("max_seconds", text, "give more time")
 
 
-def _record(distilled: Distilled[nn.Module]) -> Distillation:
-    """Return how training went."""
-    return {
-        "steps": distilled.steps,
-        "best_step": distilled.best_step,
-        "stopped_by": distilled.stopped_by,
-        "held_out_loss": [float(f"{loss:.6g}") for loss in distilled.history.tolist()],
-    }
-
-
 def _judged(comparison: NetworkComparison, start: Candidate, taken: Candidate) -> Choice:
     """Return the chosen network, scored with the start and the sites' networks on inputs that no training step saw."""
     candidates = comparison.workshop.site_candidates()
@@ -221,6 +195,7 @@ def _start_of_other(target: nn.Module, comparison: NetworkComparison) -> Candida
     Raises InputError for one that does not take the networks' inputs, or answers otherwise.
     """
     from consilience.networks.module_inputs import refuse_unfit
+    from consilience.networks.repair.partial_forward import call_module, evaluation_without_gradients
 
     models, sites = comparison.workshop.models, comparison.workshop.sites
     like = next(comparison.workshop.modules[0].parameters())
@@ -228,7 +203,9 @@ def _start_of_other(target: nn.Module, comparison: NetworkComparison) -> Candida
     rows = comparison.inputs.fit.inputs[:2]
     refuse_unfit(module, (rows,), "target")
     n_outputs = comparison.on_held.shape[2]
-    shape = _answer_shape(module, rows)
+    with evaluation_without_gradients(module):
+        answered = getattr(call_module(module, rows), "shape", (0,))
+    shape = tuple(answered[1:]) if len(answered) > 1 else (1,)  # of an answer to one input
     if shape != (n_outputs,):
         text = f"answers {shape} for an input where the networks answer ({n_outputs},)"
         raise InputError("target", text, code="E-SHAPE")
@@ -259,16 +236,6 @@ def _rebuild(module: nn.Module, symmetry: Symmetry, models: NetworksWithSymmetry
     if network.symmetry is symmetry:
         return module_with(module, network.arrays, symmetry).eval()
     return models.module(network)
-
-
-def _answer_shape(module: nn.Module, rows: object) -> tuple[int, ...]:
-    """Return the shape of what a network answers for one input."""
-    from consilience.networks.repair.partial_forward import call_module, evaluation_without_gradients
-
-    with evaluation_without_gradients(module):
-        answer = call_module(module, rows)
-    shape = getattr(answer, "shape", (0,))
-    return tuple(shape[1:]) if len(shape) > 1 else (1,)
 
 
 def _with_own_statistics(module: nn.Module, comparison: NetworkComparison) -> nn.Module:

@@ -172,6 +172,17 @@ class NetworkFusion(Fusion):
         records = self.details["robust"]["left_out"] if "robust" in self.details else []
         return frozenset(record["model"] for record in records)
 
+    @property
+    def _members(self) -> list[NetworkInput]:
+        """The networks that take part in the ensemble."""
+        return [local for local in self.inputs if local.name not in self.left_out]
+
+    @property
+    def _sites(self) -> Sites:
+        names, descriptions = (tuple(getattr(one, what) for one in self._members) for what in ("name", "description"))
+        weights = np.array([local.weight for local in self._members])
+        return Sites(names, weights / weights.sum() if self.left_out else weights, descriptions)
+
     @cached_property
     def ensemble(self) -> Any:
         """All networks side by side as one module (`ModuleEnsemble`), but those left out, in evaluation mode.
@@ -187,19 +198,9 @@ class NetworkFusion(Fusion):
         """
         if self.keeps_models:
             return self.model
-        if self._rebuild is None:
-            text = "give `module=`, a function that makes one"
-            raise InputError("models", "these are files without a module", text, "E-NEEDED")
         from consilience.networks.ensemble import AnswerMean, ModuleEnsemble  # here, since it needs torch
 
-        members = [local for local in self.inputs if local.name not in self.left_out]
-        modules = [self._rebuild(local.network) for local in members]
-        weights = np.array([local.weight for local in members])
-        sites = Sites(
-            tuple(local.name for local in members),
-            weights / weights.sum() if self.left_out else weights,
-            tuple(local.description for local in members),
-        )
+        modules, sites = [self.module_of(local.network) for local in self._members], self._sites
         if (estimated := self.details.get("estimated_classes")) is not None:
             sites = replace(sites, estimated_classes=np.array([estimated[name] for name in sites.names]))
         outputs = [AnswerMean(sites.weights, **of_output.answer_mean) for of_output in sites.by_output]
@@ -406,19 +407,23 @@ class NetworkFusion(Fusion):
             Path of the page; usually ``*.html``.
         **shown
             ``barriers`` and ``planes`` by name, from `consilience.barrier` and `consilience.plane`, and ``scores`` by
-            model, {name: value}, to show beside the matching.
+            model, {name: value}, to show beside the matching. Of Bayesian networks also ``predictions``: results of
+            `consilience.predictive_scores` by name of the model, such as ``{"site 0": ..., "fused": ...}``.
         overwrite : bool, optional
             Whether a file that is there may be replaced which this library did not write. Default: False.
 
         Raises
         ------
         InputError
-            When the path cannot be written.
+            When the path cannot be written, or what is to be shown is something else.
         """
         refuse_to_replace(path, overwrite)
+        self._write_page(Path(path), **shown)
+
+    def _write_page(self, path: Path, **shown: Any) -> None:
         from consilience.networks.report import page  # here, so that fusing needs no pages
 
-        page.write_network_content(Path(path), page.checked_content_of(self._shown(), **shown))
+        page.write_network_content(path, page.checked_content_of(self._shown(), **shown))
 
     def _shown(self) -> ShownNetworks:
         """Return the fusion as its page takes it."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -43,8 +43,7 @@ from consilience.posteriors.adapters.table import has_adapter
 if TYPE_CHECKING:
     from torch import nn
 
-    from consilience.networks.descriptions.description import Description
-
+    from consilience.networks.fisher.information import FisherInformation
 
 _NO_ARRAY = -1
 """Part of a sorting key where a network has fewer arrays than another: before every sum."""
@@ -82,14 +81,7 @@ class DescribedNetwork:
         """Return the network under the trivial symmetry, under which nothing moves."""
         return Network(self.arrays, trivial_symmetry(self.arrays), self.label)
 
-    def invariant_key(self) -> Iterator[int]:
-        """Yield the parts of a sorting key of the network's values that no renumbering of units changes.
-
-        By array, the sum of its numbers' bits modulo 2^64: whole numbers, so the same in any order.
-        """
-        return (self._bit_sum(key) for key in sorted(self.arrays))
-
-    def _bit_sum(self, key: str) -> int:
+    def bit_sum(self, key: str) -> int:
         """Return the sum of bits of an array, which is known where it is one of those that the digest was taken of."""
         summed, total = self.bit_sums.get(key, (None, 0))
         return total if summed is self.arrays[key] else _sum_of_bits(self.arrays[key])
@@ -99,21 +91,19 @@ class DescribedNetwork:
         sums = _bit_sums(self.sent_arrays)
         return replace(self, content_digest=_digest_of_sums(sums), bit_sums=sums)
 
-    def content_key(self) -> tuple[int, ...]:
-        """Return a sorting key that differs between networks that differ in the order of units only: a CRC by array."""
-        return tuple(crc32(to_bytes(self.arrays[key])) for key in sorted(self.arrays))
-
 
 def canonical_order(networks: Sequence[DescribedNetwork]) -> list[int]:
     """Return the numbers of networks in an order that depends on what they are, not on how they arrive."""
     keys: list[tuple[int, ...]] = [()] * len(networks)
-    # Keys differ in their first parts, as a rule, and are read no further than it takes to tell all apart.
-    for parts in zip_longest(*(network.invariant_key() for network in networks), fillvalue=_NO_ARRAY):
+    # By array, the sum of its numbers' bits modulo 2^64: whole numbers, so the same in any order of units. Keys differ
+    # in their first parts, as a rule, and are read no further than it takes to tell all apart.
+    for parts in zip_longest(*(map(one.bit_sum, sorted(one.arrays)) for one in networks), fillvalue=_NO_ARRAY):
         keys = [(*key, part) for key, part in zip(keys, parts, strict=True)]
         if len(set(keys)) == len(keys):
             break
-    else:
-        keys = [(*key, *network.content_key()) for key, network in zip(keys, networks, strict=True)]
+    else:  # by a CRC of each array, which tells the order of units too
+        checksums = [[crc32(to_bytes(one.arrays[key])) for key in sorted(one.arrays)] for one in networks]
+        keys = [(*key, *checksum) for key, checksum in zip(keys, checksums, strict=True)]
     return sorted(range(len(networks)), key=lambda i: (keys[i], i))
 
 
@@ -324,15 +314,8 @@ def load_network(file: SafetensorsFile) -> Network:
     )
 
 
-class Companion(Protocol):
-    """A companion of a network, such as its Fisher information, with a name for messages."""
-
-    @property
-    def name(self) -> str:
-        """Name in messages."""
-
-
-CompanionType = TypeVar("CompanionType", bound=Companion)
+CompanionType = TypeVar("CompanionType", Description, "FisherInformation")
+"""What belongs to a network, with a digest of it."""
 
 
 def split_companions(inputs: Sequence[NamedInput], *formats: str) -> tuple[list[NamedInput], ...]:

@@ -50,12 +50,26 @@ _OF_NETWORKS = ("inputs:load_network", "inspect:inspect_network")
 _OF_DESCRIPTIONS = ("descriptions.files:read_description", "descriptions.inspect:inspect_description")
 
 
-class Networks(Kind):
+class NetworkKind(Kind):
+    """What plain networks and those with variances share."""
+
+    keywords = NETWORK_KEYWORDS
+    takes_containers = True
+
+    def own_models(self, fusion: Any) -> dict[str, Any]:
+        """Return the networks that went into a fusion as modules, by site."""
+        return {local.name: fusion.module_of(local.as_sent) for local in fusion.inputs}
+
+    def observations(self, fusion: Any) -> dict[str, float]:
+        """Return the weight of every site."""
+        return {local.name: float(local.weight) for local in fusion.inputs}
+
+
+class Networks(NetworkKind):
     """Neural networks: torch modules, Networks, and checkpoints of them."""
 
     name = "networks"
     title = "networks"
-    keywords = NETWORK_KEYWORDS
     sites_are_candidates = True
     bounds_claims = True
     described_by = Kind.described_by | {*OF_NETWORKS}
@@ -68,7 +82,6 @@ class Networks(Kind):
     no_file = ensemble_is_no_file("consensus")
 
     packages = frozenset(("torch", "consilience.networks"))
-    takes_containers = True
     statements = NETWORK_KEYWORDS
     instead_of_rebuilding: ClassVar[Mapping[str, str]] = {
         "Network": "load its arrays into a module of its architecture (load_state_dict)"
@@ -124,14 +137,6 @@ class Networks(Kind):
         from consilience.networks.candidates_at_sites import with_candidate
 
         return with_candidate(fusion, name)
-
-    def own_models(self, fusion: Any) -> dict[str, Any]:
-        """Return the networks that went into a fusion as modules, by site."""
-        return {local.name: fusion.module_of(local.as_sent) for local in fusion.inputs}
-
-    def observations(self, fusion: Any) -> dict[str, float]:
-        """Return the weight of every site."""
-        return {local.name: float(local.weight) for local in fusion.inputs}
 
     def withhold(self, file: SafetensorsFile, target: Path, min_count: float) -> Problem | None:
         """Refuse a description of classes with fewer observations than may leave; see `Kind.withhold`.
@@ -209,17 +214,13 @@ class Networks(Kind):
             refuse_statements(model, saving.stated)
             write_fisher(path, model) if isinstance(model, FisherInformation) else write_description(path, model)
             return
-        if isinstance(model, NetworkFusion):
+        is_fusion = isinstance(model, NetworkFusion)
+        if is_fusion or is_ensemble(model):
             refuse_statements(model, saving.stated)
             if saving.symmetry is not None:
-                raise OptionError("symmetry", "a fusion has its own; leave it out")
-            model.save(path)
-            return
-        if is_ensemble(model):
-            refuse_statements(model, saving.stated)
-            if saving.symmetry is not None:
-                raise OptionError("symmetry", "an ensemble has none; its members are networks of their own")
-            write_ensemble(path, model)
+                why = "an ensemble has none; its members are networks of their own"
+                raise OptionError("symmetry", "a fusion has its own; leave it out" if is_fusion else why)
+            model.save(path) if is_fusion else write_ensemble(path, model)
             return
         if saving.stated:
             model = self.describe(model, **{"data": None, **saving.stated}, symmetry=saving.symmetry)

@@ -475,18 +475,14 @@ def _transported(
         mask: Any = 1.0
         for number, axis in layout.moving_axes:
             values = move_axis(values, number, axis, model_transports, network.units)
+            groups = [segment.group for segment in axis.segments if segment.group is not None]
             # Only the output side decides ownership: a column of a unit that the model lacks is a zero that counts.
-            if axis.side != "input" and not _owns_axis(axis, model_transports):
+            if axis.side != "input" and not all(model_transports[group].owns_all for group in groups):
                 shape = tuple(-1 if n == number else 1 for n in range(values.ndim))
                 mask = mask * np.reshape(owned_entries(axis, model_transports, ensemble.target_units), shape)
         arrays.append(values)
         ownership.append(mask)
     return arrays, ownership
-
-
-def _owns_axis(axis: Axis, transports: Mapping[str, Transport]) -> bool:
-    """Return whether a model has every unit of an axis of the fused network, so that no mask is needed."""
-    return all(segment.group is None or transports[segment.group].owns_all for segment in axis.segments)
 
 
 def _mean_over_owners(arrays: Sequence[AnyArray], ownership: Sequence[Any], weights: Sequence[float]) -> AnyArray:

@@ -36,12 +36,6 @@ def with_output(module: Any, output: str | int | None) -> Any:
     return chosen
 
 
-def chosen_output(module: Any) -> str | int | None:
-    """Return which output of a module is meant; None where nobody said."""
-    chosen: str | int | None = vars(module).get(_CHOSEN)
-    return chosen
-
-
 def answer_of(output: Any, module: nn.Module | None = None) -> Any:
     """Return what a module answers, of what it returns: logits of an object that has caches and states beside them.
 
@@ -58,7 +52,7 @@ def answer_of(output: Any, module: nn.Module | None = None) -> Any:
     >>> answer_of({"logits": torch.ones(2), "past_key_values": object()})
     {'logits': tensor([1., 1.])}
     """
-    chosen = None if module is None else chosen_output(module)
+    chosen: str | int | None = None if module is None else vars(module).get(_CHOSEN)
     if chosen is not None:
         return _named_output(output, chosen)
     if isinstance(output, list | tuple):

@@ -243,14 +243,7 @@ def draw_positions(
 class RowOutputs(nn.Module):
     """A network that returns its rows: (n, k), or (n, P, k) at positions (n, P), which are then its last argument.
 
-    Parameters
-    ----------
-    network : Module
-        The network.
-    layout : OutputLayout
-        Of its outputs.
-    like : Example
-        Arguments as the network takes them; here they come one after the other.
+    Its other arguments are those of the network, as `like` has them, one after the other.
     """
 
     def __init__(self, network: nn.Module, layout: OutputLayout, like: Example) -> None:

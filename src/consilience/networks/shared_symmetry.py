@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, S
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -31,6 +31,7 @@ from consilience.files.configurations import WIDTHS, compare_configurations
 from consilience.networks.carried_arrays import difference_problems, shared_constants, type_problems
 from consilience.networks.entry_names import common_names, is_bookkeeping, is_counter
 from consilience.networks.files import read_symmetry
+from consilience.networks.fusion import NetworkFusion
 from consilience.networks.inputs import DescribedNetwork
 from consilience.networks.network import Network, negative_variance_problems, non_finite_problems, untrained_infinities
 from consilience.networks.symmetry.axes import Action, Proof
@@ -57,6 +58,18 @@ class NetworksWithSymmetry:
     symmetry: Symmetry  # which axes move together, in all of them
     # A module of the architecture, from which fused modules are made; None where there is none.
     template: nn.Module | None
+
+    fusion_type: ClassVar[type[NetworkFusion]] = NetworkFusion
+
+    @property
+    def priors(self) -> tuple[Mapping[str, float] | None, ...] | None:
+        """Prior variances of networks with variances, by parameter; None for one that states none."""
+        return None
+
+    @property
+    def rebuild(self) -> Callable[[Network], Any] | None:
+        """What makes a model of a fused network; None for networks that came without a module."""
+        return None if self.template is None else self.module
 
     def module(self, network: Network) -> nn.Module:
         """Return a module in evaluation mode with the arrays of a network."""
@@ -102,7 +115,11 @@ def with_symmetry(
             from consilience.networks.example import derived_example
 
             example = derived_example(template)
-        symmetry = _trace(inputs, template, example)
+        if template is None:
+            raise InputError(NO_SYMMETRY.about(network.label) for network in inputs)
+        from consilience.networks.tracing.trace import trace
+
+        symmetry = trace(template, example)
     if not symmetry.proved:  # modules that are called in a proof must be finite; others are looked at as networks below
         problems += _non_finite_module_problems(inputs)
         if problems:
@@ -186,15 +203,6 @@ NO_SYMMETRY = Problem(
     "E-NEEDED",
 )
 """Why the units of a network cannot be matched."""
-
-
-def _trace(inputs: Sequence[DescribedNetwork], template: nn.Module | None, example: Any) -> Symmetry:
-    """Return the symmetry of a module, traced on an example, or raise where there is no module."""
-    if template is None:
-        raise InputError(NO_SYMMETRY.about(network.label) for network in inputs)
-    from consilience.networks.tracing.trace import trace
-
-    return trace(template, example)
 
 
 def _prove(
@@ -352,8 +360,12 @@ def with_common_bookkeeping(
         for key, values in bookkeeping.items()
         if key in kept and key not in common
     }
-    notes = [f"{_listed(dropped)}: bookkeeping that not all networks have, left out"] if dropped else []
-    notes += [f"{_listed(list(added))}: bookkeeping that not all networks have, completed"] if added else []
+    notes = (
+        [f"{first_names(dropped, _MAX_LISTED)}: bookkeeping that not all networks have, left out"] if dropped else []
+    )
+    notes += (
+        [f"{first_names(list(added), _MAX_LISTED)}: bookkeeping that not all networks have, completed"] if added else []
+    )
     return [_with_entries(network, added, dropped) for network in networks], notes
 
 
@@ -381,11 +393,7 @@ def extra_state_notes(networks: Sequence[DescribedNetwork], has_module: bool) ->
     """
     names = dict.fromkeys(name for network in networks for name in network.extra_state)
     taken = "the module's is kept" if has_module else "left out; give `module=` to keep that of a module"
-    return [f"{_listed(list(names))}: extra state has no mean, {taken}"] if names else []
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"{first_names(names, _MAX_LISTED)}"
+    return [f"{first_names(list(names), _MAX_LISTED)}: extra state has no mean, {taken}"] if names else []
 
 
 _OF_PARTS = (

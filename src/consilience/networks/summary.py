@@ -12,14 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from consilience.checks import AnyArray, Array
 from consilience.core.verdict import Verdict
 from consilience.drawing.words import format_count, printable
-from consilience.networks.details import NetworkDetails
 from consilience.networks.methods.weight_matching.state import RUNNING_STATISTICS
 from consilience.networks.network import Network, identity_transports, square_sum
 from consilience.networks.symmetry.transport import Transport
@@ -71,7 +70,10 @@ def summary_lines(
     if fusion.details.get("proved"):
         lines.append("symmetry: proved")
     if "aligned" in fusion.details:
-        lines.append(_merging(fusion.details))
+        stated: Mapping[str, object] = fusion.details
+        how = "merged with units aligned" if stated["aligned"] else "merged as they are"
+        settings = (f"{word}{stated[key]}" for key, word in _MERGE_SETTINGS.items() if key in stated)
+        lines.append(", ".join([how, *settings]))
     lines += [f"note: {printable(note)}" for note in fusion.notes[:MAX_GROUPS]]
     lines += _repairs(fusion)
     return lines
@@ -102,13 +104,6 @@ def _candidates(verdict: Verdict) -> Iterator[str]:
 
 
 _MERGE_SETTINGS = {"structure": "", "prior": "prior ", "shrinkage": "shrinkage ", "masked": "parameters in a mask: "}
-
-
-def _merging(details: NetworkDetails) -> str:
-    """Return how networks were merged by the information about their parameters."""
-    stated: Mapping[str, object] = details
-    settings = [f"{word}{stated[key]}" for key, word in _MERGE_SETTINGS.items() if key in stated]
-    return ", ".join(["merged with units aligned" if details["aligned"] else "merged as they are", *settings])
 
 
 def _quality_table(fusion: NetworkFusion, is_comparable: Callable[[str], bool]) -> list[str]:
@@ -162,11 +157,7 @@ def match_quality(
     `weights` (n_models,) sum to 1; `transports` are those of the units of every model and group.
     """
     symmetry = networks[0].symmetry
-    after = _squared_distances([n.move(t) for n, t in zip(networks, transports, strict=True)], weights)
-    has_equal_widths = all(dict(network.units) == dict(networks[0].units) for network in networks)
-    before = None
-    if has_equal_widths:
-        before = _squared_distances([n.move(identity_transports(n.units)) for n in networks], weights)
+    after, before = distances_by_array(networks, weights, transports)
     quality = {}
     for name in symmetry.by_name:
         # Statistics of batch normalisation describe data, not units, and are of another scale.
@@ -177,15 +168,31 @@ def match_quality(
         quality[name] = GroupQuality(
             transports[0][name].width,
             int((n_owners > 1).sum()),
-            _relative_distance(after, keys),
-            None if before is None else _relative_distance(before, keys),
+            relative_distance(after, keys),
+            None if before is None else relative_distance(before, keys),
         )
     return quality
 
 
-def _squared_distances(models: Sequence[Mapping[str, AnyArray]], weights: Array) -> dict[str, tuple[float, float]]:
-    """Return, by array, the weighted mean squared distance of the models from their average, and their mean square."""
+class ArrayDistance(NamedTuple):
+    """How far one array of the models is from its average."""
 
+    distance: float  # weighted mean squared distance
+    mean_square: float  # weighted mean square
+    size: int  # entries
+
+
+def distances_by_array(
+    networks: Sequence[Network], weights: Array, transports: Sequence[Mapping[str, Transport]]
+) -> tuple[dict[str, ArrayDistance], dict[str, ArrayDistance] | None]:
+    """Return the distances of all arrays with units moved, and as the models number them; None where widths differ."""
+    after = _distances([n.move(t) for n, t in zip(networks, transports, strict=True)], weights)
+    if any(dict(network.units) != dict(networks[0].units) for network in networks):
+        return after, None
+    return after, _distances([n.move(identity_transports(n.units)) for n in networks], weights)
+
+
+def _distances(models: Sequence[Mapping[str, AnyArray]], weights: Array) -> dict[str, ArrayDistance]:
     def mean_square(arrays: Sequence[AnyArray]) -> float:
         return sum(weight * square_sum(values) for weight, values in zip(weights.tolist(), arrays, strict=True))
 
@@ -194,11 +201,12 @@ def _squared_distances(models: Sequence[Mapping[str, AnyArray]], weights: Array)
         arrays = [model[key] for model in models]
         weighted = [weight * values for weight, values in zip(weights.tolist(), arrays, strict=True)]
         mean = sum(weighted[1:], start=weighted[0])
-        distances[key] = (mean_square([values - mean for values in arrays]), mean_square(arrays))
+        gap = mean_square([values - mean for values in arrays])
+        distances[key] = ArrayDistance(gap, mean_square(arrays), math.prod(arrays[0].shape))
     return distances
 
 
-def _relative_distance(distances: Mapping[str, tuple[float, float]], keys: Sequence[str]) -> float:
+def relative_distance(distances: Mapping[str, ArrayDistance], keys: Sequence[str]) -> float:
     """Return the squared distance relative to the mean square, over some arrays; 0 where these are zero."""
-    total = sum(distances[key][1] for key in keys)
-    return sum(distances[key][0] for key in keys) / total if total else 0.0
+    total = sum(distances[key].mean_square for key in keys)
+    return sum(distances[key].distance for key in keys) / total if total else 0.0

@@ -117,10 +117,8 @@ class WeightParts:
                 return [weight, mask], ""
         own = (weight != 0.0).astype(np.float64)
         shares = ", ".join(f"{mask.real.mean():.3g}" for _, mask in likes)
-        return [
-            weight,
-            own,
-        ], f"no mask of the networks fits: {own.mean():.3g} of the entries are kept, of theirs {shares}"
+        note = f"no mask of the networks fits: {own.mean():.3g} of the entries are kept, of theirs {shares}"
+        return [weight, own], note
 
     def _spectrum(self, weight: Array, likes: Sequence[Sequence[Array]]) -> tuple[list[Array], str]:
         """Return a weight with its leading singular vectors u, v, so that the layer's largest singular value s is 1.
@@ -205,7 +203,9 @@ def plain_arrays(
     """
     plain, found = with_known_weights(arrays, known, own_names)
     if unknown := unknown_parts(plain):
-        raise InputError([unknown_parts_problem(label, name) for name in unknown])
+        text = "is parametrised (as by torch's orthogonal), and its arrays do not say how it is computed"
+        remedy = f"hand in the module (as the model, or as `module=`), or {REMOVAL}"
+        raise InputError([Problem(label, f"{name} {text}", remedy, "E-NEEDED") for name in unknown])
     return plain, found
 
 
@@ -247,18 +247,13 @@ def unknown_parts(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(f"{path}{rest.partition('.')[0]}" for path, _, rest in unknown))
 
 
-def unknown_parts_problem(label: object, name: str) -> Problem:
-    """Return that a state dict does not say how a weight is computed from its parts."""
-    text = f"{name} is parametrised (as by torch's orthogonal), and its arrays do not say how it is computed"
-    return Problem(label, text, f"hand in the module (as the model, or as `module=`), or {REMOVAL}", "E-NEEDED")
-
-
 def is_same_weight(weight: AnyArray, other: AnyArray) -> bool:
     """Return whether two weights are the same but for rounding, in the precision of the first."""
     values, others = _numbers(weight), _numbers(other)
     if values.shape != others.shape:
         return False
-    rounding = {2: 2.0**-7, 4: _ROUNDING}.get(_itemsize(weight), 1e-12)
+    itemsize = weight.element_size() if hasattr(weight, "element_size") else weight.dtype.itemsize
+    rounding = {2: 2.0**-7, 4: _ROUNDING}.get(int(itemsize), 1e-12)
     return bool(np.abs(values - others).max(initial=0.0) <= rounding * np.abs(others).max(initial=0.0))
 
 
@@ -300,10 +295,6 @@ def _numbers(values: AnyArray) -> Array:
         values = values.detach().cpu()
         values = (values if values.is_complex() else values.double()).numpy()  # NumPy has no bfloat16
     return np.asarray(values, dtype=np.complex128 if values.dtype.kind == "c" else np.float64)
-
-
-def _itemsize(values: AnyArray) -> int:
-    return int(values.element_size() if hasattr(values, "element_size") else values.dtype.itemsize)
 
 
 def cast_as(values: AnyArray, like: AnyArray) -> AnyArray:

@@ -117,18 +117,16 @@ def test_distances_of_means_and_deviations_are_those_of_the_fusion(bnns, aligned
         assert f"{name} {before:.4g} {distances['after'][name]:.4g} " in page.words
     assert f"All {sum(distances['before'].values()):.4g} {sum(distances['after'].values()):.4g} " in page.words
     for layer in bayesian_content_of(aligned._shown()).gaussian_layers:
-        keys = [f"{layer.name}.weight", f"{layer.name}.bias"]
-        for what, before, after in (
-            ("", layer.means_before, layer.means_after),
-            ("/deviation", layer.deviations_before, layer.deviations_after),
-        ):
-            for share, networks in ((before, [one.network for one in aligned.inputs]), (after, aligned.aligned)):
+        keys = [f"{layer[0].name}.weight", f"{layer[0].name}.bias"]
+        for what, found in zip(("", "/deviation"), layer, strict=True):
+            unmoved = [one.network for one in aligned.inputs]
+            for share, networks in ((found.before, unmoved), (found.after, aligned.aligned)):
                 stacked = [
                     np.concatenate([np.ravel(one.arrays[k + what]).astype(float) for k in keys]) for one in networks
                 ]
                 expected = np.var(stacked, axis=0).sum() / np.mean(np.square(stacked), axis=0).sum()
                 assert share == pytest.approx(expected, rel=1e-5)
-        assert layer.parameters == sum(np.asarray(bnns[0].means[key]).size for key in keys)
+        assert layer[0].entries == sum(np.asarray(bnns[0].means[key]).size for key in keys)
 
 
 def test_scores_on_the_page_are_those_given(fusion, predictions, path):

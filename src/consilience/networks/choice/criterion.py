@@ -45,9 +45,9 @@ class Criterion(ABC):
     def losses(self, outputs: Array) -> Array:
         """Return the loss (n,) of each held-out input, for outputs (n, k)."""
 
-    @abstractmethod
     def ties(self, outputs: Array) -> Array:
-        """Return the loss (n,) that breaks ties."""
+        """Return the loss (n,) that breaks ties: the same for real numbers, which are never tied."""
+        return self.losses(outputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,10 +97,6 @@ class NextToken(Criterion):
     def losses(self, outputs: Array) -> Array:
         """Return the surprisal of every token."""
         return _surprisal(outputs, self.tokens)
-
-    def ties(self, outputs: Array) -> Array:
-        """Return the same: real numbers are never tied."""
-        return self.losses(outputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,10 +149,6 @@ class SquaredGap(Criterion):
     def _scale(self) -> float:
         """The variance of the teacher's answers."""
         return float(np.sum(self.teacher.var(axis=0)))
-
-    def ties(self, outputs: Array) -> Array:
-        """Return the same: real numbers are never tied."""
-        return self.losses(outputs)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,27 +17,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from consilience.core.progress import Progress
 from consilience.errors import OptionError, UnsupportedError, reason_of
 from consilience.networks.choice.candidate import CandidateOptions
-from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.verdict import DESCRIBE, DESCRIBE_MORE, Choice
 from consilience.networks.choice.workshop import Workshop
-from consilience.networks.fisher.information import FisherInformation
-from consilience.networks.fuse_aligned import NetworkArguments
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.method import NetworkMethod
 from consilience.networks.methods.auto import Auto
-from consilience.networks.shared_symmetry import NetworksWithSymmetry
 
 if TYPE_CHECKING:
     from consilience.networks.choice.inputs import ChoiceInputs
-    from consilience.networks.descriptions.description import Description
 
 FEW = (
     "describe networks of more observations, give unlabelled `inputs=`, keep fusion.ensemble, or let sites make its"
@@ -47,22 +42,11 @@ FEW = (
 rows 95 to 96 % (docs/evidence/heads.md)."""
 
 
-def fuse_by_default(
-    models: NetworksWithSymmetry,
-    sites: Sites,
-    arguments: NetworkArguments,
-    information: Sequence[FisherInformation] | None,
-    method: Auto,
-    rng: np.random.Generator,
-    progress: Progress,
-) -> NetworkFusion:
-    """Return the fusion of networks whose network was chosen among candidates, without provenance.
-
-    Networks and sites are in the order of the call; `method` says how units are matched, and bounds the work.
-    """
-    started = time.monotonic()
-    matching_rng, input_rng, candidate_rng = rng.spawn(3)
-    workshop = Workshop(models, sites, arguments, information, method, matching_rng, progress)
+def fuse_by_default(workshop: Workshop) -> NetworkFusion:
+    """Return the fusion of networks whose network was chosen among candidates, without provenance."""
+    started, method = time.monotonic(), cast(Auto, workshop.method)
+    matching_rng, input_rng, candidate_rng = workshop.rng.spawn(3)
+    workshop = replace(workshop, rng=matching_rng)
 
     def compare(inputs: ChoiceInputs) -> Choice:
         from consilience.networks.choice.make_candidates import NetworkComparison  # here, since it needs torch
@@ -92,34 +76,25 @@ def fuse_by_choice(
     `compare` makes candidates on inputs and compares them, `n_inputs` of which they are fitted on; where it cannot,
     `matching` is the method to name. `matches_images` says whether images are matched beside drawn inputs.
     """
-    sites, arguments = workshop.sites, workshop.arguments
+    sites = workshop.sites
     if workshop.models.template is None:
         allows_single = isinstance(workshop.method, Auto) and workshop.method.allow_single
         if workshop.reach is not None and not allows_single:
             raise module_needed()
         return workshop.unseen("The networks came without a module", "give `module=`, a function that makes one")
-    from consilience.networks.choice.inputs import choice_inputs  # here, since it needs torch
-
     try:
-        inputs = choice_inputs(
-            workshop.ordered,
-            workshop.plain_modules,
-            arguments.inputs,
-            arguments.example,
-            n_inputs,
-            rng,
-            workshop.progress,
-            max_seconds,
-            matches_images=matches_images,
-        )
+        inputs = workshop.choice_inputs(n_inputs, rng, max_seconds, matches_images=matches_images)
         if inputs is None:
-            says = [said is not None and _tells_inputs(said) for said in sites.descriptions]
-            silent = [name for name, one_says in zip(sites.names, says, strict=True) if not one_says]
+            said = dict(zip(sites.names, sites.descriptions, strict=True))
+            silent = [
+                name
+                for name, one in said.items()
+                if one is None or not (one.inputs or one.tokens or one.class_moments or one.class_tokens)
+            ]
             if not silent:  # each with so few of a class that neither it nor the inputs of all are told of
                 reason = "Too few of the sites' observations are of classes whose inputs are described"
                 return workshop.unseen(reason, DESCRIBE_MORE)
             who = "No site" if len(silent) == len(sites.names) else "Not every site"
-            said = dict(zip(sites.names, sites.descriptions, strict=True))
             # Whoever says the shape of its inputs described them from data.
             if all((of_site := said[name]) is not None and of_site.input_shape is not None for name in silent):
                 return workshop.unseen(f"{who} has enough observations to describe its inputs by", FEW)
@@ -142,9 +117,3 @@ def module_needed() -> OptionError:
         f" {Auto().matching.name!r}"
     )
     return OptionError("module", text, remedy, "E-NEEDED")
-
-
-def _tells_inputs(described: Description) -> bool:
-    """Return whether a site says what some of its inputs are like."""
-    of_all = described.inputs is not None or described.tokens is not None
-    return of_all or bool(described.class_moments) or bool(described.class_tokens)

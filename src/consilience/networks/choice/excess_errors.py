@@ -26,8 +26,7 @@ of 1 % at most. Chosen by hand."""
 class ExcessErrors:
     """By how much more often networks err on inputs drawn as their site describes them than on its own."""
 
-    of_sites: list[float]  # by site, negative where drawn inputs are too easy; 0 where it says no error, or no classes
-    mean: float  # of their sizes, over the observations of the sites that say it
+    mean: float  # size of the excess, over the observations of the sites that say their error and their classes
     is_harder: bool = True  # whether drawn inputs are harder than real ones, in the mean
 
 
@@ -51,6 +50,6 @@ def excess_errors(
             excesses[site] = float(np.mean(answers != np.asarray(drawn.labels))) - said.own_error
             observations[site] = said.n_observations
     if not any(observations):
-        return ExcessErrors(excesses, 0.0)
+        return ExcessErrors(0.0)
     sizes, signed = (float(np.average(of, weights=observations)) for of in (np.abs(excesses), excesses))
-    return ExcessErrors(excesses, sizes, signed >= 0.0)
+    return ExcessErrors(sizes, signed >= 0.0)

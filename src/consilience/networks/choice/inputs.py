@@ -37,7 +37,7 @@ from consilience.networks.module_inputs import refuse_unfit
 from consilience.networks.output_layout import OutputLayout, draw_positions, is_inside, layout_of, tokens_of
 from consilience.networks.repair.partial_forward import as_batches, is_norm
 from consilience.networks.synthetic.draws import SyntheticInputs, draw_inputs
-from consilience.networks.synthetic.matched_images import MatchedImages, matched_images
+from consilience.networks.synthetic.matched_images import matched_images
 
 HELD_PER_FIT = 2
 """Inputs that compare candidates, for each one that they are fitted on: a standard error of an error rate of 20 % is
@@ -74,7 +74,6 @@ normalisation, which learns its statistics from drawn inputs where sites differ 
 that gained 0.2 to 6.6 points in five ensembles of ResNet-8 with excesses of 0.01 to 0.06, and lost 1.5 in one of 0.10
 (CIFAR-10). Of two alike networks of CIFAR-10 it made one that erred on 34 % of others of their kind instead of 62, and
 had 41 % of real images right instead of 44."""
-_CUT = "max_seconds cut the matching of images"
 
 Source = Literal["given", "drawn", "matched"]
 
@@ -148,38 +147,22 @@ def choice_inputs(
     from which batch normalisation may not learn. Raises UnsupportedError, before any candidate is made, where outputs
     cannot be compared, and OptionError for seconds that are too few for one step.
     """
-    *streams, position_rng = rng.spawn(5)
-    found = _found_inputs(
-        sites, modules, given, example, n_inputs, streams, progress, max_seconds, matches_images=matches_images
-    )
-    return None if found is None else _at_positions(found, modules, position_rng)
-
-
-def _found_inputs(
-    sites: Sites,
-    modules: Sequence[nn.Module],
-    given: Any,
-    example: Any,
-    n_inputs: int,
-    streams: Sequence[np.random.Generator],
-    progress: Progress,
-    max_seconds: float | None,
-    *,
-    matches_images: bool,
-) -> ChoiceInputs | None:
-    """Return inputs for a choice, whatever rows networks answer to them; see `choice_inputs`."""
-    draw_rng, image_rng, shift_rng, excess_rng = streams
+    draw_rng, image_rng, shift_rng, excess_rng, position_rng = rng.spawn(5)
+    drawn = None
+    if given is None and sites.described is not None:
+        drawn = _draw(sites.described, n_inputs, modules[0], draw_rng)
     if given is not None:
-        return _split(given, modules[0], draw_rng)
-    drawn = None if sites.described is None else _draw(sites.described, n_inputs, modules[0], draw_rng)
-    if drawn is not None:
+        found: ChoiceInputs | None = _split(given, modules[0], draw_rng)
+    elif drawn is None:
+        found = _only_images(sites, modules, example, image_rng, shift_rng, progress, max_seconds)
+    else:
         layout_of(modules[0], drawn.fit.inputs)  # which refuses, before images are matched, what cannot be compared
-        if not matches_images:
-            return drawn
-        if _do_draws_teach(drawn, modules, sites, excess_rng):
-            return replace(drawn, draws_teach=True)
-        return _with_images(drawn, modules, sites, image_rng, shift_rng, progress, max_seconds)
-    return _only_images(sites, modules, example, image_rng, shift_rng, progress, max_seconds)
+        found = drawn
+        if matches_images and _do_draws_teach(drawn, modules, sites, excess_rng):
+            found = replace(drawn, draws_teach=True)
+        elif matches_images:
+            found = _with_images(drawn, modules, sites, image_rng, shift_rng, progress, max_seconds)
+    return None if found is None else _at_positions(found, modules, position_rng)
 
 
 def _at_positions(found: ChoiceInputs, modules: Sequence[nn.Module], rng: np.random.Generator) -> ChoiceInputs:
@@ -221,11 +204,8 @@ def _only_images(
     example = example[0] if isinstance(example, tuple) and len(example) == 1 else example
     if not isinstance(example, Tensor) or not example.is_floating_point() or not all(map(_has_norm, modules)):
         return None
-    shape, streams = tuple(example.shape[1:]), image_rng.spawn(FIT_SETS + 1)
-    seconds = None if max_seconds is None else max_seconds / (len(streams) + 1)
-    matched = [_match(modules, sites, shape, stream, progress, seconds) for stream in streams]
-    notes = (_CUT,) if any(of_set.is_cut for of_set in matched) else ()
-    *fit_sets, others = (of_set.inputs.to(next(modules[0].parameters())) for of_set in matched)
+    matched, notes = _match(modules, sites, example, FIT_SETS + 1, image_rng, progress, max_seconds)
+    *fit_sets, others = (of_set.to(next(modules[0].parameters())) for of_set in matched)
     n_early = int(EARLY_PER_FIT * len(others))
     sets = (torch.cat(fit_sets), others[:n_early], others[n_early:])
     copied, early, held = (Rows(shifted_copies(of_set, SHIFTED_COPIES, shift_rng)) for of_set in sets)
@@ -264,19 +244,15 @@ def _with_images(
     is_image = isinstance(inputs, Tensor) and inputs.ndim == 4 and inputs.is_floating_point()
     if not isinstance(inputs, Tensor) or not is_image or not all(map(_has_norm, modules)):
         return drawn
-    seconds = None if max_seconds is None else max_seconds / (FIT_SETS + 1)
     try:
-        matched = [
-            _match(modules, sites, tuple(inputs.shape[1:]), stream, progress, seconds) for stream in rng.spawn(FIT_SETS)
-        ]
+        matched, notes = _match(modules, sites, inputs, FIT_SETS, rng, progress, max_seconds)
     except (UnsupportedError, OptionError) as error:  # such as a time too short for one step
         return replace(drawn, notes=(*drawn.notes, f"no images were matched: {reason_of(error)}"))
-    images = torch.cat([of_set.inputs for of_set in matched]).to(inputs)
+    images = torch.cat(matched).to(inputs)
     n_early = int(EARLY_PER_FIT * len(images)) // FIT_SETS
     fit, early = (
         Rows(shifted_copies(of_set, SHIFTED_COPIES, shift_rng)) for of_set in (images[n_early:], images[:n_early])
     )
-    notes = (_CUT,) if any(of_set.is_cut for of_set in matched) else ()
     return replace(drawn, images=(fit, early), notes=(*drawn.notes, *notes))
 
 
@@ -308,22 +284,31 @@ def _has_norm(module: nn.Module) -> bool:
 def _match(
     modules: Sequence[nn.Module],
     sites: Sites,
-    shape: tuple[int, ...],
+    like: Tensor,
+    n_sets: int,
     rng: np.random.Generator,
     progress: Progress,
     max_seconds: float | None,
-) -> MatchedImages:
-    """Return images matched to the statistics of the batch normalisation of all networks with a vote."""
+) -> tuple[list[Tensor], tuple[str, ...]]:
+    """Return sets of images, of the shape of some inputs, matched to the batch normalisation of networks with a vote.
+
+    A note says where `max_seconds`, of which every set takes an equal part, cut the matching.
+    """
     voting = [number for number, weight in enumerate(sites.weights.tolist()) if weight > 0]
-    return matched_images(
-        [modules[number] for number in voting],
-        shape,
-        rng=rng,
-        descriptions=[sites.descriptions[number] for number in voting],
-        names=[sites.names[number] for number in voting],
-        max_seconds=max_seconds,
-        progress=progress,
-    )
+    matched = [
+        matched_images(
+            [modules[number] for number in voting],
+            tuple(like.shape[1:]),
+            rng=stream,
+            descriptions=[sites.descriptions[number] for number in voting],
+            names=[sites.names[number] for number in voting],
+            max_seconds=None if max_seconds is None else max_seconds / (n_sets + 1),
+            progress=progress,
+        )
+        for stream in rng.spawn(n_sets)
+    ]
+    is_cut = any(of_set.is_cut for of_set in matched)
+    return [of_set.inputs for of_set in matched], ("max_seconds cut the matching of images",) * is_cut
 
 
 def _split(given: Any, module: nn.Module, rng: np.random.Generator) -> ChoiceInputs:
@@ -353,7 +338,12 @@ def _read_given(given: Any, module: nn.Module) -> Tensor | Example:
     if len({tuple(tensor.shape[1:] for tensor in as_example(batch).tensors) for batch in batches}) > 1:
         text = "has batches of inputs of several shapes"
         raise InputError("inputs", text, "pad all of them to one length", "E-SHAPE")
-    inputs: Tensor | Example = beside(torch.cat(tensors), module) if tensors else _beside_module(examples, module)
+    together: Tensor | Example = torch.cat(tensors) if tensors else joined(examples)
+    inputs = (
+        together.changed(lambda tensor: beside(tensor, module))
+        if isinstance(together, Example)
+        else beside(together, module)
+    )
     refuse_unfit(module, as_example(inputs)[:2], "inputs")
     if not all(map(_is_finite, as_example(inputs).tensors)):
         raise InputError("inputs", "have NaN or infinite values", "take them out", "E-NUMBER")
@@ -363,11 +353,6 @@ def _read_given(given: Any, module: nn.Module) -> Tensor | Example:
 def _is_finite(values: Tensor) -> bool:
     """Return whether all of some numbers are finite."""
     return not values.is_floating_point() or bool(torch.isfinite(values).all())
-
-
-def _beside_module(examples: Sequence[Example], module: nn.Module) -> Example:
-    """Return the inputs of several calls as those of one, on the device and in the precision of a module."""
-    return joined(examples).changed(lambda tensor: beside(tensor, module))
 
 
 def _draw(
@@ -381,26 +366,27 @@ def _draw(
     if (is_labelled := _is_drawn_by_class(described, shares)) is None:
         return None
     is_text = first.input_kind == "tokens"
-    counts = _counts_that_fit(n_inputs, first.input_shape, 8 if is_text else 4)
+    # As many to fit, to stop and to compare on as fit into memory.
+    most = max(1, MAX_BYTES // ((8 if is_text else 4) * max(1, int(np.prod(first.input_shape)))))
     draws = [
-        draw_inputs(described, count, stream, labelled=is_labelled)
-        for count, stream in zip(counts, rng.spawn(3), strict=True)
+        draw_inputs(described, min(most, round(n_inputs * share)), stream, labelled=is_labelled)
+        for share, stream in zip((1, EARLY_PER_FIT, HELD_PER_FIT), rng.spawn(3), strict=True)
     ]
     fit, early, held = (_rows_of(draw, module, first) for draw in draws)
     missing = draws[0].missing_classes
     notes = [f"no site describes class {', '.join(missing)}, which no candidate was judged by"] if missing else []
     notes += _labelled_notes(described, shares) if is_labelled else _unlabelled_notes(described)
     is_wide = is_text or len(first.input_shape) > 1
-    keeps_near_sites = is_labelled and is_wide and _have_classes_alike(described)
+    counted = [one.class_counts for one in described if one.class_counts is not None]
+    is_alike = class_skew(counted) < MAX_SKEW_OF_ALIKE
     return ChoiceInputs(
-        fit, early, held, stand_for_all=not notes, notes=tuple(notes), keeps_near_sites=keeps_near_sites
+        fit,
+        early,
+        held,
+        stand_for_all=not notes,
+        notes=tuple(notes),
+        keeps_near_sites=is_labelled and is_wide and is_alike,
     )
-
-
-def _counts_that_fit(n_inputs: int, shape: tuple[int, ...], entry_bytes: int) -> list[int]:
-    """Return how many inputs of a shape to fit, to stop and to compare on, as far as they fit into memory."""
-    most = max(1, MAX_BYTES // (entry_bytes * max(1, int(np.prod(shape)))))
-    return [min(most, round(n_inputs * share)) for share in (1, EARLY_PER_FIT, HELD_PER_FIT)]
 
 
 def _rows_of(draw: SyntheticInputs, module: nn.Module, described: Description) -> Rows:
@@ -424,11 +410,6 @@ def _is_drawn_by_class(described: Sequence[Description], shares: Sequence[float]
 def _says_inputs(description: Description) -> bool:
     """Return whether a description says what inputs of all classes are like."""
     return description.inputs is not None or description.tokens is not None
-
-
-def _have_classes_alike(described: Sequence[Description]) -> bool:
-    """Return whether sites have their classes alike, as far as they count them."""
-    return class_skew([one.class_counts for one in described if one.class_counts is not None]) < MAX_SKEW_OF_ALIKE
 
 
 def _labelled_notes(described: Sequence[Description], shares: Sequence[float]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING
+from typing import cast
 
 import numpy as np
 
@@ -13,22 +13,17 @@ from consilience.core.progress import Progress, silent
 from consilience.core.verdict import Verdict
 from consilience.errors import InputError, UnsupportedError, reason_of
 from consilience.networks.choice.candidate import Candidate, Effort
-from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.verdict import DESCRIBE, verdict_of
 from consilience.networks.choice.workshop import Workshop
 from consilience.networks.descriptions.description import Description
 from consilience.networks.details import NetworkDetails
 from consilience.networks.fisher.information import FisherInformation
-from consilience.networks.fuse_aligned import NetworkArguments, fuse_aligned
+from consilience.networks.fuse_aligned import fuse_aligned
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.method import NetworkEnsemble
 from consilience.networks.methods.auto import Auto
 from consilience.networks.methods.fisher.kronecker import DAMPINGS, DEFAULT_DAMPING, KFAC
-from consilience.networks.shared_symmetry import NetworksWithSymmetry
 from consilience.networks.symmetry.transport import Transport
-
-if TYPE_CHECKING:
-    pass
 
 
 def described_information(descriptions: Sequence[Description | None]) -> tuple[FisherInformation, ...] | None:
@@ -61,26 +56,17 @@ class _MatchedOnce(KFAC):
         return self._found[0]
 
 
-def fuse_with_chosen_damping(
-    models: NetworksWithSymmetry,
-    sites: Sites,
-    arguments: NetworkArguments,
-    information: Sequence[FisherInformation] | None,
-    method: KFAC,
-    rng: np.random.Generator,
-    progress: Progress,
-) -> NetworkFusion:
-    """Return the merge of networks at the damping that is best on what the sites describe; see ``KFAC.damping``.
-
-    The parameters are those of ``default.fuse_by_default``.
-    """
+def fuse_with_chosen_damping(workshop: Workshop) -> NetworkFusion:
+    """Return the merge of networks at the damping that is best on what the sites describe; see ``KFAC.damping``."""
+    models, sites, rng = workshop.models, workshop.sites, workshop.rng
+    method = cast(KFAC, workshop.method)
     options = {option.name: getattr(method, option.name) for option in fields(method)}
     matched_once = _MatchedOnce(**options)
 
     def merged(damping: float) -> NetworkFusion:
         fusion, _ = fuse_aligned(
-            models, replace(matched_once, damping=damping), sites.weights, arguments, rng, progress,
-            NetworkFusion, information=information,
+            models, replace(matched_once, damping=damping), sites.weights, workshop.arguments, rng, workshop.progress,
+            workshop.information,
         )  # fmt: skip
         return fusion
 
@@ -92,15 +78,10 @@ def fuse_with_chosen_damping(
     if models.template is None:
         return _not_compared(by_default, "The networks came without a module")
     from consilience.networks.choice.compare import CandidateComparison  # here, since it needs torch
-    from consilience.networks.choice.inputs import choice_inputs
 
-    auto = Auto()
-    workshop = Workshop(models, sites, arguments, information, auto, workshop_rng, progress)
+    workshop = replace(workshop, method=Auto(), rng=workshop_rng, progress=silent)
     try:
-        inputs = choice_inputs(
-            workshop.ordered, workshop.modules, arguments.inputs, arguments.example, auto.n_inputs,
-            input_rng, silent,
-        )  # fmt: skip
+        inputs = workshop.choice_inputs(Auto().n_inputs, input_rng)
         if inputs is None:
             return _not_compared(by_default, "Not every site described its inputs")
         candidates = []

@@ -236,7 +236,10 @@ class NetworkComparison(CandidateComparison):
         `consilience.networks.distillation.distill`.
         """
         is_normed = has_batch_norm(start.module)
-        (fit, early), of_sites = self._rows_to_distil_on(is_normed)
+        if is_normed and self.inputs.images is not None:
+            (fit, early), of_sites = self.inputs.images, self._on_images
+        else:
+            fit, early, of_sites = self.inputs.fit, self.inputs.early, (self.on_fit, self.on_early)
         reads_batches = is_normed and self.inputs.have_statistics
         targets, early_targets = (
             _as_outputs(_with_labels(self.teacher.answers(outputs, rows.inputs), rows), rows)
@@ -272,12 +275,6 @@ class NetworkComparison(CandidateComparison):
             self._how_distilled(start, distilled.best_step),
         )
         return candidate, distilled
-
-    def _rows_to_distil_on(self, may_have_images: bool) -> tuple[tuple[Rows, Rows], tuple[Array, Array]]:
-        """Return inputs to train on and to stop by, and what the sites' networks answer on them."""
-        if may_have_images and self.inputs.images is not None:
-            return self.inputs.images, self._on_images
-        return (self.inputs.fit, self.inputs.early), (self.on_fit, self.on_early)
 
     def _anchored(self, module: nn.Module, start: Candidate) -> nn.Module:
         """Return a network with the statistics that its batch normalisation has in what it started from."""

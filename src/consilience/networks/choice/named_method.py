@@ -9,45 +9,33 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-import numpy as np
-
 from consilience.core.details import Status
 from consilience.core.progress import silent
 from consilience.errors import InputError, UnsupportedError
 from consilience.networks.choice.candidate import Candidate, Effort
 from consilience.networks.choice.excess_errors import N_OF_SITE
-from consilience.networks.choice.sites import Sites
 from consilience.networks.choice.verdict import verdict_of
 from consilience.networks.choice.workshop import Workshop
-from consilience.networks.fuse_aligned import NetworkArguments
 from consilience.networks.fusion import NetworkFusion
-from consilience.networks.method import NetworkMethod
 from consilience.networks.methods.auto import Auto
-from consilience.networks.shared_symmetry import NetworksWithSymmetry
 
 
-def with_verdict(
-    fusion: NetworkFusion,
-    models: NetworksWithSymmetry,
-    sites: Sites,
-    arguments: NetworkArguments,
-    method: NetworkMethod,
-    rng: np.random.Generator,
-) -> NetworkFusion:
+def with_verdict(fusion: NetworkFusion, workshop: Workshop) -> NetworkFusion:
     """Return a fusion with its verdict by errors on labelled drawn inputs, where every site describes its classes.
 
     A fusion with averaged statistics of batch normalisation is still to be repaired, and nothing is said of it; nor of
     a robust method of one's own choice, which trusts no description.
     """
-    if models.template is None or sites.described is None or method.is_robust or fusion.has_averaged_statistics:
+    method, described = workshop.method, workshop.sites.described
+    if workshop.models.template is None or described is None or method.is_robust or fusion.has_averaged_statistics:
         return fusion
-    if not all(described.class_moments or described.class_tokens for described in sites.described):
+    if not all(of_site.class_moments or of_site.class_tokens for of_site in described):
         return fusion
     from consilience.networks.choice.compare import CandidateComparison  # here, since it needs torch
     from consilience.networks.choice.inputs import choice_inputs
 
-    workshop = Workshop(models, sites, arguments, None, Auto(), rng, silent)
-    draw_rng, compare_rng = rng.spawn(2)
+    workshop = replace(workshop, information=None, method=Auto(), progress=silent)
+    draw_rng, compare_rng = workshop.rng.spawn(2)
     try:
         inputs = choice_inputs(workshop.ordered, workshop.modules, None, None, N_OF_SITE, draw_rng, silent)
         if inputs is None or inputs.held.labels is None:

@@ -38,6 +38,7 @@ from consilience.networks.shared_symmetry import NetworksWithSymmetry
 if TYPE_CHECKING:
     from torch import nn
 
+    from consilience.networks.choice.inputs import ChoiceInputs
 
 _COMMON = "Networks of a common initialisation are aligned and averaged, which is often worse than the best of them"
 """Note where nothing says whether the fused network is any good: in 14 of 18 such cells of experiments/network_battery
@@ -48,14 +49,14 @@ without batch normalisation the refitted network was worse."""
 class Workshop:
     """One default fusion: the networks, and what candidates are made of, each computed once.
 
-    The parameters are those of ``default.fuse_by_default``.
+    Networks and sites are in the order of the call.
     """
 
     models: NetworksWithSymmetry
     sites: Sites
     arguments: NetworkArguments
     information: Sequence[FisherInformation] | None
-    method: NetworkMethod
+    method: NetworkMethod  # says how units are matched, and bounds the work
     rng: np.random.Generator
     progress: Progress
 
@@ -78,6 +79,18 @@ class Workshop:
     def plain_modules(self) -> list[nn.Module]:
         """Modules that take the inputs of the sites' networks; of other kinds not the networks themselves."""
         return self.modules
+
+    def choice_inputs(
+        self, n_inputs: int, rng: np.random.Generator, max_seconds: float | None = None, *, matches_images: bool = False
+    ) -> ChoiceInputs | None:
+        """Return inputs for a choice, as many to fit candidates on; see ``inputs.choice_inputs``."""
+        from consilience.networks.choice.inputs import choice_inputs  # here, since it needs torch
+
+        given, example = self.arguments.inputs, self.arguments.example
+        return choice_inputs(
+            self.ordered, self.plain_modules, given, example, n_inputs, rng, self.progress, max_seconds,
+            matches_images=matches_images,
+        )  # fmt: skip
 
     @cached_property
     def units(self) -> Mapping[str, int]:
@@ -138,7 +151,10 @@ class Workshop:
             return None
         from consilience.networks.classes.heads import find_head  # here, since it needs torch
 
-        return find_head(self.models.template, self.arguments.example)
+        return find_head(self._with_head(self.models.template), self.arguments.example)
+
+    def _with_head(self, template: nn.Module) -> nn.Module:
+        return template
 
     @cached_property
     def centred(self) -> NetworksWithSymmetry:
@@ -171,8 +187,7 @@ class Workshop:
             self.arguments if inputs is None else replace(self.arguments, inputs=inputs),
             self.rng,
             self.progress,
-            NetworkFusion,
-            information=self.information if method.wants_information else None,
+            self.information if method.wants_information else None,
         )
         return fusion
 
@@ -297,15 +312,11 @@ class Workshop:
         if reach is None or not candidates:
             beside = None if reach is None else self._side_by_side_unseen(reach)
             only = (beside or self.refitted_base,)
-            return self.finish(Choice(only, 0, reason=reason, remedy=remedy, notes=(*notes, *self._notes_on_average)))
+            notes += (_COMMON,) * (self.is_common_start and not self.sites.are_weights_stated)
+            return self.finish(Choice(only, 0, reason=reason, remedy=remedy, notes=notes))
         if counts is None and self.ordered.n_observations is None:
             notes = (*notes, "Of networks of starts of their own any one is likely better than their average")
         return self.finish(Choice(tuple(candidates), int(np.argmax(reach)), reason=reason, remedy=remedy, notes=notes))
-
-    @property
-    def _notes_on_average(self) -> tuple[str, ...]:
-        """What is said of an average that nothing was compared with."""
-        return (_COMMON,) if self.is_common_start and not self.sites.are_weights_stated else ()
 
     def _side_by_side_unseen(self, reach: Array) -> Candidate | None:
         """Return the networks of starts of their own of the sites of the most beside each other; None without room.
@@ -375,18 +386,16 @@ def have_common_start(networks: Sequence[Network], rng: np.random.Generator) -> 
         """Return whether its own numbering saves distance to the mean of the others."""
         own = network.working
         distance = _distance(own, total, own, len(networks))
+
+        def renumbered() -> Mapping[str, AnyArray]:
+            return network.permute({name: rng.permutation(network.units[name]) for name in outer}).working
+
         # The first order that is as near decides: networks of their own starts are told apart by one.
         return all(
-            distance <= (1 - MIN_GAIN) * _distance(_renumbered(network, outer, rng).working, total, own, len(networks))
-            for _ in range(N_ORDERS)
+            distance <= (1 - MIN_GAIN) * _distance(renumbered(), total, own, len(networks)) for _ in range(N_ORDERS)
         )
 
     return all(map(is_near, networks))
-
-
-def _renumbered(network: Network, groups: Sequence[str], rng: np.random.Generator) -> Network:
-    """Return a network with the units of some groups in a random order."""
-    return network.permute({name: rng.permutation(network.units[name]) for name in groups})
 
 
 def _moving_sums(networks: Sequence[Network]) -> dict[str, Array]:

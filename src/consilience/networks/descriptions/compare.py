@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,9 +51,15 @@ def description_problems(descriptions: Sequence[Description], *, unites_classes:
     problems += _differences(descriptions, lambda site: site.input_kind, _kind_text)
     of_kind = [site for site in descriptions if site.input_kind == "real"]
     problems += _differences(of_kind, lambda site: site.input_shape, _shape_text)
-    problems += _differences(descriptions, _arguments_of, _arguments_text)
+    with_inputs = [site for site in descriptions if site.input_shape is not None]
+    problems += _differences(
+        with_inputs, lambda site: tuple((part.name, part.kind) for part in site.parts), _arguments_text
+    )
     problems += _differences(descriptions, lambda site: site.output, _output_text)
-    problems += _differences(descriptions, _labels_of_outputs, _labels_text)
+    of_outputs = [site for site in descriptions if site.output_labels]
+    problems += _differences(
+        of_outputs, lambda site: tuple((one.name, one.width, one.classes) for one in site.output_labels), _labels_text
+    )
     of_tokens = [site for site in descriptions if site.tokens is not None]
     problems += _differences(of_tokens, _vocabulary, _vocabulary_text)
     # Scales are compared of inputs that are alike in all else.
@@ -109,17 +115,9 @@ def _output_text(site: Description, other: Description) -> Problem:
     return Problem(site.name, text, "describe the same output of all networks", "E-MISMATCH")
 
 
-def _labels_of_outputs(site: Description) -> Any:
-    return tuple((one.name, one.width, one.classes) for one in site.output_labels) or None
-
-
 def _labels_text(site: Description, other: Description) -> Problem:
     text = f"describes other labels of the networks' outputs than {other.name}"
     return Problem(site.name, text, "describe the networks with labels of the same outputs and kinds", "E-MISMATCH")
-
-
-def _arguments_of(site: Description) -> Any:
-    return None if site.input_shape is None else tuple((part.name, part.kind) for part in site.parts)
 
 
 def _arguments_text(site: Description, other: Description) -> Problem:
@@ -141,21 +139,31 @@ def _vocabulary_text(site: Description, other: Description) -> Problem:
 
 def _scale_problems(descriptions: Sequence[Description]) -> list[Problem]:
     """Return whose inputs are of another scale than those of the median site."""
-    flagged: dict[str, Problem] = {}
-    with_moments = [site for site in descriptions if site.inputs is not None]
-    means = [float(site.inputs.mean.mean()) for site in with_moments if site.inputs is not None]
-    deviations = [float(np.sqrt(site.inputs.variance.mean())) for site in with_moments if site.inputs is not None]
-    sizes = np.hypot(means, deviations).tolist()  # root mean square, which sees an offset too
-    for site, ratio, mean, deviation in _out_of_scale(with_moments, sizes, means, deviations):
-        flagged[site.name] = _scale_text(site, ratio, "size", f"mean {mean:.3g}, deviation {deviation:.3g}")
-    for site, ratio, _, deviation in _out_of_scale(with_moments, deviations, means, deviations):
-        flagged.setdefault(site.name, _scale_text(site, ratio, "deviation", f"deviation {deviation:.3g}"))
-    with_range = [site for site in descriptions if site.input_range is not None]
-    widths = [site.input_range[1] - site.input_range[0] for site in with_range if site.input_range is not None]
-    for site, ratio, *_ in _out_of_scale(with_range, widths, widths, widths):
-        low, high = site.input_range or (0.0, 0.0)
-        flagged.setdefault(site.name, _scale_text(site, ratio, "range", f"from {low:.3g} to {high:.3g}"))
+    spreads = [
+        (site, float(moments.mean.mean()), float(np.sqrt(moments.variance.mean())))
+        for site in descriptions
+        if (moments := site.inputs) is not None
+    ]
+    ranges = [(site, *site.input_range) for site in descriptions if site.input_range is not None]
+    # The root mean square sees an offset too.
+    sizes = [(site, float(np.hypot(m, s)), f"mean {m:.3g}, deviation {s:.3g}") for site, m, s in spreads]
+    deviations = [(site, s, f"deviation {s:.3g}") for site, _, s in spreads]
+    widths = [(site, high - low, f"from {low:.3g} to {high:.3g}") for site, low, high in ranges]
+    flagged: dict[str, Problem] = {}  # the first that is wrong with each
+    for whose, found in (
+        ("inputs are", sizes),
+        ("deviation of the inputs is", deviations),
+        ("range of the inputs is", widths),
+    ):
+        for site, ratio, text in _out_of_scale(found):
+            text = f"its {whose} {_times(ratio)} the others' ({text})"
+            remedy = "scale the inputs in the same way at all sites, and train and describe again"
+            flagged.setdefault(site.name, Problem(site.name, text, remedy))
     return list(flagged.values())
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.3g} times" if ratio > 1 else f"{ratio:.3g} of"
 
 
 def given_scale_problems(descriptions: Sequence[Description], inputs: Tensor) -> list[Problem]:
@@ -170,30 +178,14 @@ def given_scale_problems(descriptions: Sequence[Description], inputs: Tensor) ->
     ratio = float(np.hypot(mean, deviation)) / median if median > 0 else 1.0
     if not np.isfinite(ratio) or 1 / MAX_SCALE_RATIO <= ratio <= MAX_SCALE_RATIO:
         return []
-    times = f"{ratio:.3g} times" if ratio > 1 else f"{ratio:.3g} of"
-    text = f"are {times} those that the sites describe (mean {mean:.3g}, deviation {deviation:.3g})"
+    text = f"are {_times(ratio)} those that the sites describe (mean {mean:.3g}, deviation {deviation:.3g})"
     return [Problem("inputs", text, "scale them as the networks' own data were")]
 
 
-def _out_of_scale(
-    sites: Sequence[Description], sizes: Sequence[float], means: Sequence[float], deviations: Sequence[float]
-) -> list[tuple[Description, float, float, float]]:
-    """Return which sites are far from the median one, each with its ratio, mean and deviation."""
-    if len(sites) < 2:
-        return []
+def _out_of_scale(found: Sequence[tuple[Description, float, str]]) -> Iterator[tuple[Description, float, str]]:
+    """Yield which sites, each with a size and a text, are far from the median one, with their ratio to it."""
     # The lower median: of two sites the larger is named.
-    median = float(np.sort(sizes)[(len(sizes) - 1) // 2])
-    if median <= 0:
-        return []
-    return [
-        (site, size / median, mean, deviation)
-        for site, size, mean, deviation in zip(sites, sizes, means, deviations, strict=True)
-        if not 1 / MAX_SCALE_RATIO <= size / median <= MAX_SCALE_RATIO
-    ]
-
-
-def _scale_text(site: Description, ratio: float, what: str, found: str) -> Problem:
-    times = f"{ratio:.3g} times" if ratio > 1 else f"{ratio:.3g} of"
-    whose = "inputs are" if what == "size" else f"{what} of the inputs is"
-    text = f"its {whose} {times} the others' ({found})"
-    return Problem(site.name, text, "scale the inputs in the same way at all sites, and train and describe again")
+    median = float(np.sort([size for _, size, _ in found])[(len(found) - 1) // 2]) if len(found) > 1 else 0.0
+    for site, size, text in found if median > 0 else ():
+        if not 1 / MAX_SCALE_RATIO <= size / median <= MAX_SCALE_RATIO:
+            yield site, size / median, text

@@ -118,12 +118,6 @@ class Moments:
         return replace(self, mean=_stored(self.mean), factor=_stored(self.factor), residual=_stored(self.residual))
 
 
-def _are_counts_of_values(counts: Array) -> bool:
-    """Return whether an array (k, 2) has values, and how often each occurs."""
-    is_table = counts.ndim == 2 and counts.shape[1] == 2 and len(counts) > 0
-    return is_table and bool(np.isfinite(counts).all()) and bool((counts[:, 1] > 0).all())
-
-
 def _stored(values: Array) -> Array:
     """Return an array as it is after it was written in float32."""
     return np.asarray(values, dtype=np.float32).astype(np.float64)
@@ -178,26 +172,13 @@ class TokenCounts:
 
 @dataclass(frozen=True, eq=False)
 class OutputLabels:
-    """What a site says of the labels of one of several outputs.
+    """What a site says of the labels of one of several outputs."""
 
-    Parameters
-    ----------
-    name : str, optional
-        The output's name; None where outputs are a tuple.
-    width : int
-        Numbers of it.
-    classes : tuple of str, optional
-        Names of the classes; None for an output of numbers.
-    counts : array of shape (C,), optional
-        Observations of each class; 0 where withheld. None where all are, and for numbers.
-    own_loss : float, optional
-        Share of the site's own labels that the network misses; of numbers the squared error over their variance.
-    """
-
-    name: str | None
-    width: int
-    classes: tuple[str, ...] | None = None
-    counts: Array | None = None
+    name: str | None  # the output's name; None where outputs are a tuple
+    width: int  # numbers of it
+    classes: tuple[str, ...] | None = None  # names of the classes; None for an output of numbers
+    counts: Array | None = None  # (C,): observations of each class, 0 where withheld; None where all are
+    # Share of the site's own labels that the network misses; of numbers the squared error over their variance.
     own_loss: float | None = None
 
     @property
@@ -411,7 +392,8 @@ class Description(Displayed):
             text = f"its arguments have {sum(part.size for part in self.parts)} numbers, and an input has {size}"
             yield Problem(self.name, text, _AGAIN, "E-SHAPE")
         for column, counts in self.whole_columns.items():
-            if not 0 <= column < (size or 0) or not _are_counts_of_values(counts):
+            is_table = counts.ndim == 2 and counts.shape[1] == 2 and len(counts) > 0 and np.isfinite(counts).all()
+            if not 0 <= column < (size or 0) or not is_table or not (counts[:, 1] > 0).all():
                 yield Problem(self.name, f"values of column {column} are no counts of values", code="E-NUMBER")
         if self.held_out is not None and re.fullmatch(r"[0-9a-f]{64}", self.held_out) is None:
             yield Problem(self.name, "has no digest of the rows that were held out", _AGAIN, "E-VALUE")

@@ -53,26 +53,9 @@ def allowed_rank(n: float, most: int) -> int:
     return min(most, int(n) // OBSERVATIONS_PER_DIRECTION)
 
 
-def withheld_classes(counts: Labels, min_count: float) -> Labels:
-    """Return the numbers of the classes that have observations, but fewer than `min_count`."""
-    return np.flatnonzero((counts > 0) & (counts < min_count))
-
-
 def least_class_observations(min_count: float) -> float:
     """Return how many observations a class must have for statistics of its own."""
     return max(MIN_CLASS_OBSERVATIONS, min_count)
-
-
-def undescribed_classes(counts: Labels, min_count: float) -> Labels:
-    """Return the numbers of the classes that have observations, but too few for statistics of their own."""
-    return np.flatnonzero((counts > 0) & (counts < least_class_observations(min_count)))
-
-
-def is_remainder_said(counts: Labels, n_unlabelled: int, min_count: float) -> bool:
-    """Return whether statistics of all that is not withheld may contain observations whose class is not described."""
-    undescribed = np.setdiff1d(undescribed_classes(counts, min_count), withheld_classes(counts, min_count))
-    remainder = int(counts[undescribed].sum()) + n_unlabelled
-    return min_count == 0 or remainder == 0 or remainder >= least_class_observations(min_count)
 
 
 @dataclass
@@ -95,12 +78,12 @@ class Leaving:
     @cached_property
     def withheld(self) -> Labels:
         """Classes of which only the names leave."""
-        return withheld_classes(self.by_class, self.min_count)
+        return np.flatnonzero((self.by_class > 0) & (self.by_class < self.min_count))
 
     @cached_property
     def undescribed(self) -> Labels:
         """Classes of which no statistics leave."""
-        return undescribed_classes(self.by_class, self.min_count)
+        return np.setdiff1d(np.flatnonzero(self.by_class), self.described)
 
     @property
     def described(self) -> Labels:
@@ -110,7 +93,9 @@ class Leaving:
     @cached_property
     def said(self) -> Labels:
         """Groups that statistics of all are of: those not withheld, or those whose classes are described."""
-        if self.are_labelled and not is_remainder_said(self.by_class, int(self.counts[-1]), self.min_count):
+        rest = np.setdiff1d(self.undescribed, self.withheld)
+        n_rest = int(self.by_class[rest].sum()) + int(self.counts[-1])  # whose class is not described
+        if self.are_labelled and self.min_count > 0 and 0 < n_rest < least_class_observations(self.min_count):
             return np.setdiff1d(np.flatnonzero(self.by_class), self.undescribed)
         return np.setdiff1d(np.arange(len(self.counts)), self.withheld)
 

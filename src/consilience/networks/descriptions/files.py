@@ -153,7 +153,7 @@ def write_description(path: Path, description: Description) -> None:
     stated["class_tokens"] = StoredClassTokens.of(description.class_tokens)
     fields = {
         **{name: getattr(description, name) for name in (*_PLAIN, *_TUPLES)},
-        **{name: _real(getattr(description, name)) for name in _REAL},
+        **{name: None if (one := getattr(description, name)) is None else float(one) for name in _REAL},
         **{name: None if part is None else part.model_dump() for name, part in stated.items()},
         "class_counts": None if description.class_counts is None else description.class_counts.tolist(),
         "parts": [{"name": part.name, "shape": list(part.shape), "kind": part.kind} for part in description.parts],
@@ -182,10 +182,6 @@ def _arrays(description: Description, moments: Mapping[str, Sequence[Moments]]) 
     for name, groups in moments.items():
         arrays |= StoredMoments.arrays(_PREFIXES[name], groups)
     return {name: one if one.dtype == np.int64 else np.asarray(one, dtype=np.float32) for name, one in arrays.items()}
-
-
-def _real(number: float | None) -> float | None:
-    return None if number is None else float(number)
 
 
 def remove_description_of_another(network: Path, digest: str) -> None:

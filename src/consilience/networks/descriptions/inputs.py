@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,15 +95,12 @@ def _found_descriptions(
 
 def _belongs() -> Callable[[Description, DescribedNetwork], bool]:
     """Return what says whether a description is of a network, whose digest is taken once."""
-    digests: dict[int, str] = {}  # by the identity of a network
 
-    def is_of(description: Description, network: DescribedNetwork) -> bool:
-        if id(network) not in digests:
-            aliases = {} if network.symmetry is None else network.symmetry.aliases
-            digests[id(network)] = network_digest(network.sent_arrays, aliases)
-        return digests[id(network)] == description.digest
+    @cache
+    def digest_of(network: DescribedNetwork) -> str:
+        return network_digest(network.sent_arrays, {} if network.symmetry is None else network.symmetry.aliases)
 
-    return is_of
+    return lambda description, network: digest_of(network) == description.digest
 
 
 def _of_others(

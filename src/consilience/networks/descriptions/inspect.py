@@ -68,12 +68,15 @@ def _sizes(tensors: TensorHeader) -> dict[str, int]:
 
 def _statement_rows(header: DescriptionHeader, shapes: Mapping[str, tuple[int, ...]]) -> list[Row]:
     """Return what a description says, a line for each statement."""
+    rank, d = shapes.get("inputs/factor", (0, 0))
+    moments = f"mean, variance and {format_count(rank, 'direction')} of {d:,} numbers"
+    n_channels, n_layers = sum(shapes[f"channels/{layer}"][1] for layer in header.channels), len(header.channels)
     rows: list[Row | None] = [
         ("observations", f"{header.n_observations:,g}"),
         _input_row(header),
-        None if header.inputs is None else ("moments", _moment_text(shapes)),
+        None if header.inputs is None else ("moments", moments),
         *_class_rows(header),
-        None if not header.channels else ("channels", _channel_text(header, shapes)),
+        None if not header.channels else ("channels", f"{n_channels:,} of {format_count(n_layers, 'layer')}"),
         *_token_rows(header, shapes),
     ]
     if header.own_loss is not None:
@@ -96,16 +99,6 @@ def _input_row(header: DescriptionHeader) -> Row | None:
     kind = "tokens" if header.input_kind == "tokens" else "real numbers"
     spread = "" if header.input_range is None else ", from {:.4g} to {:.4g} but for 0.1 %".format(*header.input_range)
     return "inputs", f"{kind} of shape {tuple(header.input_shape)}{spread}"
-
-
-def _moment_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
-    rank, d = shapes["inputs/factor"]
-    return f"mean, variance and {format_count(rank, 'direction')} of {d:,} numbers"
-
-
-def _channel_text(header: DescriptionHeader, shapes: Mapping[str, tuple[int, ...]]) -> str:
-    n_channels = sum(shapes[f"channels/{layer}"][1] for layer in header.channels)
-    return f"{n_channels:,} of {format_count(len(header.channels), 'layer')}"
 
 
 def _class_rows(header: DescriptionHeader) -> Iterator[Row]:

@@ -47,16 +47,6 @@ MAX_SAMPLE_ENTRIES = 2**26
 """Entries of the inputs that are kept, at most (256 MiB in float32). Chosen by hand, for memory."""
 
 
-@dataclass(frozen=True, eq=False)
-class LayerStatement:
-    """What a description says of layers."""
-
-    layers: dict[str, KroneckerFactors]  # by path
-    n_observations: int  # observations that they are means over; 0 where there are none
-    likelihood: Likelihood  # what the outputs were taken for
-    notes: tuple[str, ...] = ()  # what was reduced or left out, a line each
-
-
 def factor_bytes(module: nn.Module) -> int:
     """Return the bytes of the factors of all linear layers and convolutions that are trained, in a file."""
     total = 0
@@ -98,11 +88,6 @@ class InputSample:
                 self.inputs.append(of_row)
                 self.groups.append(int(groups[row]))
 
-    def rows(self, groups: Labels, n: int) -> Tensor | None:
-        """Return n of the kept inputs of some groups, drawn at random; None where fewer are kept."""
-        drawn = self.labelled_rows(groups, n)
-        return None if drawn is None else drawn[0]
-
     def labelled_rows(self, groups: Labels, n: int) -> tuple[Tensor, Labels] | None:
         """Return n of the kept inputs of some groups, drawn at random, and the groups of each."""
         of_groups = np.flatnonzero(np.isin(self.groups, groups))
@@ -122,7 +107,6 @@ class LayerFactors(Statistic):
     """Kronecker factors of the layers over a random sample of the inputs, where they are asked for."""
 
     def __init__(self, setting: Setting, are_asked: bool) -> None:
-        """Start without observations."""
         self._module = setting.module
         # Outputs without classes are means, of which only the scale of B depends on a deviation.
         is_classifier = setting.classes is not None or setting.predicts_tokens
@@ -146,16 +130,11 @@ class LayerFactors(Statistic):
         if self._sample is None or not leaving.is_enough:
             return described
         n = sample_size(leaving.n_said, int(self._sample.capacity / (1 + SPARE_SHARE)), leaving.min_count)
-        statement = layer_statement(
-            self._module, self._sample, leaving.said, n, MIN_OBSERVATIONS, leaving.min_count, self._likelihood
-        )
-        described = replace(described, notes=(*described.notes, *statement.notes))
-        if not statement.layers:
+        layers, notes = layer_factors(self._module, self._sample, leaving.said, n, leaving.min_count, self._likelihood)
+        described = replace(described, notes=(*described.notes, *notes))
+        if not layers:
             return described
-        layer_observations = float(statement.n_observations)
-        return replace(
-            described, layers=statement.layers, layer_observations=layer_observations, layer_likelihood=self._likelihood
-        )
+        return replace(described, layers=layers, layer_observations=float(n), layer_likelihood=self._likelihood)
 
 
 def _as_classifier(module: nn.Module, inputs: Tensor, likelihood: Likelihood) -> tuple[nn.Module, str]:
@@ -169,33 +148,27 @@ def _as_classifier(module: nn.Module, inputs: Tensor, likelihood: Likelihood) ->
     return TwoClasses(module, "logits"), "network."
 
 
-def layer_statement(
-    module: nn.Module,
-    sample: InputSample,
-    groups: Labels,
-    n: int,
-    minimum: int,
-    min_count: float,
-    likelihood: Likelihood,
-) -> LayerStatement:
-    """Return the factors of a network's layers over n inputs of some groups; none where they cannot be said.
+def layer_factors(
+    module: nn.Module, sample: InputSample, groups: Labels, n: int, min_count: float, likelihood: Likelihood
+) -> tuple[dict[str, KroneckerFactors], tuple[str, ...]]:
+    """Return the factors of a network's layers by path over n inputs of some groups, and what was left out.
 
-    Fewer observations than `minimum` say nothing; fewer than `min_count` are not told of by a column of a factor
-    either.
+    Fewer than `min_count` observations are not told of by a column of a factor either.
     """
-    inputs = None
+    drawn = None
     parameters = {name: values for name, values in module.named_parameters() if values.requires_grad}
     reason = ""
     if sample.is_ragged:
         reason = "inputs have several lengths"
-    elif n < minimum:
-        reason = f"{n} observations are fewer than {minimum}"
+    elif n < MIN_OBSERVATIONS:
+        reason = f"{n} observations are fewer than {MIN_OBSERVATIONS}"
     elif not parameters:
         reason = "no parameter is trained"
-    elif (inputs := sample.rows(groups, n)) is None:
+    elif (drawn := sample.labelled_rows(groups, n)) is None:
         reason = "too many of a random sample of the observations may not enter"
-    if reason or inputs is None:
-        return LayerStatement({}, 0, likelihood, (f"second moments of layers are left out: {reason}",))
+    if reason or drawn is None:
+        return {}, (f"second moments of layers are left out: {reason}",)
+    inputs = drawn[0]
     try:
         with evaluation_mode(module), torch.enable_grad():
             asked, prefix = _as_classifier(module, inputs, likelihood)
@@ -206,6 +179,5 @@ def layer_statement(
         layers = {path.removeprefix(prefix): factors for path, factors in layers.items()}
     except (InputError, UnsupportedError, RuntimeError) as error:
         # Networks that answer no tensor, or that autograd cannot follow, are described without.
-        return LayerStatement({}, 0, likelihood, (f"second moments of layers are left out: {first_line(error)}",))
-    notes = (few_observations_text(len(inputs), only_diagonals),) if only_diagonals else ()
-    return LayerStatement(layers, len(inputs) if layers else 0, likelihood, notes)
+        return {}, (f"second moments of layers are left out: {first_line(error)}",)
+    return layers, (few_observations_text(n, only_diagonals),) if only_diagonals else ()

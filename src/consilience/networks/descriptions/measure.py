@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from consilience.checks import is_number
 from consilience.core.caller import warn_caller
+from consilience.core.min_count import MIN_COUNT
 from consilience.errors import InputError, OptionError, UncomparedWarning, UnsupportedError, WithheldWarning, reason_of
 from consilience.networks.descriptions.channels import ChannelStatistic, FeatureMeans
 from consilience.networks.descriptions.description import Description
@@ -60,8 +61,8 @@ def measure_network(
     n_observations: float | None,
     classes: int | Sequence[str] | None,
     example: Any,
-    min_count: float,
-    class_prior: Literal["own", "removed"],
+    min_count: float | None,
+    class_prior: Literal["own", "removed"] | None,
     layers: bool | None,
     name: str,
 ) -> tuple[Description, Any]:
@@ -71,6 +72,8 @@ def measure_network(
     """
     if not is_module(module):
         raise InputError(name, f"expected a torch module, found a {type(module).__name__}", code="E-TYPE")
+    min_count = MIN_COUNT if min_count is None else min_count
+    class_prior = "own" if class_prior is None else class_prior
     _refuse_options(n_observations, min_count, class_prior, layers)
     digest = network_digest(arrays_of_module(module), aliases_of_module(module))
     if data is None:
@@ -126,10 +129,11 @@ class _Measurement:
         layers: bool | None,
         hooks: ExitStack,
     ) -> None:
-        """Start without observations."""
         first = as_arguments(batch.parts, on_device(batch.inputs[:2], module), batch.padding)
         layout, notes = _layout_of(module, first, batch)
         self._layout = layout if layout is not None and layout.has_positions else None
+        # Observations that pass through the network at once, of many outputs by position; None for all of a batch.
+        self.rows_at_once = None if self._layout is None else self._layout.inputs_at_once
         given, batch = batch, _without_other_labels(batch, layout)
         n_outputs = _number_of_outputs(call_module(module, first)) if self._layout is None else self._layout.size
         is_named = batch.labels is not None and kind_of_labels(batch.labels) != "f"
@@ -154,23 +158,13 @@ class _Measurement:
             batch.padding,
             self._layout,
         )
+        self.first_inputs = self._setting.arguments(self._setting.first)
         self._counts = np.zeros(self._setting.n_groups, dtype=np.int64)
         factors = LayerFactors(self._setting, bool(layers))
         self._notes = (*self._label_notes(is_named), *factors.notes, *notes)
         self._statistics = [*_statistics_of(self._setting, batch, are_labelled), factors]
         if layout is not None and len(layout.widths) > 1 and isinstance(given.labels, LabelsOfOutputs):
             self._statistics.append(OutputLabelStatistic(layout, given))
-
-    @property
-    def first_inputs(self) -> Any:
-        """Two inputs, as the network takes them."""
-        return self._setting.arguments(self._setting.first)
-
-    @property
-    def rows_at_once(self) -> int | None:
-        """Observations that pass through the network at once, of many outputs by position; None for all of a batch."""
-        layout = self._layout
-        return None if layout is None else layout.inputs_at_once
 
     def _label_notes(self, is_named: bool) -> tuple[str, ...]:
         """Return what is assumed of labels."""

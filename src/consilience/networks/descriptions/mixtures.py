@@ -13,7 +13,7 @@ Over small networks of tabular data (experiments/network_battery/tabular.py, fir
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import prod
@@ -90,7 +90,10 @@ def with_mixtures(
         parts = chain.from_iterable(mixtures.values())
         if sum(part.factor.size + 2 * part.mean.size for part in parts) > MAX_ENTRIES:
             break
-        candidate = _with_parts(described, mixtures)
+        # The moments of a class are those of its parts together: nothing is said of other observations of it, from
+        # which a difference could be taken.
+        whole = {label: mixture_moments(of_class, MAX_CLASS_RANK) for label, of_class in mixtures.items()}
+        candidate = replace(described, class_moments=whole, class_mixtures=mixtures)
         # What no more than the noise of the draws would gain is not sent.
         if (gap_left := gap(candidate)) < best_gap - GOAL or most == n_dense:
             best, best_gap = candidate, gap_left
@@ -103,7 +106,6 @@ class SplitClasses(Statistic):
     """A random sample of rows, by which classes are split where one Gaussian for each says too little."""
 
     def __init__(self, setting: Setting, errors: ErrorCounts) -> None:
-        """Start without observations."""
         self._setting, self._errors = setting, errors
         self._sample = InputSample(int((1 + SPARE_SHARE) * MAX_ROWS))
 
@@ -210,15 +212,6 @@ def _without_small_parts(labels: Labels, rows: Array, least: float) -> Labels:
         distances = np.square(centres - centres[smallest]).sum(axis=1)
         distances[smallest] = np.inf
         labels[labels == names[smallest]] = names[int(distances.argmin())]
-
-
-def _with_parts(described: Description, mixtures: Mapping[int, tuple[Moments, ...]]) -> Description:
-    """Return a description with parts of its classes, whose moments are those of the parts together.
-
-    So nothing is said of other observations of the class, from which a difference could be taken.
-    """
-    moments = {label: mixture_moments(parts, MAX_CLASS_RANK) for label, parts in mixtures.items()}
-    return replace(described, class_moments=moments, class_mixtures=dict(mixtures))
 
 
 def mixture_moments(parts: tuple[Moments, ...], most: int) -> Moments:

@@ -56,7 +56,6 @@ class MomentAccumulator:
     """Moments of rows (n, d) that arrive in blocks, with the whole scatter matrix or a sketch of so many directions."""
 
     def __init__(self, d: int, sketch_rank: int | None = None) -> None:
-        """Start without rows."""
         self.n = 0
         self.mean = np.zeros(d)
         self.squares = np.zeros(d)  # about the mean
@@ -162,7 +161,6 @@ class InputMomentStatistic(Statistic):
     """Moments of rows of numbers, by class where they are not too large."""
 
     def __init__(self, setting: Setting) -> None:
-        """Start without observations."""
         d, n_classes = setting.size, setting.n_classes
         self._d, self._names = d, setting.classes or ()
         rank = min(MAX_CLASS_RANK, MAX_CLASS_ENTRIES // (n_classes * d) - 2) if n_classes else None

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +58,8 @@ class Batch:
             return
         for start in range(0, len(self.inputs), n_rows):
             rows = slice(start, start + n_rows)
-            yield Batch(
-                self.inputs[rows],
-                None if self.labels is None else self.labels[rows],
-                self.name,
-                self.asked[rows],
-                self.parts,
-                self.padding,
-            )
+            labels = None if self.labels is None else self.labels[rows]
+            yield replace(self, inputs=self.inputs[rows], labels=labels, asked=self.asked[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +184,9 @@ def _as_array(values: Any, name: str) -> Any:
         return values.changed(Tensor.detach)
     if isinstance(values, Tensor):
         return values.detach()
-    if isinstance(values, Mapping) or (isinstance(values, tuple | list) and len(_shapes_among(values)) > 1):
+    listed = values if isinstance(values, tuple | list) else ()
+    shapes = {tuple(one.shape) for one in listed if isinstance(one, Tensor | np.ndarray)}  # alike of observations
+    if isinstance(values, Mapping) or len(shapes) > 1:
         text = "is of arrays of several shapes, and the network does not take them together"
         remedy = "give several inputs as a tuple, in the order of the arguments, or as a mapping by their names"
         raise InputError(name, text, remedy, "E-SHAPE")
@@ -198,11 +194,6 @@ def _as_array(values: Any, name: str) -> Any:
     if array.dtype.kind not in "biufUO" or (array.dtype.kind in "UO" and not name.startswith("labels")):
         raise InputError(name, f"expected numbers, found an array of type {array.dtype}", code="E-TYPE")
     return array
-
-
-def _shapes_among(values: Sequence[Any]) -> set[tuple[int, ...]]:
-    """Return the shapes of the arrays in a list, which are observations where they are alike."""
-    return {tuple(one.shape) for one in values if isinstance(one, Tensor | np.ndarray)}
 
 
 def _checked(pieces: Iterable[tuple[Any, Any, str]], module: nn.Module, data_name: str) -> Iterator[Batch]:
@@ -214,7 +205,11 @@ def _checked(pieces: Iterable[tuple[Any, Any, str]], module: nn.Module, data_nam
     for inputs, labels, name in pieces:
         if not len(inputs):
             continue
-        asked = _as_tensors(inputs, precision, name)
+        asked = (
+            inputs.changed(partial(_as_tensor, precision=precision, name=name))
+            if isinstance(inputs, Example)
+            else _as_tensor(inputs, precision, name)
+        )
         _refuse_not_finite_labels(labels, name)
         if shape is None:
             if isinstance(asked, Example):
@@ -240,13 +235,6 @@ def _checked(pieces: Iterable[tuple[Any, Any, str]], module: nn.Module, data_nam
         yield Batch(values, labels, name, asked if parts else values, parts, padding)
     if shape is None:
         raise InputError(data_name, "has no observations", code="E-NEEDED")
-
-
-def _as_tensors(inputs: Any, precision: torch.dtype, name: str) -> Tensor | Example:
-    """Return finite inputs as a tensor, or as several in an Example; see `_as_tensor`."""
-    if not isinstance(inputs, Example):
-        return _as_tensor(inputs, precision, name)
-    return inputs.changed(lambda tensor: _as_tensor(tensor, precision, name))
 
 
 def _refuse_hidden(inputs: Tensor | Example, name: str) -> None:

@@ -22,7 +22,6 @@ class PositionCounts(Statistic):
     """Tokens or pixels of every class, in units of observations: its share of the positions times their number."""
 
     def __init__(self, classes: tuple[str, ...], layout: OutputLayout) -> None:
-        """Start without observations."""
         self._classes, self._layout = classes, layout
         self._counts = np.zeros(len(classes))
         self._observations = np.zeros(len(classes), dtype=np.int64)  # that have a class somewhere
@@ -55,7 +54,6 @@ class NextTokenLoss(Statistic):
     """The mean loss of a language model on the next tokens of the texts, in nats."""
 
     def __init__(self, setting: Setting) -> None:
-        """Start without texts."""
         self._module = setting.module
         self._total, self._n = 0.0, 0
 

@@ -44,11 +44,6 @@ class Setting:
     layout: OutputLayout | None = None  # of the outputs where these are by position; None otherwise
 
     @property
-    def has_positions(self) -> bool:
-        """Whether the network answers every token or pixel."""
-        return self.layout is not None
-
-    @property
     def predicts_tokens(self) -> bool:
         """Whether it is a language model, which answers the token after each."""
         return self.layout is not None and self.layout.is_next_token
@@ -104,7 +99,6 @@ class ErrorCounts(Statistic):
     """Observations of every class that the network takes for another."""
 
     def __init__(self, n_groups: int) -> None:
-        """Start without observations."""
         self._wrong = np.zeros((2, n_groups))  # of one output as log odds, and as a probability
         self._has_outputs = True
         self._has_log_odds = False
@@ -153,7 +147,6 @@ class RangeAccumulator:
     """Range of observations that arrive in blocks; accumulators of several groups may be merged."""
 
     def __init__(self) -> None:
-        """Start without observations."""
         # Observations by the bin of their least and of their greatest number: only bins that occur, as every class has
         # an accumulator of its own.
         self.least: Counter[int] = Counter()
@@ -188,7 +181,6 @@ class RangeStatistic(Statistic):
     """Ranges of the inputs of every class."""
 
     def __init__(self) -> None:
-        """Start without observations."""
         self._by_group: dict[int, RangeAccumulator] = {}
 
     def add(self, batch: Batch, groups: Labels, answer: Any) -> None:

@@ -38,7 +38,6 @@ class TokenAccumulator:
     """Counts of tokens (n, length) that arrive in batches, by group; `padding` fills sequences up at their end."""
 
     def __init__(self, vocabulary: int, padding: int | None, n_groups: int = 1) -> None:
-        """Start without tokens."""
         self.vocabulary, self.padding, self.n_groups = vocabulary, padding, n_groups
         self._occurrences = np.zeros((n_groups, vocabulary), dtype=np.int64)
         self._observations = np.zeros((n_groups, vocabulary), dtype=np.int64)  # in which a token occurs
@@ -152,7 +151,6 @@ class TokenStatistic(Statistic):
     """Counts of tokens, by class where memory allows."""
 
     def __init__(self, setting: Setting, table: nn.Embedding | nn.EmbeddingBag) -> None:
-        """Start without tokens."""
         padding = setting.padding
         is_by_class = setting.n_groups * table.num_embeddings <= MAX_TOKEN_ENTRIES
         self._counts = TokenAccumulator(table.num_embeddings, padding, setting.n_groups if is_by_class else 1)

@@ -40,7 +40,6 @@ def describe_bayesian(
     """
     if data is not None and bnn.module is None:
         raise OptionError("data", "are given to a network by its module, and this one has none", "use with_module")
-    from consilience.core.min_count import MIN_COUNT
     from consilience.networks.describe import digest_of_held_out
     from consilience.networks.descriptions.measure import measure_network  # here, since it needs torch
 
@@ -48,15 +47,14 @@ def describe_bayesian(
         n_observations = bnn.n_observations
     if classes is None:
         classes = bnn.classes
-    least = MIN_COUNT if min_count is None else min_count
     described, first_inputs = measure_network(
         _asked_module(bnn),
         data,
         n_observations=n_observations,
         classes=classes,
         example=example,
-        min_count=least,
-        class_prior="own" if class_prior is None else class_prior,
+        min_count=min_count,
+        class_prior=class_prior,
         layers=False,  # their factors are of one network
         name=f"description of {bnn.name}",
     )

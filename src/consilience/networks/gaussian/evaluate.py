@@ -15,7 +15,7 @@ from consilience.core.scores import ScoreKind
 from consilience.errors import InputError, OptionError
 from consilience.files.document import BAYESIAN
 from consilience.networks.evaluate import LabeledInputs, compare_networks, labeled_inputs, module_of
-from consilience.networks.gaussian.files import read_bayesian_network
+from consilience.networks.gaussian.file_format import read_bayesian
 from consilience.networks.gaussian.fusion import BayesianEnsemble, BayesianFusion
 from consilience.networks.gaussian.network import BayesianNetwork
 from consilience.networks.gaussian.predictive import MIN_PROBABILITY, predictive_scores
@@ -64,7 +64,7 @@ def _predictor(named: NamedInput, template: nn.Module | None) -> BayesianNetwork
         return model
     if named.format != BAYESIAN and not is_bayesian(model):
         raise InputError(name, "is no Bayesian network, expected one as the other model", code="E-TYPE")
-    bnn = as_bayesian_network(model, None, name) if named.file is None else read_bayesian_network(named.file)
+    bnn = as_bayesian_network(model, None, name) if named.file is None else read_bayesian(named.file)
     if bnn.module is None and template is not None:
         bnn = bnn.with_module(with_widths(bnn, template))
     if bnn.module is None:

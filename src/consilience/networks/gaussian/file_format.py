@@ -15,16 +15,17 @@ from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field
 
-from consilience.checks import AnyArray, Json
+from consilience.checks import Json
 from consilience.errors import FileFormatError, InputError, Problem
 from consilience.files.arrays import storable_arrays
 from consilience.files.document import BAYESIAN
-from consilience.files.format import Format, not_json
+from consilience.files.format import Format, Record
 from consilience.files.safetensors_file import SafetensorsFile, TensorHeader
 from consilience.files.schemas import Chunked, FiniteJSON, StrictModel
-from consilience.networks.gaussian.network import MEAN, VARIANCE
+from consilience.networks.gaussian.network import MEAN, VARIANCE, BayesianNetwork
 from consilience.networks.symmetry.document import symmetry_from_json
 from consilience.networks.symmetry.symmetry import Symmetry, symmetry_to_json
 
@@ -52,23 +53,6 @@ class BayesianHeader(StrictModel):
 
 
 @dataclass(frozen=True, eq=False)
-class BayesianFile:
-    """Content of a Bayesian network's file."""
-
-    # By parameter, in one order; NumPy arrays, or torch tensors on the CPU where any of them is bfloat16.
-    means: Mapping[str, AnyArray]
-    variances: Mapping[str, AnyArray]
-    # Variance of the prior N(0, v) of every weight, by parameter; None where it is not known.
-    prior_variances: Mapping[str, float] | None = None
-    classes: Sequence[str] | None = None  # names of the classes, in the order of the outputs
-    symmetry: Symmetry | None = None  # which axes of the parameters, and of nothing else, move together
-    # How the file came to be, any JSON object; None for a network nobody fused.
-    provenance: Mapping[str, Json] | None = None
-    sha256: str | None = None  # digest of the file that it was read from
-    n_observations: float | None = None  # observations that the network was fitted to; None where it is not known
-
-
-@dataclass(frozen=True, eq=False)
 class BayesianSummary:
     """Header of a Bayesian network's file, read without its tensors."""
 
@@ -86,35 +70,26 @@ class BayesianSummary:
         return sum(prod(shape) for shape in self.shapes.values())
 
 
-def write_bayesian(path: Path, network: BayesianFile) -> None:
+def write_bayesian(
+    path: Path, bnn: BayesianNetwork, symmetry: Symmetry | None = None, provenance: Mapping[str, Json] | None = None
+) -> None:
     """Write a Bayesian network, whole or not at all; the same network gives the same bytes from any library.
 
-    The content's ``sha256`` is not used. Raises InputError when the path cannot be written, an array cannot be stored,
-    a mean or variance is missing, has another shape or is not floating, or the document would not be one that
-    `read_bayesian` takes: a symmetry of other arrays, provenance that is not made of JSON values.
+    `symmetry` is of its parameters, and of nothing else. Raises InputError when the path cannot be written, an array
+    cannot be stored, or the document would not be one that is read: a symmetry of other arrays, provenance that is not
+    made of JSON values.
     """
-    arrays = {f"{MEAN}{name}": values for name, values in network.means.items()}
-    arrays |= {f"{VARIANCE}{name}": values for name, values in network.variances.items()}
-    BAYESIAN_FILES.write(path, _fields(path, network), storable_arrays(path, arrays))
-
-
-def _fields(path: Path, network: BayesianFile) -> dict[str, Any]:
-    """Return what the document says of a network."""
-    prior, classes, provenance = network.prior_variances, network.classes, network.provenance
-    size = {} if network.n_observations is None else {"n_observations": float(network.n_observations)}
-    try:
-        variances = None if prior is None else {name: float(values) for name, values in prior.items()}
-        made = None if provenance is None else dict(provenance)
-    except (TypeError, ValueError) as error:
-        raise not_json(path, error) from error
-    return {
-        "classes": None if classes is None else list(classes),
-        **size,
-        "parameters": list(network.means),
-        "prior_variances": variances,
-        "provenance": made,
-        "symmetry": None if network.symmetry is None else symmetry_to_json(network.symmetry),
+    fields = {
+        "classes": bnn.classes,
+        **({} if bnn.n_observations is None else {"n_observations": float(bnn.n_observations)}),
+        "parameters": list(bnn.means),
+        "prior_variances": bnn.prior,
+        "provenance": None if provenance is None else dict(provenance),
+        "symmetry": None if symmetry is None else symmetry_to_json(symmetry),
     }
+    arrays = {f"{MEAN}{name}": values for name, values in bnn.means.items()}
+    arrays |= {f"{VARIANCE}{name}": values for name, values in bnn.variances.items()}
+    BAYESIAN_FILES.write(path, fields, storable_arrays(path, arrays))
 
 
 def read_bayesian_summary(where: Path | SafetensorsFile) -> BayesianSummary:
@@ -128,30 +103,23 @@ def read_bayesian_summary(where: Path | SafetensorsFile) -> BayesianSummary:
     return summary
 
 
-def read_bayesian(where: Path | SafetensorsFile) -> BayesianFile:
-    """Return the Bayesian network in a file, everything but its numbers checked.
-
-    Raises FileFormatError or InputError as `read_bayesian_summary`; and for a tensor that cannot be read.
-    """
-    return BAYESIAN_FILES.load(where)
-
-
-def _make(
-    file: SafetensorsFile, summary: BayesianSummary, arrays: dict[str, Any]
-) -> tuple[BayesianFile, dict[str, Any] | None]:
-    """Return the content of a file, of what its header says and its tensors."""
-    header, prior = summary.header, summary.header.prior_variances
-    network = BayesianFile(
-        {name: arrays[f"{MEAN}{name}"] for name in header.parameters},
-        {name: arrays[f"{VARIANCE}{name}"] for name in header.parameters},
-        None if prior is None else {name: float(prior[name]) for name in header.parameters},
-        None if header.classes is None else tuple(header.classes),
-        summary.symmetry,
-        header.provenance,
-        file.digest,
-        header.n_observations,
-    )
-    return network, header.provenance
+def _make(file: SafetensorsFile, summary: BayesianSummary, arrays: dict[str, Any]) -> tuple[BayesianNetwork, Record]:
+    """Return the network in a file, of what its header says and its tensors, with its provenance."""
+    header = summary.header
+    means, variances = ({name: arrays[f"{what}{name}"] for name in header.parameters} for what in (MEAN, VARIANCE))
+    with np.errstate(over="ignore", invalid="ignore"):  # infinities are reported as an error
+        bnn = BayesianNetwork(
+            None,
+            means,
+            variances,
+            header.prior_variances,
+            None if header.classes is None else tuple(header.classes),
+            summary.symmetry,
+            file.label,
+            file.digest,
+            header.n_observations,
+        )
+    return bnn, header.provenance
 
 
 def _summary(file: SafetensorsFile | str, header: BayesianHeader, tensors: TensorHeader) -> BayesianSummary:
@@ -236,3 +204,5 @@ BAYESIAN_FILES = Format(
     is_checked_when_written=True,
 )
 """The format; the keys of the symmetry keep their order, in which methods sum."""
+read_bayesian = BAYESIAN_FILES.load
+"""Returns the Bayesian network in a file, everything checked, without a module and its buffers."""

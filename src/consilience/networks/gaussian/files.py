@@ -1,25 +1,19 @@
-"""Reading and writing Bayesian networks: parameters and their symmetry, without the module and its buffers."""
+"""Files of Bayesian networks with the symmetry of their parameters, without the module and its buffers."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from consilience.checks import Json
 from consilience.errors import InputError, UnsupportedError
-from consilience.files.safetensors_file import SafetensorsFile, as_file
 from consilience.networks.descriptions.files import description_path, remove_description_of_another
-from consilience.networks.gaussian.file_format import BayesianFile, read_bayesian, refuse_tied_names, write_bayesian
+from consilience.networks.gaussian.file_format import refuse_tied_names, write_bayesian
 from consilience.networks.gaussian.gaussian_arrays import inherit_proof, without_deviations
 from consilience.networks.gaussian.network import BayesianNetwork
 from consilience.networks.symmetry.axes import Group, Layout
 from consilience.networks.symmetry.symmetry import Symmetry
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 def write_bayesian_network(
@@ -31,10 +25,7 @@ def write_bayesian_network(
     network's own, or traced where it has synthetic inputs. With one, files alone can be fused.
     """
     of_parameters = known_symmetry(bnn, symmetry, bnn.example, f"{path}: cannot be written")
-    content = BayesianFile(
-        bnn.means, bnn.variances, bnn.prior, bnn.classes, of_parameters, provenance, None, bnn.n_observations
-    )
-    write_bayesian(path, content)
+    write_bayesian(path, bnn, of_parameters, provenance)
     if description_path(path).is_file():
         remove_description_of_another(path, bnn.digest)
 
@@ -53,29 +44,6 @@ def known_symmetry(bnn: BayesianNetwork, symmetry: Symmetry | None, example: Any
         except (InputError, UnsupportedError):  # the file is a network's all the same
             return None
     return None if full is None else symmetry_of_parameters(full, bnn.means, where)
-
-
-def read_bayesian_network(where: Path | SafetensorsFile, module: nn.Module | None = None) -> BayesianNetwork:
-    """Return the Bayesian network in a file, everything checked.
-
-    With a `module` of its architecture it can predict; the module's buffers are taken as they are. Raises
-    FileFormatError when the file is no Bayesian network of a version that this library reads. Raises InputError when
-    its values are not valid or not of this module, naming the parameters at fault.
-    """
-    label = as_file(where).label
-    file = read_bayesian(where)
-    with np.errstate(over="ignore", invalid="ignore"):  # infinities are reported as an error
-        return BayesianNetwork(
-            module,
-            file.means,
-            file.variances,
-            file.prior_variances,
-            None if file.classes is None else tuple(file.classes),
-            file.symmetry,
-            label,
-            file.sha256,
-            file.n_observations,
-        )
 
 
 def symmetry_of_parameters(symmetry: Symmetry, names: Collection[str], where: str = "network") -> Symmetry:

@@ -23,7 +23,6 @@ import numpy as np
 from consilience.checks import Array
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import Prepared, Request
-from consilience.core.progress import Progress
 from consilience.errors import InputError, OptionError
 from consilience.files.document import DESCRIPTION
 from consilience.networks.choice.candidate import CandidateOptions
@@ -32,11 +31,18 @@ from consilience.networks.choice.sites import Sites, weigh_sites
 from consilience.networks.choice.verdict import Choice
 from consilience.networks.descriptions.inputs import example_of
 from consilience.networks.fuse import as_ensemble_method
-from consilience.networks.fuse_aligned import NetworkArguments, network_provenance, split_arguments, target_units
+from consilience.networks.fuse_aligned import (
+    NetworkArguments,
+    fuse_aligned,
+    network_provenance,
+    split_arguments,
+    target_units,
+)
 from consilience.networks.fusion import NetworkFusion, NetworkInput
-from consilience.networks.gaussian.choice.workshop import BayesianWorkshop, fuse_aligned_bayesian
+from consilience.networks.gaussian.choice.workshop import BayesianWorkshop
 from consilience.networks.gaussian.fusion import BayesianEnsemble, BayesianFusion, class_priors
-from consilience.networks.gaussian.methods import BayesianAuto, make_bayesian_method
+from consilience.networks.gaussian.methods import make_bayesian_method
+from consilience.networks.gaussian.methods.auto import BayesianAuto
 from consilience.networks.gaussian.shared_symmetry import BayesianNetworksWithSymmetry, describe_bayesian_networks
 from consilience.networks.inputs import split_companions
 from consilience.networks.method import NetworkEnsemble, NetworkMethod
@@ -50,23 +56,13 @@ ALL_PER_FIT = 3.25
 ``networks.choice.inputs``, which needs torch."""
 
 
-def fuse_by_default(
-    models: BayesianNetworksWithSymmetry,
-    sites: Sites,
-    arguments: NetworkArguments,
-    method: BayesianAuto,
-    matching_rng: np.random.Generator,
-    choice_rng: np.random.Generator,
-    progress: Progress,
-) -> NetworkFusion:
+def fuse_by_default(workshop: BayesianWorkshop, choice_rng: np.random.Generator) -> NetworkFusion:
     """Return the fusion of Bayesian networks that was chosen among candidates, without provenance.
 
-    `models` and `sites` are in the order of the call; `method` has the bounds on work. One generator is for the
-    matching, one for inputs and samples.
+    The generator of the workshop is for the matching, the other for inputs and samples.
     """
-    started = time.monotonic()
+    started, method = time.monotonic(), workshop.method
     input_rng, sample_rng = choice_rng.spawn(2)
-    workshop = BayesianWorkshop(models, sites, arguments, None, method, matching_rng, progress)
 
     def compare(inputs: ChoiceInputs) -> Choice:
         from consilience.networks.gaussian.choice.compare import (  # here, since it needs torch
@@ -100,7 +96,9 @@ def _prepare(
     description_files: Sequence[NamedInput],
 ) -> Prepared:
     """Return described networks with what fuses them, or the reasons why the method refuses them."""
-    _refuse_of_no_use(arguments, ("fishers",) if method.road == "chosen" else ("fishers", "inputs"))
+    for option in ("fishers",) if method.road == "chosen" else ("fishers", "inputs"):
+        if getattr(arguments, option) is not None:
+            raise OptionError(option, "of no use for Bayesian networks, whose variances say what is known")
     names = [named.name for named in networks]
     arguments = arguments.with_reference_number(names)
     proof_rng, fusion_rng, choice_rng = request.rng.spawn(3)
@@ -124,26 +122,19 @@ def _prepare(
         keep_all = partial(_recorded, partial(_keep_all, models, weights, class_counts), counted, request)
         return Prepared((), keep_all, doubts=models.doubts)
     if request.only_check:
-        units = target_units(models, method, arguments)
-        priors = tuple(bnn.prior for bnn in models.bnns)
-        ensemble = NetworkEnsemble(models.networks, weights, units, arguments.reference_number or 0, priors=priors)
+        units, reference = target_units(models, method, arguments), arguments.reference_number or 0
+        ensemble = NetworkEnsemble(models.networks, weights, units, reference, priors=models.priors)
         return Prepared.checked(method.reasons(ensemble), models.doubts)
-    if method.road == "chosen":
+
+    def fuse() -> NetworkFusion:
+        if method.road != "chosen":
+            return fuse_aligned(models, method, weights, arguments, fusion_rng, request.progress)[0]
         sites = Sites(tuple(names), weights, descriptions, are_stated, observations)
-        stated = replace(arguments, example=_example(models, arguments))
-        fuse: Callable[[], NetworkFusion] = partial(
-            fuse_by_default, models, sites, stated, cast(BayesianAuto, method), fusion_rng, choice_rng, request.progress
-        )
-    else:
-        fuse = partial(fuse_aligned_bayesian, models, method, weights, arguments, fusion_rng, request.progress)
+        stated, chosen = replace(arguments, example=_example(models, arguments)), cast(BayesianAuto, method)
+        workshop = BayesianWorkshop(models, sites, stated, None, chosen, fusion_rng, request.progress)
+        return fuse_by_default(workshop, choice_rng)
+
     return Prepared((), partial(_recorded, fuse, method, request), doubts=models.doubts)
-
-
-def _refuse_of_no_use(arguments: NetworkArguments, options: Sequence[str]) -> None:
-    """Raise for options of networks that Bayesian ones have no use for."""
-    for option in options:
-        if getattr(arguments, option) is not None:
-            raise OptionError(option, "of no use for Bayesian networks, whose variances say what is known")
 
 
 def _recorded(fuse: Callable[[], NetworkFusion], method: NetworkMethod, request: Request) -> NetworkFusion:

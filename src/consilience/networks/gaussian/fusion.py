@@ -20,8 +20,6 @@ from consilience.core.kind import ensemble_is_no_file
 from consilience.drawing.display import Displayed, names_in_line
 from consilience.drawing.words import format_count, printable
 from consilience.errors import InputError
-from consilience.files.atomic import refuse_to_replace
-from consilience.networks.choice.sites import Sites
 from consilience.networks.descriptions.description import Description
 from consilience.networks.fusion import NetworkFusion
 from consilience.networks.gaussian.files import write_bayesian_network
@@ -104,14 +102,12 @@ class BayesianFusion(NetworkFusion):
         if self.keeps_models:
             ensemble: BayesianEnsemble = self.model
             return ensemble
-        members = [] if self._rebuild is None else [self._rebuild(local.network) for local in self.inputs]
+        members = [] if self._rebuild is None else [self._rebuild(local.network) for local in self._members]
         if not members or any(member.module is None for member in members):
             remedy = "give `module=`, one of the architecture"
             raise InputError("models", "these came without a module", remedy, "E-NEEDED")
-        descriptions = tuple(local.description for local in self.inputs)
-        weights = np.array([local.weight for local in self.inputs])
-        sites = Sites(tuple(local.name for local in self.inputs), weights, descriptions)
-        return BayesianEnsemble(tuple(members), weights, sites.observed_counts, class_priors(descriptions))
+        sites = self._sites
+        return BayesianEnsemble(tuple(members), sites.weights, sites.observed_counts, class_priors(sites.descriptions))
 
     @staticmethod
     def _content_digest(model: Any) -> str:
@@ -150,27 +146,7 @@ class BayesianFusion(NetworkFusion):
     def _write(self, path: Path) -> None:
         write_bayesian_network(path, self.model, provenance=self.record)
 
-    def report(self, path: str | Path, *, overwrite: bool = False, **shown: Any) -> None:
-        """Write a page about the fusion, whole or not at all: one HTML file without scripts that fetches nothing.
+    def _write_page(self, path: Path, **shown: Any) -> None:
+        from consilience.networks.gaussian.report import write  # here, so that fusing needs no pages
 
-        Parameters
-        ----------
-        path : str or Path
-            Path of the page; usually ``*.html``.
-        **shown
-            As for networks, and ``predictions``: results of `consilience.predictive_scores` by name of the model, such
-            as ``{"site 0": ..., "fused": ...}``.
-        overwrite : bool, optional
-            Whether a file that is there may be replaced which this library did not write. Default: False.
-
-        Raises
-        ------
-        InputError
-            When the path cannot be written, or what is to be shown is something else.
-        """
-        refuse_to_replace(path, overwrite)
-        from consilience.networks.gaussian.report.write import (
-            write_bayesian_page,  # here, so that fusing needs no pages
-        )
-
-        write_bayesian_page(Path(path), self._shown(), **shown)
+        write.write_bayesian_content(path, write.bayesian_content_of(self._shown(), **shown))

@@ -95,14 +95,9 @@ def _without_signs(layout: Layout) -> Layout:
 def divergences(metric: Metric, first: Mapping[str, AnyArray], second: Mapping[str, AnyArray]) -> dict[str, float]:
     """Return the divergence of two Gaussian networks by name of the parameter; the sum is that of the posteriors.
 
-    Parameters
-    ----------
-    metric : {"w2", "means", "kl", "kl_reverse", "hellinger"}
-        "w2": squared Wasserstein-2 distance. "means": squared distance of means. "kl": KL(first || second) in nats;
-        "kl_reverse": KL(second || first). "hellinger": -log of the affinity, of which the squared Hellinger distance is
-        1 - exp(-sum).
-    first, second : mapping of str to array
-        Arrays of Gaussian networks, in the same order of units.
+    Units are in the same order. "w2" is the squared Wasserstein-2 distance, "means" the squared distance of means, "kl"
+    KL(first || second) in nats, "kl_reverse" KL(second || first), and "hellinger" -log of the affinity, of which the
+    squared Hellinger distance is 1 - exp(-sum).
     """
     return {
         key: float(

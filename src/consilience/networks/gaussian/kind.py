@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from consilience.core.arguments import NETWORK_KEYWORDS, OF_NETWORKS
+from consilience.core.arguments import OF_NETWORKS
 from consilience.core.inputs import NamedInput
 from consilience.core.kind import FileFormat, Kind, Prepared, Request, Saving, SiteFacts, ensemble_is_no_file
 from consilience.core.verdict import FUSED
 from consilience.errors import InputError, UnsupportedError
 from consilience.files.document import BAYESIAN, DESCRIPTION
+from consilience.networks.kind import NetworkKind, array_scales, load_curves, network_facets
 
 if TYPE_CHECKING:
     from consilience.core.evaluation import Evaluation
@@ -21,26 +22,24 @@ if TYPE_CHECKING:
     from consilience.networks.method import NetworkMethod
 
 
-class BayesianNetworks(Kind):
+class BayesianNetworks(NetworkKind):
     """Networks with a Gaussian for every weight."""
 
     name = "bayesian"
     title = "Bayesian networks"
-    keywords = NETWORK_KEYWORDS
     described_by = Kind.described_by | {*OF_NETWORKS} - {"layers", "output"}
     formats = (
         FileFormat(
             "bayesian",
             BAYESIAN,
             "a Bayesian network",
-            "consilience.networks.gaussian.files:read_bayesian_network",
+            "consilience.networks.gaussian.file_format:read_bayesian",
             "consilience.networks.gaussian.inspect:inspect_bayesian",
         ),
     )
     no_file = ensemble_is_no_file("kl")
 
     packages = frozenset(("torch", "laplace", "pyro", "blitz", "bayesian_torch", "consilience.networks.gaussian"))
-    takes_containers = True
     instead_of_rebuilding: ClassVar[Mapping[str, str]] = {
         "BayesianNetwork": "give it a module: `network.with_module(module)`"
     }
@@ -76,14 +75,6 @@ class BayesianNetworks(Kind):
         """Return the fused network."""
         return {FUSED: fusion.model}
 
-    def own_models(self, fusion: Any) -> dict[str, Any]:
-        """Return the networks that went into a fusion, by site."""
-        return {local.name: fusion.module_of(local.as_sent) for local in fusion.inputs}
-
-    def observations(self, fusion: Any) -> dict[str, float]:
-        """Return the weight of every site."""
-        return {local.name: float(local.weight) for local in fusion.inputs}
-
     def evaluate(self, fused: NamedInput, local: NamedInput, data: Any, labels: Any, module: Any) -> Evaluation:
         """Compare two Bayesian networks on labelled data."""
         from consilience.networks.gaussian.evaluate import evaluate_bayesian  # here, so that fusing starts without it
@@ -92,16 +83,14 @@ class BayesianNetworks(Kind):
 
     def site_facts(self, file: SafetensorsFile, companion: SafetensorsFile | None) -> SiteFacts:
         """Return the facts of a Bayesian network's file that a round compares, its description checked."""
-        from consilience.networks.gaussian.files import read_bayesian_network
+        from consilience.networks.gaussian.file_format import read_bayesian
         from consilience.networks.gaussian.shared_symmetry import with_site_descriptions
-        from consilience.networks.kind import array_scales, network_facets, refuse_not_finite
 
         if companion is not None and companion.format != DESCRIPTION:
             text = "is a Bayesian network, whose variances say what is known"
             raise InputError(file, text, "send it alone, or with its description")
-        bnn = read_bayesian_network(file)
+        bnn = read_bayesian(file)
         variances = {f"variance of {key}": values for key, values in bnn.variances.items()}
-        refuse_not_finite(file, {**bnn.means, **variances})
         if companion is not None:
             own = NamedInput(file.label, file.label, file=file)
             with_site_descriptions([bnn], [own], None, [NamedInput(companion.label, companion.label, file=companion)])
@@ -148,11 +137,11 @@ class BayesianNetworks(Kind):
     ) -> BayesianNetwork:
         """Return the described network of a file; see `Kind.describe_file`."""
         from consilience.networks.gaussian.evaluate import with_widths  # here, as above
-        from consilience.networks.gaussian.files import read_bayesian_network
+        from consilience.networks.gaussian.file_format import read_bayesian
         from consilience.networks.torch_modules import make_template
 
         self.refuse_foreign(stated)
-        bnn, template = read_bayesian_network(path), make_template(module)
+        bnn, template = read_bayesian(path), make_template(module)
         if template is not None:
             bnn = bnn.with_module(with_widths(bnn, template))
         described = self.describe(bnn, data, **stated)
@@ -170,9 +159,9 @@ class BayesianNetworks(Kind):
     def write_report(self, page: Path, fused: SafetensorsFile, sites: Sequence[SafetensorsFile], **shown: Any) -> None:
         """Write a page about a fused Bayesian network's file; `shown` has files of barriers and planes by name."""
         from consilience.networks.gaussian.report.content import bayesian_content  # here, so that fusing needs no pages
-        from consilience.networks.gaussian.report.write import shown_bayesian_of_files, write_bayesian_content
-        from consilience.networks.kind import load_curves
+        from consilience.networks.gaussian.report.write import read_gaussian, write_bayesian_content
         from consilience.networks.report.content import content_of
+        from consilience.networks.report.page import shown_networks_of_files
 
-        of_files = shown_bayesian_of_files(fused, sites)
+        of_files = shown_networks_of_files(fused, sites, read_gaussian)
         write_bayesian_content(page, bayesian_content(content_of(of_files, **load_curves(**shown)), of_files))

@@ -149,7 +149,7 @@ class BayesianNetwork(Displayed):
                 (unknown, "no parameters of the module", "give means of this architecture", "E-MISMATCH"),
             ]
         return [
-            Problem(self.name, f"{_join_names(names)}: {text}", remedy, code)
+            Problem(self.name, f"{first_names(names, _MAX_NAMES)}: {text}", remedy, code)
             for names, text, remedy, code in found
             if names
         ]
@@ -213,7 +213,9 @@ class BayesianNetwork(Displayed):
             if not (is_number(value) and value > 0)
         ]
         if missing := [key for key in self.means if key not in variances]:
-            problems.append(Problem(self.name, f"prior_variances: none for {_join_names(missing)}", code="E-NEEDED"))
+            problems.append(
+                Problem(self.name, f"prior_variances: none for {first_names(missing, _MAX_NAMES)}", code="E-NEEDED")
+            )
         return problems[:_MAX_NAMES]
 
     @property
@@ -453,8 +455,3 @@ def sample_seeds(samples: int, rng: int | np.random.Generator) -> list[int]:
         raise OptionError("samples", f"expected a positive whole number, found {samples!r}")
     generator = np.random.default_rng(rng)
     return [int(seed) for seed in generator.integers(0, 2**62, size=samples)]
-
-
-def _join_names(names: list[str]) -> str:
-    """Return the first names, and how many more there are."""
-    return first_names(names, _MAX_NAMES)

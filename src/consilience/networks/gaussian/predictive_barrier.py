@@ -127,7 +127,8 @@ def predictive_barrier(
     >>> round(curve.height(), 2), round(float(curve.values["loss"][-1]), 2)
     (0.67, 0.02)
     """
-    require_path(path)
+    if path not in POSTERIOR_PATHS:
+        raise OptionError("path", f"expected one of {', '.join(map(repr, POSTERIOR_PATHS))}, found {path!r}")
     if not is_count(points) or points < 2:
         raise OptionError("points", f"expected a whole number from 2, found {points!r}")
     for option, value in (("samples", samples), ("batch_size", batch_size), ("repeats", repeats)):
@@ -306,15 +307,6 @@ def natural_interpolation(m0: T, s0: T, m1: T, s1: T, t: float) -> tuple[T, T]:
 
 GAUSSIAN_PATHS: dict[str, GaussianPath] = {"wasserstein": geodesic, "natural": natural_interpolation}
 """Paths whose posteriors are Gaussians, by name."""
-
-
-def require_path(path: str) -> None:
-    """Raise where a path does not exist.
-
-    Raises OptionError, naming the paths that do.
-    """
-    if path not in POSTERIOR_PATHS:
-        raise OptionError("path", f"expected one of {', '.join(map(repr, POSTERIOR_PATHS))}, found {path!r}")
 
 
 def require_same_architecture(bnn_a: BayesianNetwork, bnn_b: BayesianNetwork) -> None:

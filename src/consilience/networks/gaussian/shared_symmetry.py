@@ -11,13 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from consilience.checks import AnyArray
 from consilience.core.agreement import Doubt
-from consilience.core.gather import Gathered, Reading, gather
+from consilience.core.gather import Reading, gather
 from consilience.core.inputs import NamedInput, too_few_models
 from consilience.errors import InputError, Problem
 from consilience.files.document import BAYESIAN
@@ -26,7 +25,10 @@ from consilience.files.safetensors_file import SafetensorsFile
 from consilience.networks.descriptions.inputs import example_of, with_descriptions
 from consilience.networks.files import read_symmetry
 from consilience.networks.fisher.information import parameter_digest
-from consilience.networks.gaussian.files import read_bayesian_network, symmetry_of_parameters
+from consilience.networks.fusion import NetworkFusion
+from consilience.networks.gaussian.file_format import BAYESIAN_FILES
+from consilience.networks.gaussian.files import symmetry_of_parameters
+from consilience.networks.gaussian.fusion import BayesianFusion
 from consilience.networks.gaussian.gaussian_arrays import (
     DEVIATION,
     gaussian_arrays,
@@ -56,6 +58,18 @@ class BayesianNetworksWithSymmetry(NetworksWithSymmetry):
     bnns: tuple[BayesianNetwork, ...] = ()  # the J Bayesian networks as they were handed in
     doubts: Sequence[Doubt] = ()  # why they may not mean the same
 
+    fusion_type: ClassVar[type[NetworkFusion]] = BayesianFusion
+
+    @property
+    def priors(self) -> tuple[Mapping[str, float] | None, ...]:
+        """Prior variances by parameter of every network."""
+        return tuple(bnn.prior for bnn in self.bnns)
+
+    @property
+    def rebuild(self) -> Callable[[Network], Any]:
+        """What makes a Bayesian network of a fused one, also where nobody gave a module."""
+        return self.module
+
     def module(self, network: Network) -> Any:
         """Return a Gaussian network as a Bayesian network, with a module of its widths where there is a template.
 
@@ -66,8 +80,7 @@ class BayesianNetworksWithSymmetry(NetworksWithSymmetry):
         plain = without_deviations(network.symmetry)
         module = None
         if self.template is not None:
-            arrays = {**_buffers(self.template, means), **means}
-            module = module_with(self.template, arrays, plain).eval()
+            module = module_with(self.template, {**self.template.state_dict(), **means}, plain).eval()
         if own is not None:
             return replace(own, module=own.module if module is None else module, symmetry=plain, description=None)
         first = self.bnns[0]
@@ -84,11 +97,6 @@ class BayesianNetworksWithSymmetry(NetworksWithSymmetry):
         plain = super().shapes(module)
         names = {key: key.removesuffix(DEVIATION) for key in self.symmetry.layouts}
         return {key: plain[name] for key, name in names.items() if name in plain}
-
-
-def _buffers(module: nn.Module, means: Mapping[str, AnyArray]) -> dict[str, Any]:
-    """Return the entries of a module's state that are no parameters."""
-    return {key: values for key, values in module.state_dict().items() if key not in means}
 
 
 def describe_bayesian_networks(
@@ -111,10 +119,17 @@ def describe_bayesian_networks(
     with the models. Raises OptionError if there is no symmetry, nor what it takes to trace one.
     """
     handed_in = make_template(module)
-    gathered = _read(inputs, handed_in)
+    gathered = gather(inputs, BayesianReading(handed_in))
     bnns = [one.value for one in gathered.described]
+    if problems := [*gathered.problems, *too_few_models(len(inputs)), *_class_problems(bnns)]:
+        raise InputError(problems)
     bnns = with_site_descriptions(bnns, inputs, descriptions, description_files)
-    widest = max((bnn for bnn in bnns if bnn.module is not None), key=_template_rank, default=None)
+    # Of the largest by size, the largest by content, so that the order of models is no matter.
+    widest = max(
+        (bnn for bnn in bnns if bnn.module is not None),
+        key=lambda bnn: (total_size(bnn.means), parameter_digest(bnn.means, list(bnn.means))),
+        default=None,
+    )
     template = handed_in if widest is None else widest.module
     made_up = next((bnn.example for bnn in bnns if bnn.example is not None), None)
     if made_up is None and template is not None:
@@ -123,7 +138,6 @@ def describe_bayesian_networks(
     names = list(bnns[0].means)
     _refuse_buffers(bnns, of_module, names)
     plain = symmetry_of_parameters(of_module, names)
-    problems: list[Problem] = []
     for bnn in bnns:
         try:
             plain.units({key: tuple(values.shape) for key, values in bnn.means.items()}, bnn.name)
@@ -151,15 +165,6 @@ def describe_bayesian_networks(
     )
 
 
-def _read(inputs: Sequence[NamedInput], module: nn.Module | None) -> Gathered[BayesianNetwork]:
-    """Return the inputs as Bayesian networks, or raise with everything that is wrong."""
-    gathered = gather(inputs, BayesianReading(module))
-    networks = [one.value for one in gathered.described]
-    if problems := [*gathered.problems, *too_few_models(len(inputs)), *_class_problems(networks)]:
-        raise InputError(problems)
-    return gathered
-
-
 class BayesianReading(Reading[BayesianNetwork]):
     """How Bayesian networks are read, with a module of their architecture where there is one."""
 
@@ -175,8 +180,8 @@ class BayesianReading(Reading[BayesianNetwork]):
 
     def read(self, file: SafetensorsFile) -> tuple[BayesianNetwork, Record]:
         """Return the network in a file."""
-        network = _with_fitting_module(read_bayesian_network(file), self.module)
-        return network, file.document.get("provenance")  # of a document that was just validated
+        network, provenance = BAYESIAN_FILES.read(file)
+        return _with_fitting_module(network, self.module), provenance
 
     def convert(self, one: NamedInput) -> tuple[BayesianNetwork, Record]:
         """Return a model of a library, or of ours, as a Bayesian network."""
@@ -231,11 +236,6 @@ def _with_fitting_module(bnn: BayesianNetwork, module: nn.Module | None) -> Baye
     shapes = {key: tuple(values.shape) for key, values in module.named_parameters()}
     fits = shapes == {key: tuple(values.shape) for key, values in bnn.means.items()}
     return bnn.with_module(module) if fits else bnn
-
-
-def _template_rank(bnn: BayesianNetwork) -> tuple[int, str]:
-    """Return the key of which the largest is traced: size, then content, so that the order of models is no matter."""
-    return total_size(bnn.means), parameter_digest(bnn.means, list(bnn.means))
 
 
 def _refuse_buffers(bnns: Sequence[BayesianNetwork], symmetry: Symmetry, names: Sequence[str]) -> None:

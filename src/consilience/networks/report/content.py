@@ -20,7 +20,7 @@ from consilience.networks.methods import NETWORK_METHODS
 from consilience.networks.network import Network, identity_transports, total_size
 from consilience.networks.report.couplings import Coupling, couplings_of
 from consilience.networks.report.quality import GroupSummary, LayerSummary, layers_of
-from consilience.networks.summary import GroupQuality, match_quality
+from consilience.networks.summary import match_quality
 from consilience.networks.symmetry.symmetry import Symmetry
 
 if TYPE_CHECKING:
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 _RESULT_SHOWN_APART = ("units", "notes", "proved", "refit", "repaired", "starts", "groups", "distances")
 """Keys of a result that the page shows in places of their own."""
-
-_MAX_HISTORY_STEPS = 2_000
-"""Steps of a history beyond these are not drawn. Bounds the size of the page; chosen by hand."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +60,6 @@ class NetworkFindings:
     needs_repair: bool  # whether the network has statistics that averaging left wrong
     starts: tuple[float, ...]  # objective of every start
     group_facts: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]  # facts of one value each, by group
-
-    @property
-    def refit_refused(self) -> bool:
-        """Whether layers were to be fitted anew, but were not."""
-        return self.refit is not None and self.refit.startswith("not done")
-
-    @property
-    def fact_names(self) -> tuple[str, ...]:
-        """Names of all facts by group."""
-        return tuple(dict.fromkeys(name for _, facts in self.group_facts for name, _ in facts))
 
 
 @dataclass(frozen=True)
@@ -145,16 +132,6 @@ class NetworkContent:
     def beside(self) -> str:
         """The last line's text on the numbers that the page shows in addition to parameters."""
         return " and the numbers given with them" if self.scores or self.barriers or self.planes else ""
-
-    @property
-    def has_distances(self) -> bool:
-        """Whether the distance of the models is known in any group."""
-        return any(group.after is not None or group.before is not None for group in self.groups)
-
-    @property
-    def shown_history(self) -> tuple[float, ...]:
-        """The first steps of the history, as many as are drawn."""
-        return self.findings.history[:_MAX_HISTORY_STEPS]
 
 
 _Count = Annotated[int, Field(ge=0, lt=10**15)]
@@ -279,7 +256,9 @@ def content_of(
 def _summary(
     record: _InputRecord, name: str, network: Network | NetworkFile | None, symmetry: Symmetry | None
 ) -> InputNetworkSummary:
-    n_units = _n_movable_units(record.units, symmetry)
+    groups = {} if symmetry is None else symmetry.by_name
+    # Units that can move; those inside the units of another group are not counted again.
+    n_units = sum(n for group, n in record.units.items() if group not in groups or groups[group].parent is None)
     n_parameters = None if network is None else total_size(network.arrays)
     return InputNetworkSummary(name, record.name, n_units, n_parameters, record.weight, record.sha256, record.fisher)
 
@@ -291,46 +270,28 @@ def _groups_and_layers(
     weights: Sequence[float],
 ) -> tuple[tuple[GroupSummary, ...], tuple[LayerSummary, ...]]:
     """Return the groups of units and the layers with their distances, as far as these are known."""
-    if (matched := shown.matched) is not None:
+    matched, symmetry = shown.matched, shown.symmetry
+    found: dict[str, tuple[int, int | None, float | None, float | None]]  # fused, shared, after, before
+    if matched is not None:
         layers = layers_of(*shown.fused_networks, matched.transports)
-        return _matched_groups(matched.quality, shown.symmetry, inputs), layers
-    if shown.keeps_models:
+        found = {name: (one.units, one.shared, one.distance, one.before) for name, one in matched.quality.items()}
+    elif shown.keeps_models:
         return (), ()
-    distances, layers = _distances_unmoved(sites, weights)
-    return _groups(shown, inputs, distances), layers
-
-
-def _matched_groups(
-    quality: Mapping[str, GroupQuality], symmetry: Symmetry | None, inputs: Sequence[_InputRecord]
-) -> tuple[GroupSummary, ...]:
-    """Return the groups of units with their distances before and after matching."""
-    by_name = {} if symmetry is None else symmetry.by_name
-    return tuple(
-        GroupSummary(
-            name, tuple(record.units[name] for record in inputs if name in record.units), found.units, found.shared,
-            found.distance, found.before, by_name[name].parent,
-        )
-        for name, found in quality.items()
+    else:
+        distances, layers = _distances_unmoved(sites, weights)
+        units = {} if symmetry is None else Network(_own_arrays(shown), symmetry, shown.label).units
+        found = {name: (n_fused, None, None, distances.get(name)) for name, n_fused in units.items()}
+    groups = {} if symmetry is None else symmetry.by_name
+    return (
+        tuple(
+            GroupSummary(
+                name, tuple(record.units[name] for record in inputs if name in record.units), *numbers,
+                groups[name].parent,
+            )
+            for name, numbers in found.items()
+        ),
+        layers,
     )  # fmt: skip
-
-
-def _groups(
-    shown: ShownNetworks, inputs: Sequence[_InputRecord], distances: Mapping[str, float]
-) -> tuple[GroupSummary, ...]:
-    """Return the groups of units with their distances as they are numbered."""
-    if shown.symmetry is None:
-        return ()
-    network = Network(_own_arrays(shown), shown.symmetry, shown.label)
-    return tuple(
-        GroupSummary(
-            name,
-            tuple(record.units[name] for record in inputs if name in record.units),
-            network.units[name],
-            before=distances.get(name),
-            parent=group.parent,
-        )
-        for name, group in shown.symmetry.by_name.items()
-    )
 
 
 def _distances_unmoved(
@@ -353,12 +314,6 @@ def _distances_unmoved(
         {name: network.distance for name, network in quality.items()},
         tuple(LayerSummary(network.name, network.entries, None, network.before) for network in layers),
     )
-
-
-def _n_movable_units(units: Mapping[str, int], symmetry: Symmetry | None) -> int:
-    """Return how many units can move; those inside the units of another group are not counted again."""
-    groups = {} if symmetry is None else symmetry.by_name
-    return sum(count for name, count in units.items() if name not in groups or groups[name].parent is None)
 
 
 def _own_arrays(shown: ShownNetworks) -> dict[str, AnyArray]:

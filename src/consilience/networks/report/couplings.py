@@ -144,27 +144,22 @@ class _GroupMatching:
     def coupling(self, side: int | None) -> Coupling:
         """Return the coupling, with a map of at most `side` cells each way; without a map for None."""
         n_fused, labels = self.matching.n_components, self.labels
-        n_unmoved = int((labels == np.arange(len(labels))).sum())
-        if not self.is_soft:
-            assigned = np.flatnonzero(labels >= 0)
-            shares = None
-            if side is not None:
-                ones = np.ones(len(assigned))
-                shares = _block_means(labels[assigned], assigned, ones, n_fused, len(labels), side)
-            return Coupling(self.group, self.model, len(labels), n_fused, n_unmoved, shares, None, self.n_sign_flips)
-        from consilience.networks.landscape.alignment import coupling_diagnostics  # here, since its package needs torch
+        n_unmoved, diagnostics = None, None
+        if self.is_soft:
+            from consilience.networks.landscape.alignment import coupling_diagnostics  # here, since it needs torch
 
-        plan = self._plan
-        shares = None
-        if side is not None:
-            row_mass = plan.sum(axis=1, keepdims=True)
+            plan = self._plan
+            diagnostics, row_mass = coupling_diagnostics(plan), plan.sum(axis=1, keepdims=True)
             # (k, k_i), rows of sum 1, columns ordered by the fused unit that has most of each
             row_shares = (plan / np.where(row_mass > 0, row_mass, 1.0))[:, np.argsort(labels, kind="stable")]
             row, column = np.nonzero(row_shares)
-            shares = _block_means(row, column, row_shares[row, column], n_fused, len(labels), side)
-        return Coupling(
-            self.group, self.model, len(labels), n_fused, None, shares, coupling_diagnostics(plan), self.n_sign_flips
-        )
+            share = row_shares[row, column]
+        else:
+            n_unmoved = int((labels == np.arange(len(labels))).sum())
+            column = np.flatnonzero(labels >= 0)
+            row, share = labels[column], np.ones(len(column))
+        shares = None if side is None else _block_means(row, column, share, n_fused, len(labels), side)
+        return Coupling(self.group, self.model, len(labels), n_fused, n_unmoved, shares, diagnostics, self.n_sign_flips)
 
 
 def _block_means(row: Labels, column: Labels, value: Array, rows: int, columns: int, side: int) -> Array:

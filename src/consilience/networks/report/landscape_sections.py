@@ -49,9 +49,10 @@ def between_networks(content: NetworkContent) -> Section | None:
     barriers = content.barriers
     if not barriers:
         return None
+    quantities = list(dict.fromkeys(name for barrier in barriers.values() for name in barrier.values))
     figures = [
         Figure(barrier_curves(barriers, name), f"Barrier curves, figure {number}")
-        for number, name in enumerate(quantity_names(barriers)[:QUANTITIES_AT_MOST], start=1)
+        for number, name in enumerate(quantities[:QUANTITIES_AT_MOST], start=1)
     ]
     drawn = f" The first {MAX_LINES} of {len(barriers)} lines are drawn." if len(barriers) > MAX_LINES else ""
     note = Markup(
@@ -132,11 +133,6 @@ def _plane_blocks(name: str, plane: Plane, levels: dict[str, ContourLevels], n_p
 
 MAX_LINES = 10
 """Lines beyond these are not drawn: report.css has ten colours."""
-
-
-def quantity_names(barriers: Mapping[str, Barrier]) -> list[str]:
-    """Return the names of all values, in the order in which they come."""
-    return list(dict.fromkeys(name for barrier in barriers.values() for name in barrier.values))
 
 
 def barrier_curves(barriers: Mapping[str, Barrier], quantity: str) -> Markup:

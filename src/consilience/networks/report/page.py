@@ -101,11 +101,18 @@ def _comparisons(given: Mapping[str, Any] | None, argument: Literal["barriers", 
 
     kind = Barrier if argument == "barriers" else Plane
     expected = f"expected {argument} by name, as consilience.{kind.__name__.lower()} returns them, found"
+    return by_name(given, kind, argument, expected, "write {'aligned': ...}", "E-NUMBER")
+
+
+def by_name(given: Any, kind: type, argument: str, expected: str, remedy: str, code: str) -> dict[str, Any]:
+    """Return what was given by name, each of a kind; raise InputError, naming the argument, for anything else."""
+    if not given:
+        return {}
     if not isinstance(given, Mapping):
-        raise InputError(argument, f"{expected} {type(given).__name__}", "write {'aligned': ...}", "E-NUMBER")
+        raise InputError(argument, f"{expected} {type(given).__name__}", remedy, code)
     for name, one in given.items():
         if not isinstance(one, kind):
-            raise InputError(argument, f"{expected} {type(one).__name__} under {name!r}", code="E-NUMBER")
+            raise InputError(argument, f"{expected} {type(one).__name__} under {name!r}", code=code)
     return {str(name): one for name, one in given.items()}
 
 

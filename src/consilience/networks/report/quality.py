@@ -12,17 +12,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from array_api_compat import array_namespace
 from markupsafe import Markup
 
-from consilience.checks import AnyArray, Array
+from consilience.checks import Array
 from consilience.drawing.axes import Axes
 from consilience.drawing.svg import element, text
 from consilience.drawing.words import format_count, format_fixed, shorten
 from consilience.networks.methods.weight_matching.state import RUNNING_STATISTICS
 from consilience.networks.network import Network
-from consilience.networks.symmetry.transport import Transport, move
+from consilience.networks.summary import distances_by_array, relative_distance
+from consilience.networks.symmetry.transport import Transport
 
 MAX_ROWS = 60
 """Groups beyond these get no bar. Bounds the size of the page; chosen by hand."""
@@ -115,41 +114,17 @@ def layers_of(
 
     summed over the arrays of the layer; running statistics of normalisation are left out. A layer of zeros has 0.
     """
-    same_widths = all(dict(network.units) == dict(networks[0].units) for network in networks)
-    # By layer: entries, then squared distance and mean square of the aligned models, then the same unaligned.
-    sums_of_layer: dict[str, Array] = {}
-    for key in networks[0].working:
-        if key.endswith(RUNNING_STATISTICS):  # running means and variances are no weights
-            continue
-        layout = networks[0].symmetry.layouts[key]
-        aligned = [
-            move(network.working[key], layout, transport, network.units)
-            for network, transport in zip(networks, transports, strict=True)
-        ]
-        before = (
-            _squared_distance([network.working[key] for network in networks], weights) if same_widths else (np.nan, 1.0)
-        )
-        entries = float(np.prod(tuple(aligned[0].shape)))
-        sums = sums_of_layer.setdefault(key.rpartition(".")[0] or key, np.zeros(5))
-        sums += [entries, *_squared_distance(aligned, weights), *before]
+    after, before = distances_by_array(networks, weights, transports)
+    keys_of_layer: dict[str, list[str]] = {}
+    for key in after:
+        if not key.endswith(RUNNING_STATISTICS):  # running means and variances are no weights
+            keys_of_layer.setdefault(key.rpartition(".")[0] or key, []).append(key)
     return tuple(
         LayerSummary(
-            name, int(n_entries), _ratio(after, after_squares), _ratio(before, before_squares) if same_widths else None
+            name,
+            sum(after[key].size for key in keys),
+            relative_distance(after, keys),
+            None if before is None else relative_distance(before, keys),
         )
-        for name, (n_entries, after, after_squares, before, before_squares) in sums_of_layer.items()
+        for name, keys in keys_of_layer.items()
     )
-
-
-def _squared_distance(values: Sequence[AnyArray], weights: Array) -> tuple[float, float]:
-    """Return sum_j a_j |theta_j - theta|^2 and sum_j a_j |theta_j|^2 of one array of every model."""
-    xp = array_namespace(values[0])
-    # Sums are float64 whatever the dtype of the arrays: those of a large layer would lose digits.
-    mean = sum(weight * array for weight, array in zip(weights.tolist(), values, strict=True))
-    weighted_arrays = list(zip(weights.tolist(), values, strict=True))
-    distance = sum(weight * float(xp.sum((array - mean) ** 2, dtype=xp.float64)) for weight, array in weighted_arrays)
-    return distance, sum(weight * float(xp.sum(array**2, dtype=xp.float64)) for weight, array in weighted_arrays)
-
-
-def _ratio(part: float, whole: float) -> float:
-    """Return part / whole, 0 for a layer of zeros."""
-    return float(part / whole) if whole else 0.0

@@ -39,6 +39,9 @@ from consilience.networks.report.quality import GroupSummary, bars
 _MAX_METRICS, _MAX_FACTS = 12, 6
 """Scores, and facts by group, beyond these have no column. Chosen by eye."""
 
+_MAX_HISTORY_STEPS = 2_000
+"""Steps of a history beyond these are not drawn. Bounds the size of the page; chosen by hand."""
+
 _MAX_NAMED = 8
 """Couplings beyond these are not named in a sentence. Chosen by eye."""
 
@@ -59,11 +62,12 @@ def warnings(content: NetworkContent) -> list[Block | None]:
         "`example=` and a module, so that it is traced and proved, or compare the outputs of an aligned model with its "
         "own.",
     )
+    is_refused = (findings.refit or "").startswith("not done")
     reason = shorten((findings.refit or "").replace("not done: ", ""), 300).capitalize()
     return [
         repair if findings.needs_repair else None,
         unproved if findings.is_proved is False else None,
-        act(strong("Layers were not fitted anew."), f"{reason}.") if findings.refit_refused else None,
+        act(strong("Layers were not fitted anew."), f"{reason}.") if is_refused else None,
     ]
 
 
@@ -183,7 +187,7 @@ def how_well_units_match(content: NetworkContent) -> Section | None:
         return None
     has_shared = any(group.shared is not None for group in groups)
     figure: Block | None = None
-    if content.has_distances:
+    if any(group.after is not None or group.before is not None for group in groups):
         figure = Figure(
             bars(groups, content.unrelated_distance), "Distances of the models by group", _distance_caption(content)
         )
@@ -341,7 +345,7 @@ def _diagnostics(soft: Sequence[Coupling]) -> Table:
 
 def how_it_was_found(content: NetworkContent) -> Section | None:
     """Return the objective of the starts and over the steps, and facts by group."""
-    findings, shown = content.network_findings, content.shown_history
+    findings, shown = content.network_findings, content.findings.history[:_MAX_HISTORY_STEPS]
     n_steps, starts = len(content.findings.history), findings.starts
     drawn = f", of which the first {len(shown):,} are drawn" if n_steps > len(shown) else ""
     figure = descent(shown, f"The objective after each step{drawn}.")
@@ -357,7 +361,8 @@ def how_it_was_found(content: NetworkContent) -> Section | None:
         return Column(title, lambda row: dict(row[1]).get(name))
 
     if findings.group_facts:
-        columns = [text_column("Group", lambda row: row[0], limit=40), *map(fact, findings.fact_names[:_MAX_FACTS])]
+        names = list(dict.fromkeys(name for _, facts in findings.group_facts for name, _ in facts))[:_MAX_FACTS]
+        columns = [text_column("Group", lambda row: row[0], limit=40), *map(fact, names)]
         label = "Table of what was found in each group"
         blocks.append(Table(label, findings.group_facts, columns, "group", kind="narrow"))
     return Section("found", "How it was found", [block for block in blocks if block is not None])

@@ -20,17 +20,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, cast
 
 from consilience.checks import Array
-from consilience.core.progress import Progress
 from consilience.errors import UnsupportedError
 from consilience.networks.choice.candidate import Candidate, Effort
 from consilience.networks.choice.workshop import Workshop
 from consilience.networks.classes.shares import class_shares
-from consilience.networks.fuse_aligned import NetworkArguments, fuse_aligned, target_units
+from consilience.networks.fuse_aligned import fuse_aligned, target_units
 from consilience.networks.gaussian.fusion import BayesianFusion
 from consilience.networks.gaussian.methods.auto import BayesianAuto
 from consilience.networks.gaussian.methods.gaussian_average import natural_average
@@ -42,22 +39,6 @@ from consilience.networks.methods.baselines import NetworkAverage
 
 if TYPE_CHECKING:
     from torch import nn
-
-
-def fuse_aligned_bayesian(
-    models: BayesianNetworksWithSymmetry,
-    method: NetworkMethod,
-    weights: Array,
-    arguments: NetworkArguments,
-    rng: np.random.Generator,
-    progress: Progress,
-) -> BayesianFusion:
-    """Return the fusion of Bayesian networks by a method; the parameters are those of ``networks.fuse_aligned``."""
-    priors = tuple(bnn.prior for bnn in models.bnns)
-    fusion, _ = fuse_aligned(models, method, weights, arguments, rng, progress, BayesianFusion, priors=priors)
-    # Unlike plain networks, a fused Bayesian network is rebuilt as one also where nobody gave a module.
-    is_rebuilt = models.template is not None or arguments.target is not None
-    return fusion if is_rebuilt else replace(fusion, _rebuild=models.module)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,21 +98,15 @@ class BayesianWorkshop(Workshop):
         """The networks of the mean weights, in the canonical order."""
         return [bnn.mean_module() for bnn in self.modules]
 
-    @cached_property
-    def head(self) -> str | None:
-        """Path of the linear layer whose outputs are the networks'; None where there is none, or nothing to ask."""
-        if self.models.template is None or self.arguments.example is None:
-            return None
-        from consilience.networks.classes.heads import find_head  # here, since it needs torch
-
+    def _with_head(self, template: nn.Module) -> nn.Module:
         # The template's own weights are not used anywhere: they may be such that no layer is seen to matter.
-        return find_head(self.plain_modules[0], self.arguments.example)
+        return self.plain_modules[0]
 
     def averaged(self, method: NetworkMethod, inputs: Any = None) -> BayesianFusion:
         """Return the average of the networks, their units aligned by a method, which may ask them on inputs."""
         weights = self.sites.weights
         arguments = self.arguments if inputs is None else replace(self.arguments, inputs=inputs)
-        return fuse_aligned_bayesian(self.models, method, weights, arguments, self.rng, self.progress)
+        return cast(BayesianFusion, fuse_aligned(self.models, method, weights, arguments, self.rng, self.progress)[0])
 
     def by_precision(self, fusion: BayesianFusion, shares: Array | None = None) -> BayesianFusion:
         """Return a fusion with its matched units averaged by precision, rows of the output layer by class.

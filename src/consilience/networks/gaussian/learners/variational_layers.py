@@ -84,27 +84,23 @@ class VariationalLayer(nn.Module):
         """Return the layer's output for a batch, with weights or pre-activations drawn."""
         scale = None if self.scales is None else self.scales()
         if self.estimator == "local" and isinstance(self.layer, nn.Linear) and inputs.ndim == 2:
-            return self._draw_preactivations(inputs, scale)
-        deviations = self.deviations()
-        weights = {name: mean + deviations[name] * torch.randn_like(mean) for name, mean in self.means.items()}
-        outputs = cast(Tensor, functional_call(self.layer, weights, (inputs,)))
-        return outputs if scale is None else outputs * self._along_units(scale, outputs)
+            outputs = self._draw_preactivations(inputs)
+        else:
+            deviations = self.deviations()
+            weights = {name: mean + deviations[name] * torch.randn_like(mean) for name, mean in self.means.items()}
+            outputs = cast(Tensor, functional_call(self.layer, weights, (inputs,)))
+        if scale is not None and not isinstance(self.layer, nn.Linear):  # (units,), outputs (n, units, ...)
+            scale = scale.reshape(-1, *[1] * (outputs.ndim - 2))
+        return outputs if scale is None else outputs * scale
 
-    def _draw_preactivations(self, inputs: Tensor, scale: Tensor | None) -> Tensor:
+    def _draw_preactivations(self, inputs: Tensor) -> Tensor:
         """Return pre-activations (n, units) of a linear layer for inputs (n, features), by local reparametrisation."""
         deviations = self.deviations()
         mean = cast(Tensor, functional_call(self.layer, dict(self.means.items()), (inputs,)))
         squares = {name: values**2 for name, values in deviations.items()}
         variance = cast(Tensor, functional_call(self.layer, squares, (inputs**2,)))
         # Public code of the horseshoe prior divides this deviation by the root of the fan-in: not the law of W x.
-        outputs = mean + variance.clamp_min(_MIN_VARIANCE).sqrt() * torch.randn_like(mean)
-        return outputs if scale is None else outputs * self._along_units(scale, outputs)
-
-    def _along_units(self, scale: Tensor, outputs: Tensor) -> Tensor:
-        """Return scales (units,) shaped so that they multiply the units of outputs: (n, units) or (n, units, ...)."""
-        if isinstance(self.layer, nn.Linear):
-            return scale
-        return scale.reshape(-1, *[1] * (outputs.ndim - 2))
+        return mean + variance.clamp_min(_MIN_VARIANCE).sqrt() * torch.randn_like(mean)
 
     def divergence(self) -> Tensor:
         """Return KL(q || p) of parameters and scales: for Gaussians in closed form."""

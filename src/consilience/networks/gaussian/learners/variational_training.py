@@ -248,8 +248,10 @@ def _maximise_elbo(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, learner.epochs * n_batches)
     # Running averages of the parameters, in their order; empty where there are none.
     averages = [p.detach().clone() for p in model.parameters()] if learner.averaging is not None else []
-    log_shares = _log_class_shares(labels, classes) if learner.logit_adjustment else torch.zeros(classes)
-    log_shares = log_shares.to(device)  # (classes,)
+    log_shares = torch.zeros(classes, device=device)
+    if learner.logit_adjustment:
+        counts = torch.bincount(labels, minlength=classes).to(torch.get_default_dtype())
+        log_shares = (counts / counts.sum()).log().clamp_min(_MIN_LOG_SHARE)  # finite also for a class without data
     history = []
     step = 0
     for epoch in range(learner.epochs):
@@ -278,12 +280,6 @@ def _maximise_elbo(
         for parameter, mean in zip(model.parameters(), averages, strict=False):  # which may be empty
             parameter.copy_(mean)
     return history
-
-
-def _log_class_shares(labels: Tensor, classes: int) -> Tensor:
-    """Return the logarithm of each class's share of the labels (classes,); finite also for a class without data."""
-    counts = torch.bincount(labels, minlength=classes).to(torch.get_default_dtype())
-    return (counts / counts.sum()).log().clamp_min(_MIN_LOG_SHARE)
 
 
 def _update_averages(averages: list[Tensor], model: nn.Module, decay: float | None, step: int) -> None:

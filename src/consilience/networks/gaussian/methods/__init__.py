@@ -21,13 +21,3 @@ BAYESIAN_METHODS: tuple[type[NetworkMethod], ...] = (
 
 make_bayesian_method = MethodTable(BAYESIAN_METHODS, BAYESIAN_METHODS, "Bayesian networks").make
 """Returns the method of a name with options, a method as it is, the recommended one for None; see `MethodTable`."""
-
-__all__ = [
-    "BAYESIAN_METHODS",
-    "BayesianAuto",
-    "KLNetworkFusion",
-    "NetworkAverage",
-    "NetworkEnsembleMethod",
-    "PosteriorAlignment",
-    "make_bayesian_method",
-]

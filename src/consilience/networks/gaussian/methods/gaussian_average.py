@@ -48,27 +48,14 @@ def natural_average(
     lacking: Lacking = "off",
     row_weights: Mapping[str, Array] | None = None,
 ) -> dict[str, AnyArray]:
-    """Return the arrays of the fused Gaussian network.
+    """Return the arrays of the fused Gaussian network, given the transports of its models and prior variances.
 
-    Parameters
-    ----------
-    ensemble : NetworkEnsemble
-        The J Gaussian networks with their weights.
-    transports : sequence of mappings of str to Transport
-        For every model and group, the transport of its units to fused units.
-    priors : mapping of str to float
-        Prior variance by name of the parameter.
-    outgoing : {"share", "sum"}
-        How a weight counts whose sending unit is in n of the J models that have the receiving unit. "share" multiplies
-        the average by n / J, which averages the models' logits, apart from the output biases, where no units are
-        merged. "sum" leaves it as it is, as published, so that a unit of one model alone counts as much as one that all
-        share. Default: "share".
-    lacking : {"prior", "off"}
-        Weights between two units that no model has both of: "prior" gives them the prior N(0, v), "off" (the default) a
-        point at zero.
-    row_weights : mapping of str to array of shape (J, rows), optional
-        By name of a parameter whose rows do not move (those of the classes), the weight of each network in the average
-        of each row, in place of its one weight.
+    Where the sending unit of a weight is in n of the J models that have the receiving unit, "share" multiplies the
+    average by n / J, which averages the models' logits, apart from the output biases, where no units are merged. "sum"
+    leaves it as it is, as published, so that a unit of one model alone counts as much as one that all share. Weights
+    between two units that no model has both of are drawn from the prior N(0, v), or "off", a point at zero.
+    `row_weights` (J, rows) are, for a parameter whose rows do not move (those of the classes), the weights of the
+    networks in the average of each row, in place of their one weight.
     """
     first = ensemble.networks[0]
     fused: dict[str, AnyArray] = {}

@@ -191,7 +191,9 @@ class KLNetworkFusion(NetworkMethod):
                 all_labels, sweeps, has_converged, diagnostics = self._match_group(ensemble, group, natural, child)
                 labels, width = _renumber_by_reference(all_labels, ensemble, group)
                 history.append(sweeps)
-                facts[group] = {**diagnostics, "units": width, "shared": _sharing_counts(labels, width)}
+                n_owners = np.bincount(np.concatenate(labels), minlength=width)  # (G,)
+                shared = np.bincount(n_owners, minlength=len(labels) + 1)[1:].tolist()  # by 1, 2, ..., J networks
+                facts[group] = {**diagnostics, "units": width, "shared": shared}
                 status = status if has_converged else Status.MAX_ITERATIONS
             for moves, slots in zip(transports, labels, strict=True):
                 moves[group] = Injection(slots, width)
@@ -309,9 +311,3 @@ def _renumber_by_reference(labels: Labels, ensemble: NetworkEnsemble, group: str
     new_number = np.empty(len(first_seen), dtype=np.int64)  # (G,), by the old number
     new_number[first_seen] = np.arange(len(first_seen))
     return [new_number[old_labels] for old_labels in by_network], len(first_seen)
-
-
-def _sharing_counts(labels: Sequence[Labels], width: int) -> list[int]:
-    """Return the numbers (J,) of fused units that exactly 1, 2, ..., J of the networks have."""
-    n_owners = np.bincount(np.concatenate(labels), minlength=width)  # (G,)
-    return np.bincount(n_owners, minlength=len(labels) + 1)[1:].tolist()

@@ -6,7 +6,6 @@ names of their parameters, which `state_dicts` lists.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from consilience.networks.gaussian.readers.tensors import (
     require_same_parameters,
     with_buffers,
 )
+from consilience.networks.parametrised_layers import copy_of_module
 from consilience.networks.torch_modules import is_module
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def write(bnn: BayesianNetwork, like: Any) -> Any:
     roles = {key: role for key in used if (role := array_role(key)) is not None}
     shapes = {role.parameter: tuple(used[key].shape) for key, role in roles.items()}
     require_same_parameters(bnn, shapes, f"a {type(like).__name__}")
-    written = copy.deepcopy(like, _detached(like))
+    written = copy_of_module(like)
     arrays = bnn.arrays
     with torch.no_grad():
         for key, values in _used_parameters(written).items():
@@ -117,13 +117,3 @@ def _prior_variance(layer: Any) -> float | None:
         return None
     # bayesian-torch fills the prior's standard deviation with what it calls its variance
     return float(variance) ** 2 if has_class(layer, "bayesian_torch", "BaseVariationalLayer_") else float(variance)
-
-
-def _detached(model: Any) -> dict[int, Any]:
-    """Return stand-ins for results that layers keep from their last pass, which cannot be copied as they are."""
-    return {
-        id(value): value.detach()
-        for part in model.modules()
-        for value in vars(part).values()
-        if hasattr(value, "grad_fn") and value.grad_fn is not None
-    }

@@ -149,30 +149,10 @@ def as_bayesian_network(model: Any, module: nn.Module | None = None, name: str =
 
 
 def written_like(bnn: BayesianNetwork, like: Any) -> Any:
-    """Return a copy of a model of another library that holds the means and variances of a Bayesian network.
+    """Return a copy of a model of a kind in the table with the means and variances of a network of its architecture.
 
-    Parameters
-    ----------
-    bnn : BayesianNetwork
-        A network of the architecture of `like`.
-    like : object
-        A model of a kind in the table; it is not changed. Dicts give dicts of any width; other kinds have layers of
-        their own, which are not resized.
-
-    Raises
-    ------
-    InputError
-        When parameters have other names.
-    UnsupportedError
-        When shapes differ from those of the layers, naming them; or `like` is of no known kind.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> bnn = as_bayesian_network({"weight.mean": np.zeros(2), "weight.std": np.full(2, 0.1)})
-    >>> means, log_variances = written_like(bnn, ({"weight": np.zeros(2)}, {"weight": np.zeros(2)}))
-    >>> log_variances["weight"].round(3)
-    array([-4.605, -4.605])
+    Raises InputError when parameters have other names, and UnsupportedError when shapes differ from those of layers,
+    naming them, or `like` is of no known kind; see ``consilience.written_like``.
     """
     if not isinstance(bnn, BayesianNetwork):
         raise InputError("", f"expected a consilience.BayesianNetwork, found {type(bnn).__name__}", code="E-TYPE")

@@ -20,11 +20,11 @@ from consilience.checks import Array
 from consilience.core.findings import numbers_by_name
 from consilience.networks.gaussian.gaussian_arrays import is_deviation
 from consilience.networks.gaussian.methods import BAYESIAN_METHODS
-from consilience.networks.gaussian.predictive_scores import PredictiveScores
+from consilience.networks.gaussian.predictive import PredictiveScores
 from consilience.networks.method import NetworkMethod
 from consilience.networks.network import Network
 from consilience.networks.report.content import NetworkContent, ShownNetworks
-from consilience.networks.report.quality import layers_of
+from consilience.networks.report.quality import LayerSummary, layers_of
 from consilience.networks.symmetry.transport import Transport
 
 MAX_SHARE_COLUMNS = 10
@@ -61,21 +61,6 @@ class UnitSharing:
 
 
 @dataclass(frozen=True)
-class GaussianLayer:
-    """Distances of means and of deviations from their average in one layer, as shares of their mean squares.
-
-    Before alignment they are None where widths differ, after it where no units were matched.
-    """
-
-    name: str
-    parameters: int
-    means_before: float | None
-    means_after: float | None
-    deviations_before: float | None
-    deviations_after: float | None
-
-
-@dataclass(frozen=True)
 class ReferenceDistances:
     """Distances of the posteriors from the reference's."""
 
@@ -104,7 +89,7 @@ class BayesianContent(NetworkContent):
     )
 
     sharing: tuple[UnitSharing, ...] = ()  # by group, how many sites have a unit
-    gaussian_layers: tuple[GaussianLayer, ...] = ()  # how far apart means and deviations are, by layer
+    gaussian_layers: tuple[tuple[LayerSummary, LayerSummary], ...] = ()  # of means, and of deviations
     # Distances before and after alignment, where the method aligns posteriors.
     distances: ReferenceDistances | None = None
     # Scores of predictive probabilities by model.
@@ -150,7 +135,7 @@ def bayesian_content(content: NetworkContent, shown: ShownNetworks, **added_part
     """
     result: Mapping[str, Any] = shown.record["result"]
     matched = shown.matched
-    layers: tuple[GaussianLayer, ...] = ()
+    layers: tuple[tuple[LayerSummary, LayerSummary], ...] = ()
     if matched is None:
         units = {group.name: group.fused for group in content.groups}
         sharing = () if shown.keeps_models else sharing_of_result(result, units, len(content.sites))
@@ -212,27 +197,14 @@ def sharing_of_result(result: Mapping[str, Any], units: Mapping[str, int], sites
 
 
 def gaussian_layers_of(
-    networks: Sequence[Network], weights: Array, transports: Sequence[Mapping[str, Transport]], is_matched: bool = True
-) -> tuple[GaussianLayer, ...]:
-    """Return how far apart means and deviations of every layer are.
-
-    Distances after a matching are left out where the transports are of none (`is_matched` false).
-    """
+    networks: Sequence[Network], weights: Array, transports: Sequence[Mapping[str, Transport]]
+) -> tuple[tuple[LayerSummary, LayerSummary], ...]:
+    """Return how far apart means, and deviations, of every layer are."""
     means, deviations = (
-        layers_of([_means_or_deviations(means_layer, deviations) for means_layer in networks], weights, transports)
-        for deviations in (False, True)
+        layers_of([_means_or_deviations(network, is_deviations) for network in networks], weights, transports)
+        for is_deviations in (False, True)
     )
-    return tuple(
-        GaussianLayer(
-            means_layer.name,
-            means_layer.entries,
-            means_layer.before,
-            means_layer.after if is_matched else None,
-            deviations_layer.before,
-            deviations_layer.after if is_matched else None,
-        )
-        for means_layer, deviations_layer in zip(means, deviations, strict=True)
-    )
+    return tuple(zip(means, deviations, strict=True))
 
 
 def _means_or_deviations(network: Network, deviations: bool) -> Network:

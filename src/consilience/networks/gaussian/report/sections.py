@@ -20,13 +20,13 @@ from consilience.drawing.blocks import (
 )
 from consilience.drawing.svg import colour_class, line
 from consilience.drawing.words import format_count, format_fixed, shorten, with_minus_sign
-from consilience.networks.gaussian.predictive_scores import ClassEntropy, PredictiveScores
+from consilience.networks.gaussian.predictive import ClassEntropy, PredictiveScores
 from consilience.networks.gaussian.report.content import (
     MAX_SHARE_COLUMNS,
     BayesianContent,
-    GaussianLayer,
     ReferenceDistances,
 )
+from consilience.networks.report.quality import LayerSummary
 from consilience.networks.report.sections import line_chip
 
 
@@ -124,26 +124,22 @@ def how_far_apart_posteriors_are(content: BayesianContent) -> Section:
     return Section("posteriors", "How far apart the posteriors are", [block for block in blocks if block], link)
 
 
-def _layers(layers: Sequence[GaussianLayer]) -> Table:
-    has_before = any(layer.means_before is not None for layer in layers)
-    has_after = any(layer.means_after is not None for layer in layers)
+def _layers(layers: Sequence[tuple[LayerSummary, LayerSummary]]) -> Table:
+    has_before = any(means.before is not None for means, _ in layers)
 
-    def pair(what: str) -> list[Column | None]:
-        before, after = attrgetter(f"{what.lower()}_before"), attrgetter(f"{what.lower()}_after")
+    def pair(what: str, place: int) -> list[Column | None]:
         return [
-            Column(f"{what} before" if has_after else what, before, digits=3) if has_before else None,
-            Column("After" if has_before else what, after, digits=3) if has_after else None,
+            Column(f"{what} before", lambda layer: layer[place].before, digits=3) if has_before else None,
+            Column("After" if has_before else what, lambda layer: layer[place].after, digits=3),
         ]
 
     columns = [
-        text_column("Layer", attrgetter("name"), limit=40),
-        Column("Parameters", attrgetter("parameters")),
-        *pair("Means"),
-        *pair("Deviations"),
+        text_column("Layer", lambda layer: layer[0].name, limit=40),
+        Column("Parameters", lambda layer: layer[0].entries),
+        *pair("Means", 0),
+        *pair("Deviations", 1),
     ]
-    when = ", as the sites are."
-    if has_after:
-        when = ": as the sites are, and with their units matched." if has_before else ", with units matched."
+    when = ": as the sites are, and with their units matched." if has_before else ", with units matched."
     caption = (
         "By layer, the weighted mean squared distance of the sites’ means and of their standard deviations from their "
         f"average, each as a share of its mean square{when}"
