@@ -61,6 +61,8 @@ from consilience.networks.torch_modules import initialised, is_module, make_temp
 if TYPE_CHECKING:
     from torch import nn
 
+    from consilience.core.details import RobustDetails
+
 
 def prepare_networks(request: Request) -> Prepared:
     """Describe and check networks; see ``Kind.prepare``.
