@@ -157,9 +157,9 @@ def test_no_stream_is_drawn_from_twice_where_dampings_are_compared(nets, describ
         streams.append(rng)
         return merge(self, sites, rng, progress)
 
-    def of_inputs(*arguments):
+    def of_inputs(*arguments, **options):
         streams.append(arguments[5])
-        return inputs(*arguments)
+        return inputs(*arguments, **options)
 
     monkeypatch.setattr(InformedMethod, "_align_units", of_units)
     monkeypatch.setattr(cs.methods.KFAC, "merge", of_merge)

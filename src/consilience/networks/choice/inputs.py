@@ -378,14 +378,9 @@ def _draw(
     notes += _labelled_notes(described, shares) if is_labelled else _unlabelled_notes(described)
     is_wide = is_text or len(first.input_shape) > 1
     counted = [one.class_counts for one in described if one.class_counts is not None]
-    is_alike = class_skew(counted) < MAX_SKEW_OF_ALIKE
+    keeps_near_sites = is_labelled and is_wide and class_skew(counted) < MAX_SKEW_OF_ALIKE
     return ChoiceInputs(
-        fit,
-        early,
-        held,
-        stand_for_all=not notes,
-        notes=tuple(notes),
-        keeps_near_sites=is_labelled and is_wide and is_alike,
+        fit, early, held, stand_for_all=not notes, notes=tuple(notes), keeps_near_sites=keeps_near_sites
     )
 
 
