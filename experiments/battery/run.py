@@ -1,10 +1,10 @@
 """The battery: number of components and matching of the library's default, judged on cells that nobody tuned to.
 
 ``python experiments/battery/run.py --half tune`` makes what is missing of the local fits, runs every method on every
-cell of a half, prints a summary, and with ``--write`` writes ``tune.json`` (or ``report.json``) beside this file. What
-was run is kept, one small file for each cell, so that the run may be stopped and started again; ``--again`` runs
-methods anew if the library's source has changed since. ``--perturb`` instead asks whether the default gives the same
-partition of perturbed and relabelled inputs.
+cell of a half, prints a summary, and with ``--write`` writes ``tune.json`` (or ``report.json``) beside this file, over
+the same methods of the same cells. What was run is kept, one small file for each cell, so that the run may be stopped
+and started again; ``--again`` runs methods anew if the library's source has changed since. ``--perturb`` instead asks
+whether the default gives the same partition of perturbed and relabelled inputs.
 """
 
 from __future__ import annotations
@@ -139,9 +139,20 @@ def main() -> None:
             sys.stdout.flush()
     sys.stdout.write("\n" + (perturbation_text(rows) if options.perturb else text(rows)))
     if options.write:
-        record = {"settings": settings_record(), "versions": ran, "cells": rows}
-        name = f"{options.half}-perturbed.json" if options.perturb else f"{options.half}.json"
-        (HERE / name).write_text(as_text(record))
+        path = HERE / (f"{options.half}-perturbed.json" if options.perturb else f"{options.half}.json")
+        if path.exists() and not options.perturb:
+            rows = over(json.loads(path.read_text())["cells"], rows)
+        path.write_text(as_text({"settings": settings_record(), "versions": ran, "cells": rows}))
+
+
+def over(recorded: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return recorded cells with the methods of those that ran in place of the same ones."""
+    cells_by_name = {row["name"]: row for row in recorded}
+    for row in rows:
+        old = cells_by_name.get(row["name"], row)
+        sources = sorted({*old["sources"], *row["sources"]})
+        cells_by_name[row["name"]] = old | row | {"methods": old["methods"] | row["methods"], "sources": sources}
+    return list(cells_by_name.values())
 
 
 def perturb(setting: AnySetting, options: argparse.Namespace) -> dict[str, Any]:

@@ -7,17 +7,24 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, norm
 from sklearn.metrics import adjusted_rand_score
 
 import consilience as cs
 from consilience.families.evidence import PlainDiscounts
-from consilience.matching.conjugate_groups import ConjugateGroups
+from consilience.matching.agglomeration import agglomerate
+from consilience.matching.conjugate_groups import ConjugateGroups, MixedGroups
 from consilience.matching.groups import GroupSums
 from consilience.posteriors.ensemble import Ensemble
 from consilience.posteriors.evidence import diagnostics
 from consilience.posteriors.evidence.diagnostics import Judged, diagnose, judge
-from consilience.posteriors.evidence.random_effects import fit_lenient_prior, strict_prior
+from consilience.posteriors.evidence.random_effects import (
+    OWN_FACTORS,
+    OWN_LOG_SD,
+    RandomEffects,
+    fit_lenient_prior,
+    strict_prior,
+)
 from consilience.posteriors.evidence.search import EvidenceSearch, is_same_partition, steady_order
 from consilience.posteriors.evidence.virtual_loss import likelihood_stack, virtual_loss_of
 from tests import tolerances
@@ -217,6 +224,32 @@ def test_the_objective_is_minus_the_evidence_recomputed_from_scratch(seed):
     evidence = together.sum() - len(groups) * family.log_normalizer(base[None])[0] - alone + prior.total(sizes)
     if np.all(labels >= 0) or is_strict:  # the lenient prior is fitted before strays are left out
         assert_allclose(-fusion.objective, evidence, rtol=tolerances.CONJUGATE_UPDATE)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_mixture_of_one_discount_is_the_evidence_at_it(seed):
+    stack, _ = likelihood_stack(Ensemble.of(hard_sites(seed)))
+    problem = RandomEffects(stack)
+    plain = problem.groups(0.1 * problem.unit, strict_prior(stack.n_sites))
+    pieces = np.concatenate([plain.pieces, np.zeros((len(plain.pieces), 1))], axis=1)
+    mixed = MixedGroups(plain.family, plain.base, pieces, plain.offsets, plain.level, np.zeros(1))
+    path = agglomerate(plain, np.arange(len(pieces)))
+    assert_allclose(path.valued_by(plain).totals, path.totals, rtol=tolerances.CONJUGATE_UPDATE)
+    assert_allclose(path.valued_by(mixed).totals, path.totals, rtol=tolerances.CONJUGATE_UPDATE)
+
+
+@pytest.mark.parametrize("factor", [1.0 / 9.0, 1.0, 9.0])
+def test_copies_that_differ_more_than_others_are_worth_more_as_one_by_a_heterogeneity_of_their_own(factor):
+    """At the common heterogeneity a group has less evidence but for the price of not knowing its own."""
+    stack, _ = likelihood_stack(Ensemble.of(sites_of(0, [[0, 1]] * 30, separation=6.0)[0]))
+    problem, labels = RandomEffects(stack), np.tile([0, 1], 30)
+    prior = strict_prior(stack.n_sites)
+    fitted, _ = problem.fit_heterogeneity(labels, problem.unit, prior)
+    common = fitted * np.array([factor, 1.0])
+    gain = problem.own_evidence(labels, common, prior) - problem.evidence(labels, common, prior)
+    assert gain > 2.0 * np.log(norm.pdf(0.0) * np.diff(np.log(OWN_FACTORS))[0] / OWN_LOG_SD)
+    if factor != 1.0:
+        assert gain > 0.0
 
 
 @pytest.mark.parametrize("lenient", [False, True])

@@ -17,7 +17,7 @@ which leaves such optima.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Protocol
 
@@ -66,6 +66,27 @@ class AgglomerationPath:
         totals = self.totals[first:]
         tolerance = MIN_RELATIVE_GAIN * (1.0 + abs(float(totals.max())))
         return first + int(np.flatnonzero(totals >= totals.max() - tolerance)[-1])
+
+    def valued_by(self, objective: ValuedObjective) -> AgglomerationPath:
+        """Return the same matchings with F of another objective."""
+        n_groups = int(self.start.max(initial=-1)) + 1
+        groups = group_sums(objective.pieces, self.start, np.ones(len(self.start)), n_groups)
+        values, gains = objective.value(groups), np.empty(len(self.merges))
+        totals_before = float(values.sum())
+        chunk_rows = max(1, CHUNK_BYTES // (8 * groups.sums.shape[1]))
+        for first in range(0, len(self.merges), chunk_rows):
+            merges = self.merges[first : first + chunk_rows]
+            joined = GroupSums(np.empty((len(merges), groups.sums.shape[1])), np.empty(len(merges)))
+            for step, (into, other) in enumerate(merges.tolist()):
+                groups.sums[into] += groups.sums[other]
+                groups.mass[into] += groups.mass[other]
+                joined.sums[step], joined.mass[step] = groups.sums[into], groups.mass[into]
+            for step, ((into, other), value) in enumerate(
+                zip(merges.tolist(), objective.value(joined).tolist(), strict=True), first
+            ):
+                gains[step] = value - values[into] - values[other]
+                values[into] = value
+        return replace(self, totals=totals_before + np.concatenate([[0.0], np.cumsum(gains)]))
 
     def labels(self, step: int) -> Labels:
         """Return the matching after so many merges, consecutive labels (L,)."""

@@ -19,7 +19,7 @@ from consilience.checks import Array, Labels
 from consilience.families import Family
 from consilience.families.chunks import CHUNK_BYTES, map_rows
 from consilience.matching.groups import GroupSums, group_sums
-from consilience.matching.site_by_site import subtraction_gains
+from consilience.matching.site_by_site import ValuedGroups, subtraction_gains
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,3 +78,46 @@ class ConjugateGroups:
     def total(self, labels: Labels) -> float:
         """Return what a matching with consecutive labels is worth."""
         return float(self.value(self.sums(labels)).sum())
+
+
+@dataclass(frozen=True, eq=False)
+class MixedGroups(ValuedGroups):
+    """Log marginal likelihoods of groups, each under one of K discounts that is integrated out: a ``ValuedObjective``.
+
+    Under discount k, whose weight is u_k, component l adds e_lk to its group, which o_lk normalises as a likelihood.
+    With sums over the members of a group,
+
+        f = log sum_k u_k exp[A(lambda0 + sum_l e_lk) - A(lambda0) - sum_l o_lk] + level(n).
+
+    `pieces` (L, K (P + 1)) are e_lk and o_lk, one discount after another; all else is as in ``ConjugateGroups``.
+    """
+
+    family: Family
+    base: Array
+    pieces: Array
+    offsets: Labels
+    level: Array
+    log_weights: Array  # log u_k (K,)
+
+    @cached_property
+    def _base_log_normalizer(self) -> float:
+        return float(self.family.log_normalizer(self.base[None])[0])
+
+    def value(self, groups: GroupSums) -> Array:
+        """Return what groups are worth (n,)."""
+        sums = groups.sums
+        if sums.nbytes <= CHUNK_BYTES:  # nearly always, and maybe of none
+            marginal = self._marginal(sums)
+        else:
+            marginal = map_rows(len(sums), sums.shape[1], lambda rows: self._marginal(sums[rows]))
+        return marginal + self.level[groups.mass.astype(np.int64)]
+
+    def _marginal(self, sums: Array) -> Array:
+        """Return f of sums (n, K (P + 1)) without the level (n,)."""
+        by_discount = sums.reshape(len(sums), len(self.log_weights), len(self.base) + 1)
+        eta = (by_discount[:, :, :-1] + self.base).reshape(-1, len(self.base))  # (n K, P)
+        terms = self.family.log_normalizer_of_sums(eta).reshape(by_discount.shape[:2])
+        terms += self.log_weights - by_discount[:, :, -1]
+        greatest = terms.max(axis=1)
+        total = np.log(np.exp(terms - greatest[:, None]).sum(axis=1))
+        return np.asarray(greatest + total - self._base_log_normalizer)

@@ -13,6 +13,17 @@ m_l | mu_g ~ N(mu_g, (1 / kappa_l + h) S): discounting is the hierarchical model
 o_l(h) drops out between matchings at one h and stays in when values of h are compared. There is no power of the
 evidence and no cap on the number of groups: any concave reward pays for splitting groups whose members agree perfectly.
 
+**A heterogeneity of each group's own.** Places differ between sites in the units of the data, h is in units of a
+component's own variance: what differs as much as others, and is narrower, has the greater h. Under the one h of all
+groups its copies look like two components. So, of components that are distributions of data, matchings are compared
+with h of the location integrated out, too: log h of a group is drawn about the common one,
+
+    F(M, h) = sum_g log sum_k u_k exp[A(base + sum_{l in g} e_l(h_k)) - A(base) - sum_{l in g} o_l(h_k)] + log prior(M),
+
+with base at the common h and u_k those of ``OWN_FACTORS``. Groups of few members say nothing of their own h, and are
+worth about what they are at the common one. This takes K times as long. So searches are made at one h, which is fitted
+to each matching, and what they end at is compared with the matchings on its paths in this way.
+
 **Laws of matchings**: how likely a group of n members from J sites is before anything is seen of them.
 
 Both are sums over groups, log prior = sum_g level(n_g) + constant, so that one search serves both:
@@ -41,7 +52,7 @@ from scipy.special import betaln, digamma, gammaln
 from consilience.checks import Array, Labels
 from consilience.families.chunks import LazyRows, as_lazy_array, row_chunks
 from consilience.families.evidence import MAX_KEPT_ROWS, Discounts
-from consilience.matching.conjugate_groups import ConjugateGroups
+from consilience.matching.conjugate_groups import ConjugateGroups, MixedGroups
 from consilience.matching.groups import GroupSums, carried_sums, membership_matrix
 from consilience.posteriors.ensemble import Stack
 
@@ -57,6 +68,13 @@ LOG_DECIMALS = 9
 """Decimals of log h that tell two points of the search apart, whose smallest step is 0.15."""
 MIN_LOG_HETEROGENEITY, MAX_LOG_HETEROGENEITY = -12.0, 6.0
 """Bounds of log(h / unit): no heterogeneity at all, and twenty times the width of a component between sites."""
+OWN_FACTORS = 3.0 ** np.linspace(-2.0, 2.0, 9)
+"""Heterogeneities of the location that a group of its own is tried at, in that of all groups: a ninth to nine times.
+
+With 500 degrees of freedom, fifty sites in ten dimensions, a group of an h between two of them loses 10 nats at most.
+"""
+OWN_LOG_SD = 1.2
+"""Standard deviation of the log of a group's heterogeneity about the common one: a factor of three. Chosen by hand."""
 
 
 class RandomEffects:
@@ -65,6 +83,7 @@ class RandomEffects:
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
         self._at: tuple[bytes, Array, Array] | None = None
+        self._own_at: tuple[bytes, Array] | None = None
         self._are_weighted = bool(np.any(stack.row_weights != 1.0))
 
     @cached_property
@@ -99,6 +118,39 @@ class RandomEffects:
         """Return what groups are worth at one heterogeneity, the normalisers and the prior's constant not counted."""
         pieces, base = self._pieces_and_law(heterogeneity)
         return ConjugateGroups(self.stack.family, base, pieces, self.stack.offsets, prior.level)
+
+    @cached_property
+    def has_own(self) -> bool:
+        """Whether groups may have a heterogeneity of their own; not of very many components, for its cost."""
+        return self.stack.family.describes_data and len(self.stack.natural) <= MAX_KEPT_ROWS
+
+    def own_groups(self, heterogeneity: Array, prior: MatchingPrior) -> MixedGroups:
+        """Return what groups are worth, each with a heterogeneity of its own about the common one.
+
+        As in ``groups``, what normalises members at the common one and the prior's constant are not counted.
+        """
+        key = heterogeneity.tobytes()
+        if self._own_at is None or self._own_at[0] != key:
+            self._own_at = key, self._own_pieces(heterogeneity)
+        log_weights = -0.5 * (np.log(OWN_FACTORS) / OWN_LOG_SD) ** 2
+        log_weights -= np.log(np.exp(log_weights).sum())
+        base = self.discounts.law(heterogeneity)
+        return MixedGroups(self.stack.family, base, self._own_at[1], self.stack.offsets, prior.level, log_weights)
+
+    def _own_pieces(self, heterogeneity: Array) -> Array:
+        """Return pieces and normalisers, less the common ones, at every heterogeneity of a group (L, K (P + 1))."""
+        common, columns = self.discounts.observed(heterogeneity), list[Array]()
+        for factor in OWN_FACTORS.tolist():
+            own = heterogeneity.copy()
+            own[0] *= factor
+            columns += [self.discounts.pieces(own), (self.discounts.observed(own) - common)[:, None]]
+        pieces = np.concatenate(columns, axis=1)
+        return pieces * self.stack.row_weights[:, None] if self._are_weighted else pieces
+
+    def own_evidence(self, labels: Labels, heterogeneity: Array, prior: MatchingPrior) -> float:
+        """Return F of a matching with consecutive labels by ``own_groups``; rows labelled -1 are left out of it."""
+        observed = (self.discounts.observed(heterogeneity) * self.stack.row_weights)[labels >= 0]
+        return self.own_groups(heterogeneity, prior).total(labels) - float(observed.sum()) + prior.constant
 
     def _pieces_and_law(self, heterogeneity: Array) -> tuple[Array, Array]:
         """Return weighted pieces (L, P) and the base distribution (P,); of very many rows the pieces are lazy."""

@@ -22,7 +22,7 @@ from consilience.errors import InputError
 from consilience.families.chunks import sum_of_rows
 from consilience.matching.agglomeration import MIN_RELATIVE_GAIN, AgglomerationPath, agglomerate, nearest_rows
 from consilience.matching.assignment import NO_NEW_GROUPS, UNLIMITED, Openings
-from consilience.matching.conjugate_groups import ConjugateGroups
+from consilience.matching.conjugate_groups import ConjugateGroups, MixedGroups
 from consilience.matching.site_by_site import ascend, grow
 from consilience.posteriors.ensemble import Stack
 from consilience.posteriors.evidence.random_effects import (
@@ -77,6 +77,7 @@ class SearchedMatching:
     prior: MatchingPrior  # fitted where it has parameters
     evidence: float  # F of the matching
     converged: bool  # whether the last round left the matching as it was
+    has_own: bool = False  # whether groups are judged with a heterogeneity of their own
 
     @property
     def n_groups(self) -> int:
@@ -283,8 +284,9 @@ class EvidenceSearch:
     def paths(self, matching: SearchedMatching) -> list[AgglomerationPath]:
         """Return the agglomerations from the groups of a matching, and from every component of them by itself.
 
-        Both are at its heterogeneity and under its prior; those of more than 2,000 groups are not made. The last ones
-        are kept: they say first whether a better matching is near, then what every number of groups is worth.
+        Both are at its heterogeneity and under its prior, merged at the common one; those of more than 2,000 groups are
+        not made. The last ones are kept: they say first whether a better matching is near, then what every number of
+        groups is worth.
         """
         if self._paths is None or not _is_same_matching(self._paths[0], matching):
             labels, is_in = matching.labels, matching.labels >= 0
@@ -293,17 +295,40 @@ class EvidenceSearch:
             if np.count_nonzero(is_in) <= MAX_AGGLOMERATED_ROWS:
                 paths.append(self.full_path(objective, is_in))
             self._paths = (matching, paths)
-        return self._paths[1]
+        if not matching.has_own:
+            return self._paths[1]
+        judged = self.judged_groups(matching)
+        return [path.valued_by(judged) for path in self._paths[1]]
+
+    def judged_groups(self, matching: SearchedMatching) -> ConjugateGroups | MixedGroups:
+        """Return what groups are worth at the heterogeneity of a matching, or each at its own about it."""
+        groups = self.problem.own_groups if matching.has_own else self.problem.groups
+        return groups(matching.heterogeneity, matching.prior)
 
     def refitted(self, matching: SearchedMatching, labels: Labels) -> SearchedMatching:
         """Return the matching of these labels under the prior of another one, its heterogeneity fitted from there."""
         heterogeneity, evidence = self.problem.fit_heterogeneity(labels, matching.heterogeneity, matching.prior)
-        return replace(matching, labels=labels, heterogeneity=heterogeneity, evidence=evidence)
+        refitted = replace(matching, labels=labels, heterogeneity=heterogeneity, evidence=evidence)
+        if not matching.has_own:
+            return refitted
+        # What was fitted is the heterogeneity of the greatest evidence where all groups have the same.
+        trials = (self.with_own(refitted), self.with_own(replace(matching, labels=labels)))
+        return max(trials, key=lambda trial: trial.evidence)
+
+    def with_own(self, matching: SearchedMatching) -> SearchedMatching:
+        """Return the matching with its evidence where each group has a heterogeneity of its own."""
+        evidence = self.problem.own_evidence(matching.labels, matching.heterogeneity, matching.prior)
+        return replace(matching, evidence=evidence, has_own=True)
 
     def ascended(self, matching: SearchedMatching, labels: Labels) -> SearchedMatching:
         """Return the matching that sites ascend to from these labels at the heterogeneity of another one, refitted."""
-        objective = self.problem.groups(matching.heterogeneity, matching.prior)
-        return self.refitted(matching, self.ascend(objective, labels))
+        return self.refitted(matching, self.ascend(self.judged_groups(matching), labels))
+
+    def total(self, matching: SearchedMatching) -> float:
+        """Return what a matching is worth as those on its paths are: F without what no matching changes."""
+        if matching.has_own:
+            return self.judged_groups(matching).total(matching.labels)
+        return self.problem.total(matching.labels, matching.heterogeneity, matching.prior)
 
     def best_of_its_paths(self, matching: SearchedMatching) -> SearchedMatching:
         """Return a matching of no less evidence that is the best on its own paths, under the same prior.
@@ -320,16 +345,20 @@ class EvidenceSearch:
 
     def _better_on_paths(self, matching: SearchedMatching) -> Labels | None:
         """Return the best matching on the paths of one, within the limit; None where none exceeds it."""
-        total = self.problem.total(matching.labels, matching.heterogeneity, matching.prior)
+        total = self.total(matching)
         lowest, better = total + MIN_RELATIVE_GAIN * (1.0 + abs(total)), None
-        for path in self.paths(matching):
+        paths = self.paths(matching)
+        if matching.has_own and matching.n_groups <= MAX_AGGLOMERATED_ROWS:
+            # Merges that pay for a group of its own heterogeneity may be none of those at the common one.
+            paths = [agglomerate(self.judged_groups(matching), matching.labels, while_gaining=True), *paths]
+        for path in paths:
             step = path.best(self.max_groups)
             is_allowed = self.max_groups is None or path.n_groups[step] <= self.max_groups
             if is_allowed and path.totals[step] > lowest:
                 lowest, better = float(path.totals[step]), path.labels(step)
         return better
 
-    def ascend(self, objective: ConjugateGroups, labels: Labels) -> Labels:
+    def ascend(self, objective: ConjugateGroups | MixedGroups, labels: Labels) -> Labels:
         """Return the matching that site-by-site ascent reaches, in a fixed order of sites."""
         rng = np.random.default_rng(0)
         return ascend(
@@ -342,7 +371,7 @@ class EvidenceSearch:
             neighbours=self._neighbour_pairs,
         )[0]
 
-    def ascend_in_size(self, objective: ConjugateGroups, labels: Labels) -> Labels:
+    def ascend_in_size(self, objective: ConjugateGroups | MixedGroups, labels: Labels) -> Labels:
         """Return the matching that site-by-site ascent reaches, of as many groups."""
         rng = np.random.default_rng(0)
         return ascend(objective, labels, rng, MAX_SWEEPS, NO_NEW_GROUPS, empties_groups=False)[0]

@@ -58,6 +58,10 @@ MIN_NARROW_LOSS, MIN_NARROW_LOSS_SHARE = 1.0, 0.5
 N_ERRORS = 2.0
 """The same in standard errors of the difference; and how many deviations nearer than by chance copies must be."""
 
+MIN_OWN_GAIN = 12.0
+"""Nats for each component less by which a matching must be the better one where each group has a heterogeneity of its
+own: as between merged and single components (``split_components``)."""
+
 N_CLEAR_ERRORS = 4.0
 """Standard errors above a bound at which a loss, or a difference, of few draws is clear: else all draws decide."""
 
@@ -137,9 +141,21 @@ class Selection:
         for _ in range(MAX_STRAY_ROUNDS):
             better = search.best_of_its_paths(matching)
             if better is matching:
-                return self._by_input(matching)
+                break
             matching = without_strays(search, better)
-        return self._by_input(search.best_of_its_paths(matching))
+        return self._by_input(self._unless_own(search.best_of_its_paths(matching)))
+
+    def _unless_own(self, matching: SearchedMatching) -> SearchedMatching:
+        """Return a matching on the paths of this one that is clearly better where groups have their own heterogeneity.
+
+        Members of a group that differ more than others' are also what two components that overlap look like as one.
+        """
+        if not self._search.problem.has_own:
+            return matching
+        own = self._search.with_own(matching)
+        better = self._search.best_of_its_paths(own)
+        n_less = max(1, matching.n_groups - better.n_groups)
+        return better if better.evidence > own.evidence + MIN_OWN_GAIN * n_less else matching
 
     def _of_few_draws(self, loss: VirtualLoss) -> VirtualLoss:
         """Return the losses by a few draws, whose densities are computed once."""
@@ -180,8 +196,7 @@ class Selection:
         """
         matching = self._in_order(self.selected.matching)
         by_number = {matching.n_groups: matching.evidence}
-        total = self._search.problem.total(matching.labels, matching.heterogeneity, matching.prior)
-        offset = matching.evidence - total
+        offset = matching.evidence - self._search.total(matching)
         for path in self._search.paths(matching):
             for n_groups, total in zip(path.n_groups.tolist(), (path.totals + offset).tolist(), strict=True):
                 if self._search.max_groups is None or n_groups <= self._search.max_groups:
@@ -204,7 +219,7 @@ class Selection:
         if not path.n_groups[-1] <= n_groups <= path.n_groups[0]:
             return None
         labels = path.labels(int(path.n_groups[0]) - n_groups)
-        objective = self._search.problem.groups(matching.heterogeneity, matching.prior)
+        objective = self._search.judged_groups(matching)
         labels = self._search.ascend_in_size(objective, labels)
         return self._by_input(replace(self._search.refitted(matching, labels), converged=True))
 
