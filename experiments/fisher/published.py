@@ -24,12 +24,12 @@ from consilience.checks import Array
 from consilience.core.details import Status
 from consilience.core.progress import Progress
 from consilience.networks.fisher.likelihoods import sample_labels
-from consilience.networks.landscape.evaluation import evaluation_mode
 from consilience.networks.methods.fisher.informed import MergedParameters
 from consilience.networks.methods.fisher.masked_objective import Mask, MaskedObjective
 from consilience.networks.methods.fisher.parameter_vectors import AlignedSites
 from consilience.networks.methods.fisher.self_supervised import low_rank_gaussians, refuse_unbounded
 from consilience.networks.network import to_numpy
+from consilience.networks.torch_modules import evaluating
 
 LEARNING_RATE = 0.01
 """Learning rate of the published code."""
@@ -54,7 +54,7 @@ def published_sums(network: nn.Module, x: Tensor, prior_precision: float, seed: 
     generator = torch.Generator().manual_seed(int(np.random.default_rng(seed).integers(2**63)))
     for values in parameters.values():  # drawn before the classes when the recorded numbers were made
         torch.randn(values.shape, generator=generator)
-    with evaluation_mode(network):
+    with evaluating(network, keeps_gradients=True):
         classes = sample_labels(network(x).detach(), generator)  # (n, C), one-hot
 
         def logit(values: dict[str, Tensor], row: Tensor, sampled: Tensor) -> Tensor:

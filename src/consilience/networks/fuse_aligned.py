@@ -120,7 +120,7 @@ def fuse_aligned(
     outcome = method.fuse(ensemble, rng, progress)
     alignment = outcome.alignment
     rank = [order.index(i) for i in range(len(inputs))]  # (J,): where input i stands in the canonical order
-    transports = tuple(alignment.transports[i] for i in rank)
+    transports, members = zip(*((alignment.transports[i], outcome.ensemble.networks[i]) for i in rank), strict=True)
     models = replace(models, template=arguments.target if arguments.target is not None else models.template)
     names = tuple(described.name for described in inputs)
     known: Sequence[FisherInformation | None] = [None] * len(inputs) if information is None else information
@@ -135,17 +135,8 @@ def fuse_aligned(
         details={**alignment.details, "proved": models.symmetry.proved, "notes": notes},
         provenance={},
         inputs=tuple(
-            NetworkInput(
-                of.name,
-                outcome.ensemble.networks[at],
-                float(weight),
-                of.digest,
-                said,
-                of.description,
-                sent,
-                of.rests_on,
-            )
-            for of, at, weight, said, sent in zip(inputs, rank, weights, known, models.networks, strict=True)
+            NetworkInput(of.name, member, float(weight), of.digest, said, of.description, sent, of.rests_on)
+            for of, member, weight, said, sent in zip(inputs, members, weights, known, models.networks, strict=True)
         ),
         _rebuild=models.rebuild,
     )

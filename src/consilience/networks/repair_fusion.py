@@ -172,11 +172,7 @@ def _refit_from_moments(
 
 
 def refit_fusion(
-    fusion: NetworkFusion,
-    order: Sequence[int],
-    example: Any,
-    inputs: Any,
-    rng: np.random.Generator,
+    fusion: NetworkFusion, order: Sequence[int], example: Any, inputs: Any, rng: np.random.Generator
 ) -> NetworkFusion:
     """Return the fusion with every layer fitted to the outputs of the models' layers.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -71,14 +71,14 @@ def seeded_torch(seed: int = 0) -> Iterator[None]:
 
 
 @contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
+def evaluating(module: nn.Module, *, keeps_gradients: bool = False) -> Iterator[None]:
     """Put a module into evaluation mode, without gradients, for a while; then all its layers have their modes back."""
     import torch
 
     modes = [(layer, layer.training) for layer in module.modules()]
     module.eval()
     try:
-        with torch.no_grad():
+        with nullcontext() if keeps_gradients else torch.no_grad():
             yield
     finally:
         for layer, training in modes:

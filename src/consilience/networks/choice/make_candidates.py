@@ -219,12 +219,7 @@ class NetworkComparison(CandidateComparison):
         return bool(class_skew(answers) < MAX_SKEW_OF_ALIKE)
 
     def distil(
-        self,
-        start: Candidate,
-        rng: np.random.Generator,
-        *,
-        is_anchored: bool = True,
-        **options: Any,
+        self, start: Candidate, rng: np.random.Generator, *, is_anchored: bool = True, **options: Any
     ) -> tuple[Candidate | None, Distilled[nn.Module]]:
         """Return a candidate trained to answer as the ensemble, None where nothing was gained, and how training went.
 

@@ -231,11 +231,7 @@ class Workshop:
         return Candidate("side_by_side", Effort.AVERAGE, fusion.model, fusion, sites=tuple(chosen))
 
     def _check_mean(
-        self,
-        fusion: NetworkFusion,
-        sites: Sequence[int],
-        weights: Array,
-        outputs_of: Callable[[nn.Module], Array],
+        self, fusion: NetworkFusion, sites: Sequence[int], weights: Array, outputs_of: Callable[[nn.Module], Array]
     ) -> None:
         """Raise where a network does not answer the weighted mean of those of some sites."""
         answers = np.stack([outputs_of(self.modules[site]) for site in sites])  # (J, n, k)

@@ -31,9 +31,9 @@ from consilience.networks.fisher.information import Likelihood
 from consilience.networks.fisher.kronecker import KroneckerFactors, few_observations_text
 from consilience.networks.fisher.kronecker_sums import kronecker_factors
 from consilience.networks.fisher.sample_gradients import PerSampleBackward
-from consilience.networks.landscape.evaluation import evaluation_mode
 from consilience.networks.module_inputs import first_line
 from consilience.networks.repair.partial_forward import call_module, is_layer
+from consilience.networks.torch_modules import evaluating
 
 MAX_LAYER_OBSERVATIONS = 2000
 """Observations that factors are computed from, at most: whole factors of up to 1,000 inputs need as many. The passes
@@ -170,7 +170,7 @@ def layer_factors(
         return {}, (f"second moments of layers are left out: {reason}",)
     inputs = drawn[0]
     try:
-        with evaluation_mode(module), torch.enable_grad():
+        with evaluating(module, keeps_gradients=True), torch.enable_grad():
             asked, prefix = _as_classifier(module, inputs, likelihood)
             backward = PerSampleBackward(asked, {f"{prefix}{name}": values for name, values in parameters.items()})
             layers, only_diagonals = kronecker_factors(

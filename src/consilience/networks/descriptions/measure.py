@@ -38,13 +38,7 @@ from consilience.networks.descriptions.observations import (
 )
 from consilience.networks.descriptions.output_labels import OutputLabelStatistic, output_labels_note
 from consilience.networks.descriptions.positions import NextTokenLoss, PositionCounts
-from consilience.networks.descriptions.statistic import (
-    ErrorCounts,
-    RangeStatistic,
-    Setting,
-    Statistic,
-    on_device,
-)
+from consilience.networks.descriptions.statistic import ErrorCounts, RangeStatistic, Setting, Statistic, on_device
 from consilience.networks.descriptions.tokens import TokenStatistic
 from consilience.networks.descriptions.whole_columns import WholeColumns, columns_of_whole_numbers
 from consilience.networks.example import Example, as_example

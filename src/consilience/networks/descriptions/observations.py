@@ -292,9 +292,9 @@ def _native(array: Any) -> Any:
 
 def refuse_unfit_in_evaluation(module: nn.Module, inputs: Tensor | Example, name: str) -> None:
     """Raise InputError when a network, in evaluation mode, does not take inputs."""
-    from consilience.networks.landscape.evaluation import evaluation_mode
+    from consilience.networks.torch_modules import evaluating
 
-    with evaluation_mode(module):
+    with evaluating(module, keeps_gradients=True):
         refuse_unfit(module, inputs if isinstance(inputs, Example) else (inputs,), name)
 
 

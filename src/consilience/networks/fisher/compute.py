@@ -47,10 +47,9 @@ from consilience.networks.fisher.sample_gradients import (
     PerSampleGradients,
     batch_rows,
 )
-from consilience.networks.landscape.evaluation import evaluation_mode
 from consilience.networks.module_inputs import first_line
 from consilience.networks.repair.partial_forward import as_batches, batch_length, call_module
-from consilience.networks.torch_modules import aliases_of_module, arrays_of_module
+from consilience.networks.torch_modules import aliases_of_module, arrays_of_module, evaluating
 
 Progress = Callable[[int, int], None]
 NamedTensors = dict[str, Tensor]
@@ -107,7 +106,7 @@ def fisher_information(
     if kind == "factors":
         accumulator = _LowRankAccumulator(parameters, rank)
     generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
-    with evaluation_mode(module):
+    with evaluating(module, keeps_gradients=True):
         backward = PerSampleBackward(module, parameters)
         measured = _InformationSums(backward, kind, likelihood, noise, n_draws, generator, accumulator)
         for batch in inputs:

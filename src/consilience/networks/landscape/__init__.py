@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from consilience.networks.landscape.alignment import (
-    CouplingDiagnostics,
-    coupling_diagnostics,
-    variance_collapse,
-)
+from consilience.networks.landscape.alignment import CouplingDiagnostics, coupling_diagnostics, variance_collapse
 from consilience.networks.landscape.barrier import Barrier, barrier
 from consilience.networks.landscape.evaluation import BatchedEvaluation, Classification
 from consilience.networks.landscape.parameters import ParameterLayout, interpolate

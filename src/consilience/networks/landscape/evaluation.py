@@ -13,8 +13,7 @@ error that of guessing, so that one diverged network does not stop a curve or a 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -28,6 +27,7 @@ from consilience.checks import Array, is_count
 from consilience.errors import InputError, OptionError
 from consilience.networks.landscape.parameters import Span, named_tensors, write_tensors
 from consilience.networks.module_outputs import answer_tensor, ask, form_of
+from consilience.networks.torch_modules import evaluating
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
 Refresh = Callable[[nn.Module], object]
@@ -52,18 +52,6 @@ class BatchedEvaluation(Protocol):
 
     def many(self, module: nn.Module, states: Mapping[str, Tensor]) -> Mapping[str, Array]:
         """Return arrays (n,) of values; `states` has a stack ``(n, *shape)`` for each floating-point tensor."""
-
-
-@contextmanager
-def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Switch every part of a module to evaluation (no dropout, running statistics), and back to what it was."""
-    flags = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, training in flags:
-            part.training = training
 
 
 def _reference_tensor(module: nn.Module) -> Tensor:
@@ -128,7 +116,7 @@ class Classification:
             answer = ask(module, rows)
             return answer[None] if isinstance(answer, Tensor) else answer  # logits as those of one network
 
-        with evaluation_mode(module):
+        with evaluating(module, keeps_gradients=True):
             scores = self._mean_scores(module, forward)
         return {name: float(values[0]) for name, values in scores.items()}
 
@@ -143,7 +131,7 @@ class Classification:
         if step == 1:
             return self._evaluate_one_by_one(module, states)
         chunk_scores = []
-        with evaluation_mode(module):
+        with evaluating(module, keeps_gradients=True):
             for start in range(0, n_networks, step):
                 chunk = {name: values[start : start + step] for name, values in states.items()}
                 chunk_scores.append(self._evaluate_vectorised(module, chunk))

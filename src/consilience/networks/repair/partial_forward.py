@@ -20,7 +20,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from consilience.errors import InputError, Problem
 from consilience.networks.example import Example
-from consilience.networks.landscape.evaluation import evaluation_mode
 from consilience.networks.module_outputs import answer_tensor
 from consilience.networks.repair.recurrent_layers import (
     clone_values,
@@ -29,6 +28,7 @@ from consilience.networks.repair.recurrent_layers import (
     n_bytes,
     unsupported_reason,
 )
+from consilience.networks.torch_modules import evaluating
 
 TransposedConvolution = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d | TransposedConvolution
@@ -108,7 +108,7 @@ def evaluation_without_gradients(*modules: nn.Module) -> Iterator[None]:
     """Run modules in evaluation mode and without gradients for the while."""
     with ExitStack() as stack, torch.no_grad():
         for module in modules:
-            stack.enter_context(evaluation_mode(module))
+            stack.enter_context(evaluating(module, keeps_gradients=True))
         yield
 
 

@@ -8,24 +8,11 @@ from operator import attrgetter
 from markupsafe import Markup
 
 from consilience.drawing.axes import HALF_WIDTH, Axes, line_kind
-from consilience.drawing.blocks import (
-    Block,
-    Column,
-    Figure,
-    Section,
-    Table,
-    markup,
-    sentences,
-    text_column,
-)
+from consilience.drawing.blocks import Block, Column, Figure, Section, Table, markup, sentences, text_column
 from consilience.drawing.svg import colour_class, line
 from consilience.drawing.words import format_count, format_fixed, shorten, with_minus_sign
 from consilience.networks.gaussian.predictive import ClassEntropy, PredictiveScores
-from consilience.networks.gaussian.report.content import (
-    MAX_SHARE_COLUMNS,
-    BayesianContent,
-    ReferenceDistances,
-)
+from consilience.networks.gaussian.report.content import MAX_SHARE_COLUMNS, BayesianContent, ReferenceDistances
 from consilience.networks.report.quality import LayerSummary
 from consilience.networks.report.sections import line_chip
 

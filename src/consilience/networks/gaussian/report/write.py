@@ -52,10 +52,7 @@ def write_bayesian_content(path: Path, content: BayesianContent) -> None:
 
 
 def bayesian_content_of(
-    shown: ShownNetworks,
-    *,
-    predictions: Mapping[str, PredictiveScores] | None = None,
-    **comparisons: Any,
+    shown: ShownNetworks, *, predictions: Mapping[str, PredictiveScores] | None = None, **comparisons: Any
 ) -> BayesianContent:
     """Return the content of the page, what is shown with it checked.
 
