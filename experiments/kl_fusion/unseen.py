@@ -1,4 +1,4 @@
-"""The default on simulations that shaped no rule: ``python experiments/kl_fusion/unseen.py``.
+"""The default on simulations, of whose seeds the last shaped a rule: ``python experiments/kl_fusion/unseen.py``.
 
 Those of ``simulate.py`` by seeds 20 to 25, of fifty sites and of twelve, without fits to all data. Writes
 ``unseen.json`` beside this file, from which ``tables.py`` makes the table of docs/evidence/kl_fusion.md. Simulations
