@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from alignment_training import CACHE, is_there, load_pair, record_of
 from image_data import Images
-from kl_fusion.record import as_text, remembered, versions
+from record import as_text, remembered, versions
 from training import say
 
 import consilience as cs

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from alignment_networks import CLASSES, SETTINGS, Setting
 from image_data import Images
-from kl_fusion.record import versions
+from record import versions
 from safetensors.torch import load_file, save_file
 from training import CACHE as NETWORK_CACHE
 from training import say

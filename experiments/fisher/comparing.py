@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from kl_fusion.record import as_text, versions
+from record import as_text, versions
 
 from consilience.core.scores import paired_difference
 

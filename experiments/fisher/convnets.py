@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from comparing import FISHER, WITH_PRIOR, choices, key_of, rows, sources, versions, write
 from convnet_recipes import DATASETS, MODELS, WEIGHT_DECAY, ImageData
-from kl_fusion.record import remembered
+from record import remembered
 from torch import nn
 from train_convnets import CACHE, SEEDS, load_trained, record_of, trained_seeds
 from training import scores

@@ -18,9 +18,9 @@ import numpy as np
 import pinwheel_networks
 import torch
 from comparing import FISHER, WITH_PRIOR, choices, key_of, rows, sources, versions, write
-from kl_fusion.record import remembered
 from pinwheel_networks import PRIOR_PRECISION, Points, loss_and_accuracy
 from published import PublishedDescent, StochasticFisher, published_sums
+from record import remembered
 from torch import nn
 from train_convnets import CACHE
 

@@ -16,7 +16,7 @@ import torch
 from comparing import FISHER, choices, key_of, paired, sources, write
 from convnet_recipes import DATASETS
 from convnets import CHOOSING, SOURCE, Variant, base, base_rows, prepared, scored, shrunk, variants
-from kl_fusion.record import remembered
+from record import remembered
 from train_convnets import CACHE, SEEDS, trained_seeds
 
 SETTING = "starts"

@@ -28,7 +28,7 @@ from consilience.posteriors.sparse_gp.learner import TitsiasGP
 from consilience.posteriors.sparse_gp.model import SparseGP
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from kl_fusion.record import as_text, remembered, versions
+from record import as_text, remembered, versions
 
 HERE = Path(__file__).parent
 SEEDS, CHOICE_SEED = 10, 1000

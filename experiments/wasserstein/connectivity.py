@@ -29,7 +29,7 @@ from consilience.networks.landscape.plane import Plane
 from consilience.networks.repair.channel_statistics import reestimate_batch_norm
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from kl_fusion.record import as_text, remembered, versions
+from record import as_text, remembered, versions
 
 HERE = Path(__file__).parent
 KINDS = {"mlp_net": 25, "mlp_512": 25, "vgg11": 11, "resnet20": 11}

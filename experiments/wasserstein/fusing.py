@@ -35,7 +35,7 @@ import consilience as cs
 from consilience.core.scores import paired_difference
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from kl_fusion.record import as_text, remembered, versions
+from record import as_text, remembered, versions
 
 HERE = Path(__file__).parent
 SEEDS = 5

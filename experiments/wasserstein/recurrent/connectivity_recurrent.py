@@ -31,7 +31,7 @@ from training import CACHE, load_trained, scores
 from consilience.networks.landscape.plane import Plane
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
-from kl_fusion.record import as_text, remembered, versions
+from record import as_text, remembered, versions
 
 HERE = Path(__file__).parent
 METHODS = {"WB": "wb", "GWB": "gwb", "consensus": "consensus"}

@@ -30,7 +30,7 @@ import consilience as cs
 import consilience.networks.landscape
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
-from kl_fusion.record import as_text, versions
+from record import as_text, versions
 
 HERE = Path(__file__).parent
 SEEDS, UNLABELED = 5, 1000

@@ -99,4 +99,5 @@ def place_of(means: Array, covariances: Array, shares: Array) -> tuple[Array, Ar
     """Return mean and deviation (D,) of a mixture, of means (L, D), covariances or their diagonals, and shares (L,)."""
     variances = variances_of(covariances)
     mean = shares @ means
-    return mean, np.sqrt(shares @ (variances + (means - mean) ** 2))
+    with np.errstate(over="ignore"):  # of means at the edge of what a float holds, whose deviation is infinite
+        return mean, np.sqrt(shares @ (variances + (means - mean) ** 2))
