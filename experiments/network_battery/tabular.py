@@ -41,6 +41,7 @@ from record import as_text, versions
 
 import consilience as cs
 from consilience.networks.choice import inputs as compared
+from consilience.networks.classes.shares import MAX_SKEW_OF_ALIKE, class_skew
 
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("CONSILIENCE_CACHE", HERE.parent / ".cache")) / "tabular"
@@ -186,9 +187,10 @@ def kept_near_sites() -> Iterator[None]:
 
     def drawn(described: Sequence[Any], *rest: Any) -> compared.ChoiceInputs | None:
         found = draw(described, *rest)
-        if found is None or found.held.labels is None or not compared._have_classes_alike(described):
+        if found is None or found.held.labels is None:
             return found
-        return replace(found, keeps_near_sites=True)
+        counted = [one.class_counts for one in described if one.class_counts is not None]
+        return replace(found, keeps_near_sites=class_skew(counted) < MAX_SKEW_OF_ALIKE)
 
     with patch.object(compared, "_draw", drawn):
         yield

@@ -7,7 +7,7 @@ and must agree between the networks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
@@ -99,6 +99,15 @@ class BayesianNetworksWithSymmetry(NetworksWithSymmetry):
         return {key: plain[name] for key, name in names.items() if name in plain}
 
 
+def _unfit_shapes(bnns: Sequence[BayesianNetwork], symmetry: Symmetry) -> Iterator[Problem]:
+    """Yield what does not fit a symmetry in the shapes of networks' means."""
+    for bnn in bnns:
+        try:
+            symmetry.units({key: tuple(values.shape) for key, values in bnn.means.items()}, bnn.name)
+        except InputError as error:
+            yield from error.problems
+
+
 def describe_bayesian_networks(
     inputs: Sequence[NamedInput],
     symmetry: Symmetry | str | Path | None,
@@ -138,12 +147,7 @@ def describe_bayesian_networks(
     names = list(bnns[0].means)
     _refuse_buffers(bnns, of_module, names)
     plain = symmetry_of_parameters(of_module, names)
-    for bnn in bnns:
-        try:
-            plain.units({key: tuple(values.shape) for key, values in bnn.means.items()}, bnn.name)
-        except InputError as error:
-            problems += error.problems
-    if problems:
+    if problems := list(_unfit_shapes(bnns, plain)):
         raise InputError(problems)
     described = [
         DescribedNetwork(

@@ -194,6 +194,17 @@ def _cells_of(labels: Labels, n_groups: int, n_axes: int) -> Labels:
     return cells
 
 
+def _total_factors(entries: Array, site_of_row: Labels, robust: RobustEstimator) -> Array:
+    """Return the factors of rows (n,) that cut what sites sum to, to the most that those that take part are believed.
+
+    Where half are left out, the zeros of these would be the most that is credible.
+    """
+    _, position = np.unique(site_of_row, return_inverse=True)
+    totals = np.bincount(position, np.abs(entries).sum(axis=1)).astype(np.float64, copy=False)
+    factors: Array = robust.cap_factors(totals)[position]
+    return factors
+
+
 def _average_attached(
     arrays: Sequence[Attached], ensemble: Ensemble, labels: Labels, n_groups: int, robust: RobustEstimator
 ) -> Attached:
@@ -223,10 +234,7 @@ def _average_attached(
     entries, cell_of_row, site_of_row = np.concatenate(blocks), np.concatenate(cells), np.concatenate(site_rows)
     n_cells = n_groups ** len(component_axes)
     if first.rule == "sum":
-        # Of sites that take part alone: where half are left out, the zeros of these would be the most that is credible.
-        _, position = np.unique(site_of_row, return_inverse=True)
-        totals = np.bincount(position, np.abs(entries).sum(axis=1)).astype(np.float64, copy=False)
-        entries = entries * robust.cap_factors(totals)[position, None]
+        entries = entries * _total_factors(entries, site_of_row, robust)[:, None]
     weights = ensemble.site_weights[site_of_row]
     if first.rule == "precision-mean":  # every number has a weight of its own, so every number is a place of its own
         cell_of_row = (cell_of_row[:, None] * block_size + np.arange(block_size)).ravel()
