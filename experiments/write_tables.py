@@ -80,6 +80,29 @@ def first_contact_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def states_table() -> str:
+    """Return by folder how many files of results name the state of the library's source that wrote them, and states."""
+    lines = ["| results | files | that name a state of the library | states |", "| --- | ---: | ---: | ---: |"]
+    paths = sorted(path for folder in ("experiments", "benchmarks") for path in (ROOT / folder).glob("[!.]*/**/*.json"))
+    paths += sorted((ROOT / "benchmarks").glob("*.json"))
+    for folder in dict.fromkeys(path.parent for path in paths):
+        named = [found for path in paths if path.parent == folder for found in [_states(json.loads(path.read_text()))]]
+        n_states = len(set[str]().union(*named)) or ""
+        name = f"`{folder.relative_to(ROOT)}`"
+        lines.append(f"| {name} | {len(named)} | {sum(map(bool, named))} | {n_states} |")
+    return "\n".join(lines) + "\n"
+
+
+def _states(found: Any) -> set[str]:
+    """Return the digests of the library's source that results name."""
+    if isinstance(found, list):
+        return set[str]().union(*map(_states, found))
+    if not isinstance(found, dict):
+        return set()
+    own = {found["library_source"]} if isinstance(found.get("library_source"), str) else set[str]()
+    return own.union(*map(_states, found.values()))
+
+
 def short_demo_table() -> str:
     """Return the demo's comparison of four: the best site, averages, the fused model, all data."""
     results = json.loads((ROOT / "experiments/demo/results.json").read_text())["results"]
@@ -398,6 +421,7 @@ TABLES = {
     "demo": demo_table,
     "demo-short": short_demo_table,
     "first-contact": first_contact_table,
+    "states": states_table,
     "speed": speed_table,
     "iteration": iteration_table,
     "scaling": scaling_table,
