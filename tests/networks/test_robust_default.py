@@ -213,3 +213,9 @@ def test_claims_of_observations_weigh_no_more_than_the_usual_one():
         for last in (100.0, 1e6)
     )
     np.testing.assert_array_equal(flat(one.model), flat(other.model))
+
+
+def test_networks_left_out_count_in_nothing():
+    fusion = fuse([*(network(seed) for seed in range(8)), network(50, 100.0)])
+    assert [local.weight for local in fusion.inputs] == pytest.approx([1 / 8] * 8 + [0.0])
+    assert all(group.distance < 0.1 for group in fusion.quality.values())

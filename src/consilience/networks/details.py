@@ -109,3 +109,9 @@ class NetworkDetails(Details, total=False):
     distance_after: float
     distances: Distances
     verdict: dict[str, Any]
+
+
+def left_out_of(details: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of the networks that ``robust=True`` left out."""
+    records = details["robust"]["left_out"] if "robust" in details else []
+    return frozenset(record["model"] for record in records)

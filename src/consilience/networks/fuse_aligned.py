@@ -27,6 +27,7 @@ from consilience.core.progress import Progress
 from consilience.core.provenance import make_provenance, site_digests
 from consilience.errors import InputError, OptionError, Problem
 from consilience.matching.result import Matching
+from consilience.networks.details import left_out_of
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.fusion import NetworkFusion, NetworkInput
 from consilience.networks.inputs import canonical_order
@@ -125,6 +126,8 @@ def fuse_aligned(
     names = tuple(described.name for described in inputs)
     known: Sequence[FisherInformation | None] = [None] * len(inputs) if information is None else information
     notes = [*models.symmetry.notes, *alignment.details.get("notes", ())]
+    kept = np.where([name in left_out_of(alignment.details) for name in names], 0.0, weights)
+    kept /= kept.sum()
     fusion = models.fusion_type(
         network=outcome.network,
         matching={name: _matching(name, transports, names) for name in models.symmetry.by_name},
@@ -136,7 +139,7 @@ def fuse_aligned(
         provenance={},
         inputs=tuple(
             NetworkInput(of.name, member, float(weight), of.digest, said, of.description, sent, of.rests_on)
-            for of, member, weight, said, sent in zip(inputs, members, weights, known, models.networks, strict=True)
+            for of, member, weight, said, sent in zip(inputs, members, kept, known, models.networks, strict=True)
         ),
         _rebuild=models.rebuild,
     )

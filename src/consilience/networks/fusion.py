@@ -35,7 +35,7 @@ from consilience.files.atomic import refuse_to_replace
 from consilience.matching.result import Matching
 from consilience.networks.choice.sites import Sites
 from consilience.networks.descriptions.description import Description
-from consilience.networks.details import NetworkDetails
+from consilience.networks.details import NetworkDetails, left_out_of
 from consilience.networks.files import with_tied_arrays, write_network
 from consilience.networks.fisher.information import FisherInformation
 from consilience.networks.network import (
@@ -169,8 +169,7 @@ class NetworkFusion(Fusion):
     @property
     def left_out(self) -> frozenset[str]:
         """Names of the networks that ``robust=True`` left out."""
-        records = self.details["robust"]["left_out"] if "robust" in self.details else []
-        return frozenset(record["model"] for record in records)
+        return left_out_of(self.details)
 
     @property
     def _members(self) -> list[NetworkInput]:
