@@ -94,7 +94,6 @@ class Selection:
         start = None if near is None else near.matching.heterogeneity
         self._search = EvidenceSearch(in_order(stack, self._order), max_groups, start)
         self._loss, self._near = loss, near
-        self._few_draws: VirtualLoss | None = None
 
     @cached_property
     def selected(self) -> SelectedMatching:
@@ -157,11 +156,11 @@ class Selection:
         n_less = max(1, matching.n_groups - better.n_groups)
         return better if better.evidence > own.evidence + MIN_OWN_GAIN * n_less else matching
 
-    def _of_few_draws(self, loss: VirtualLoss) -> VirtualLoss:
-        """Return the losses by a few draws, whose densities are computed once."""
-        if self._few_draws is None:
-            self._few_draws = replace(loss, n_draws=N_FIRST_DRAWS)
-        return self._few_draws
+    @cached_property
+    def _few_draws(self) -> VirtualLoss:
+        """The losses by a few draws, whose densities are computed once."""
+        assert self._loss is not None  # noqa: S101  (narrows the type)
+        return replace(self._loss, n_draws=N_FIRST_DRAWS)
 
     def _may_lose(self, loss: VirtualLoss, labels: Labels) -> bool:
         """Return whether the strict matching may lose enough for another one to be taken: none loses less than nothing.
@@ -169,7 +168,7 @@ class Selection:
         A few draws tell a clear loss, all of them that there is none.
         """
         least = _least_loss(loss)[0]
-        if _is_clearly_above(self._of_few_draws(loss).by_draw(labels), least):
+        if _is_clearly_above(self._few_draws.by_draw(labels), least):
             return True
         mean, error = loss(labels)
         return mean + N_ERRORS * error > least
@@ -182,7 +181,7 @@ class Selection:
         if self._loss is None:
             return True
         selected, (least, share) = self.selected.matching.labels, _least_loss(self._loss)
-        few = self._of_few_draws(self._loss)
+        few = self._few_draws
         losses, gains = few.by_draw(labels), few.differences(labels, selected)
         if _is_clearly_above(gains, least) and _is_clearly_above(gains - share * losses, 0.0):
             return True
