@@ -21,6 +21,8 @@ from consilience.posteriors.verdict import held_out_bound
 HERE = Path(__file__).parent
 AGAINST = ("told", "k-means", "Runnalls", "slope rule", "pooled")
 SCORES = {"ari": "matching ARI", "ami": "AMI", "log_likelihood": "nats"}
+OF_WHAT = {"told a third": "a third of G given", "told": "G given"}
+"""What methods and fusions are called in tables, where not as in ``methods.py`` and ``verdicts.py``."""
 
 
 def _rows(half: str) -> list[dict[str, Any]]:
@@ -31,11 +33,18 @@ def _number(found: dict[str, Any], name: str, form: str) -> str:
     return f"{found[name]:{form}}" if name in found else ""
 
 
+def _named(method: str) -> str:
+    """Return what a method or fusion is called in tables."""
+    for name, shown in OF_WHAT.items():
+        method = method.replace(name, shown)
+    return method
+
+
 def methods_table(half: str) -> str:
     """Return all methods on all cells, and on each group of them."""
     rows = _rows(half)
     lines = [
-        "| cells | method | finished | error of G | worst | collapses | matching ARI | of best told | worst "
+        "| settings | method | finished | error of G | worst | collapses | matching ARI | of best, G given | worst "
         "| of what is matched | AMI | log likelihood over true matching's, nats | virtual loss, nats | time |",
         f"| --- | --- |{' ---: |' * 12}",
     ]
@@ -47,7 +56,7 @@ def methods_table(half: str) -> str:
                 continue
             shown = f"{name} ({len(chosen)})" if method == next(iter(rows[0]["methods"])) else ""
             lines.append(
-                f"| {shown} | {'**default**' if method == 'default' else method} | {found['cells']} "
+                f"| {shown} | {'**default**' if method == 'default' else _named(method)} | {found['cells']} "
                 f"| {found['error']:.2f} | {found['worst_error']:+d} | {found['collapses']} "
                 f"| {_number(found, 'ari', '.3f')} | {_number(found, 'share_of_best', '.3f')} "
                 f"| {_number(found, 'worst_share', '.2f')} | {_number(found, 'ari_of_matched', '.3f')} "
@@ -68,8 +77,8 @@ def targets_table(half: str) -> str:
     }
     said = {
         "error of separated": "mean error of G where clusters are separated, at most",
-        "ARI of best told": "matching ARI over that of the best of told, k-means and Runnalls, at least",
-        "collapses": "cells with less than a third of the true number",
+        "ARI of best told": "matching ARI over that of the best with G given, k-means and Runnalls, at least",
+        "collapses": "settings with less than a third of the true number",
     }
     lines = ["| what | target | found | |", "| --- | ---: | ---: | --- |"]
     for name, (value, met) in found.items():
@@ -86,7 +95,7 @@ def paired_table(half: str) -> str:
         for score in SCORES:
             found = paired(rows, "default", other, score)
             cells.append("" if found is None else f"{found['mean']:+.3f} ± {found['margin']:.3f}")
-        lines.append(f"| {other} | {' | '.join(cells)} |")
+        lines.append(f"| {_named(other)} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -100,7 +109,8 @@ def confidence_table(half: str) -> str:
 def cells_table(half: str) -> str:
     """Return every cell: what it is, what the default finds there, and the best matching of those told."""
     lines = [
-        "| cell | J | G | D | local components | Bayes error | found | matching ARI | told | k-means | Runnalls |",
+        "| setting | J | G | D | local components | Bayes error | found | matching ARI "
+        "| G given | k-means | Runnalls |",
         f"| --- |{' ---: |' * 10}",
     ]
     for row in _rows(half):
@@ -143,7 +153,7 @@ def verdicts_table(half: str) -> str:
             worse = sum(row["gain"] < -2 * row["gain_error"] for row in chosen)
             if chosen:
                 lines.append(
-                    f"| {name} | {text} | {len(chosen)} | {better} | {len(chosen) - better - worse} | {worse} |"
+                    f"| {_named(name)} | {text} | {len(chosen)} | {better} | {len(chosen) - better - worse} | {worse} |"
                 )
     return "\n".join(lines) + "\n"
 
@@ -152,7 +162,7 @@ def alarms_table(half: str) -> str:
     """Return how often a loss was told, and how often there was one on held-out rows."""
     rows = [row for row in json.loads((HERE / f"verdicts-{half}.json").read_text())["rows"] if row["loss"] is not None]
     told = ("loses_little", "loses", "sites_differ", "harm", "nothing_shared", "outlier")
-    lines = ["| loss on held-out rows, nats | fusions | a loss, harm or differing sites told | fine |"]
+    lines = ["| loss on held-out rows, nats | fusions | a loss, harm or differing sites stated | fine |"]
     lines.append("| --- | ---: | ---: | ---: |")
     edges = [-np.inf, 0.02, 0.05, 0.3, np.inf]
     for low, high in pairwise(edges):
@@ -192,7 +202,8 @@ def processes_table(half: str) -> str:
     """Return AMPS, SPAHM and the Dirichlet process with their own number and with that of the evidence."""
     rows = json.loads((HERE / f"processes-{half}.json").read_text())["cells"]
     lines = [
-        f"| method | cells of {len(rows)} | error of G | where separated | worst | exact | collapses | matching ARI |",
+        f"| method | settings of {len(rows)} | error of G | where separated | worst "
+        "| exact | collapses | matching ARI |",
         f"| --- |{' ---: |' * 7}",
     ]
     for method in rows[0]["methods"]:
@@ -210,8 +221,6 @@ def processes_table(half: str) -> str:
 
 NATS_OF_SETS = ("default", "told", "k-means", "Runnalls", "naive average", "best site", "pooled")
 AMI_OF_SETS = ("default", "told", "k-means", "Runnalls", "best site", "pooled")
-OF_WHAT = {"told": "G given"}
-"""What methods are called in tables, where not as in ``methods.py``."""
 
 
 def _returned(row: dict[str, Any], method: str) -> dict[str, Any] | None:
@@ -234,7 +243,7 @@ def _by_set() -> dict[str, list[dict[str, Any]]]:
 
 def _sets_lines(methods: tuple[str, ...], cells: Callable[[list[dict[str, Any]]], list[str]]) -> list[str]:
     """Return the head of a table over real sets, and a line for each, with `cells` of its splits."""
-    head = [f"**{name}**" if name == "default" else OF_WHAT.get(name, name) for name in methods]
+    head = [f"**{name}**" if name == "default" else _named(name) for name in methods]
     lines = [f"| set, splits | {' | '.join(head)} |", f"| --- |{' ---: |' * len(methods)}"]
     return lines + [f"| {name}, {len(rows)} | {' | '.join(cells(rows))} |" for name, rows in _by_set().items()]
 

@@ -19,8 +19,8 @@ def simulation_table() -> str:
         "SPAHM": "SPAHM",
         "SPAHM, published settings": "published settings",
         "SPAHM of k-means": "SPAHM of k-means",
-        "k-means matching": "k-means, told G",
-        "pooled k-means": "pooled k-means, told G",
+        "k-means matching": "k-means, G given",
+        "pooled k-means": "pooled k-means, G given",
     }
     finding = list(names)[:3]
     lines = [
@@ -72,7 +72,7 @@ def motion_capture_table() -> str:
         for score in ("adjusted_rand", "mutual_information"):
             decoded = one.get(f"decoded_{score}")
             cells.append(f"{decoded['mean']:.3f}" if decoded else "")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        lines.append(f"| {name.replace('told', 'matched')} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -112,9 +112,10 @@ def many_networks_table() -> str:
 
 
 def _name_of(setting: dict[str, Any]) -> str:
-    """Return what a cell of the battery is called."""
+    """Return what a setting of the benchmark is called."""
+    start = {"own": "independent initialisations", "common": "a common initialisation"}[setting["start"]]
     division = "IID" if setting["skew"] == "IID" else f"Dirichlet {setting['skew']}"
-    return f"{setting['data'].replace('_', '-')}, {setting['sites']} sites, {setting['start']} start, {division}"
+    return f"{setting['data'].replace('_', '-')}, {setting['sites']} sites, {start}, {division}"
 
 
 UNDESCRIBED = RESULTS.with_name("undescribed.json")
