@@ -29,6 +29,7 @@ from network_battery.summary_tables import TABLES as SUMMARIES
 from network_battery.tables import TABLES as NETWORK_BATTERY
 from one_shot.heads_tables import TABLES as ONE_SHOT_HEADS
 from one_shot.networks_tables import TABLES as ONE_SHOT_NETWORKS
+from published_code_tables import published_code_table
 from scale_tables import SCALE
 from scores.tables import TABLES as SCORES
 from spahm.tables import TABLES as POINTS
@@ -467,6 +468,7 @@ TABLES = {
     "mutation-second": partial(mutation_table, "mutation_second"),
     "mutation-sample": mutation_sample_table,
 }
+TABLES["published-code"] = partial(published_code_table, TABLES)
 
 
 MAX_COLUMNS = 8

@@ -1,0 +1,116 @@
+"""The founding papers' settings as calls, and their numbers and ours: ``docs/coming_from/published_code.md``.
+
+Our numbers, and the published ones where a table of an evidence page has them, are cells of those tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+PUBLISHED_TEMPERATURES = "5.860 / 8.917"
+"""Yurochkin et al. (2019), SPAHM: errors at home / on all states, in degrees Fahrenheit."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table, by the names of its row and column; of rows of one name `number` counts."""
+
+    table: str
+    row: str
+    column: str
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class Code:
+    """A published code: the call with its settings, what is measured, and where its numbers are."""
+
+    code: str
+    method: str
+    call: str
+    measured: str
+    page: str
+    published: tuple[str | Cell, ...]
+    at_these: tuple[str | Cell, ...]
+    by_default: tuple[str | Cell, ...]
+
+
+def _convnets(row: str, column: str = "MNIST: loss") -> Cell:
+    return Cell("fisher-convnets", row, column)
+
+
+CODES = (
+    Code("KL-fusion (Claici et al. 2020)", "kl", 'regularization=0.1, max_components=10, assignment="relaxed"',
+         "simulated sites, s = σ = 0.5: Hausdorff distance to the true means", "kl_fusion",
+         ("a curve",), (Cell("hausdorff", "any subset", "paper's λ", 3),),
+         (Cell("hausdorff", "any subset", "default", 3),)),
+    Code("KL-fusion, topics", "kl", "regularization=0.1, max_components=50",
+         "20 Newsgroups: nats for each held-out token", "kl_fusion",
+         ("a curve",), (Cell("newsgroups", "non-parametric", "log likelihood a token"),),
+         (Cell("newsgroups", "auto", "log likelihood a token"),)),
+    Code("AMPS (Campbell and How 2014)", "amps", "", "the same, as a baseline there", "kl_fusion",
+         ("a curve",), (Cell("newsgroups", "AMPS", "log likelihood a token"),), ("the same",)),
+    Code("SPAHM (Yurochkin et al. 2019)", "spahm", "mass=50.0",
+         "temperatures: error at home / on all states, °F", "points", (PUBLISHED_TEMPERATURES,),
+         (Cell("temperatures", "SPAHM, paper's variant", "self"), " / ",
+          Cell("temperatures", "SPAHM, paper's variant", "across")),
+         (Cell("temperatures", "SPAHM, Bayes product", "self"), " / ",
+          Cell("temperatures", "SPAHM, Bayes product", "across"))),
+    *(Code(code, method, call, "two MLPNets on MNIST: accuracy, %", "networks",
+           (Cell("networks-same", row, "published"),), (Cell("networks-same", row, "accuracy, %"),), ("the same",))
+      for code, method, call, row in (
+          ("OT fusion (Singh and Jaggi 2020)", "ot", "", "OT"),
+          ("Wasserstein barycenters (Akash et al. 2022)", "wb", "", "WB"),
+          ("FedMA (Wang et al. 2020)", "fedma", "", "FedMA"))),
+    Code("Wasserstein barycenters, from random weights", "wb", 'target=wide, start="random", epsilon=0.0005',
+         "six MLPNets on MNIST: accuracy, %", "networks", (Cell("networks-random-start", "MNIST", "n = 6", 5),),
+         (Cell("networks-random-start", "MNIST", "n = 6", 3),), (Cell("networks-random-start", "MNIST", "n = 6", 4),)),
+    Code("Gromov-Wasserstein barycenters (Akash et al. 2022)", "gwb",
+         'mode="paper", epsilon=0.005, sent=False, signs=False, starts=("uniform",)',
+         "two LSTMs on MNIST: points lost", "recurrent", (Cell("recurrent-drops", "LSTM, MNIST (5)", "published GWB"),),
+         (Cell("recurrent-drops", "LSTM, MNIST (5)", "GWB, equation (43)"),),
+         (Cell("recurrent-drops", "LSTM, MNIST (5)", "GWB"),)),
+    Code("Git Re-Basin (Ainsworth et al. 2023)", "rebasin", "restarts=1", "two MLPNets on MNIST: accuracy, %",
+         "networks", ("other networks",), ("not run",), (Cell("networks-same", "Re-Basin", "accuracy, %"),)),
+    Code("Fisher merging (Matena and Raffel 2022)", "fisher", 'structure="diagonal", prior="ignored"',
+         "three ConvNets on MNIST: loss, nats", "fisher", (_convnets("Fisher diagonal (10)", "published"),),
+         (_convnets("Fisher diagonal (10)"),), (_convnets("low rank (10)"), ", low rank")),
+    Code("self-supervised Fisher (Recasens et al. 2023)", "ssf", "mask_rate=0.2, window=5000",
+         "the same", "fisher", (_convnets("SSF, window of 5,000 (3)", "published"),),
+         (_convnets("SSF, window of 5,000 (3)"),), (_convnets("SSF (10)"),)),
+    Code("KL-fusion of Bayesian networks (Claici et al. 2020)", "kl", 'outgoing="sum", max_units=390',
+         "five sites of MNIST: accuracy, %", "bayesian",
+         (Cell("bnn-scores", "KL-fusion, 1", "published: accuracy, %"),),
+         (Cell("bnn-scores", "KL-fusion, 1", "accuracy, %"),), (Cell("bnn-scores", "KL-fusion, n/J", "accuracy, %"),)),
+)  # fmt: skip
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip().strip("*") for cell in line.replace("\\|", "").strip().strip("|").split("|")]
+
+
+def _value(cell: str | Cell, tables: Mapping[str, Callable[[], str]]) -> str:
+    """Return a text as it is, or what the cell of a table says."""
+    if isinstance(cell, str):
+        return cell
+    lines = [line for line in tables[cell.table]().splitlines() if line.startswith("|")]
+    column = _cells(lines[0]).index(cell.column)
+    rows = [cells for line in lines[2:] if (cells := _cells(line))[0] == cell.row]
+    return rows[cell.number][column]
+
+
+def published_code_table(tables: Mapping[str, Callable[[], str]]) -> str:
+    """Return for every code the call with its settings, its number, and ours at these settings and by default."""
+    lines = [
+        "| code | method | settings | measured | published | here, at these settings | here, by default | page |",
+        f"| --- |{' --- |' * 7}",
+    ]
+    for one in CODES:
+        numbers = (
+            "".join(_value(part, tables) for part in parts) for parts in (one.published, one.at_these, one.by_default)
+        )
+        call = f"`{one.call}`" if one.call else "none"
+        page = f"[evidence](../evidence/{one.page}.md)"
+        lines.append(f"| {one.code} | `{one.method}` | {call} | {one.measured} | {' | '.join(numbers)} | {page} |")
+    return "\n".join(lines) + "\n"
