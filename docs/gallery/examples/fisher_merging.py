@@ -40,8 +40,7 @@ for site, own in {"lund": y < 4, "oslo": (y > 2) & (y < 8), "turku": y > 5}.item
     rows = own & (part > 3)
     models[site] = tune(common, rows, 150)
     prior = 1e-3 * float(rows.sum())  # the weight decay, over all rows
-    known = cs.fisher(models[site], X[rows], "factors", prior_precision=prior)
-    information.append(known)
+    information += [cs.fisher(models[site], X[rows], "factors", prior_precision=prior)]
 
 nets = list(models.values())
 fused = {

@@ -3,7 +3,7 @@ Label shift: ensembles by counts of classes
 ===========================================
 
 Five sites see digits in other proportions. How many digits of each kind every site had
-tells the ensemble whom to ask about which.
+says which networks the ensemble should follow for which digit.
 """
 
 import matplotlib.pyplot as plt
@@ -34,9 +34,7 @@ def train(rows):
 
 def errors(concentration):
     """Return the errors of ensembles by rows and by counts, in percent."""
-    shares = rng.dirichlet(
-        [concentration] * 5, size=10
-    )  # of each digit, over the sites
+    shares = rng.dirichlet([concentration] * 5, size=10)  # of digits, over sites
     site = (rng.random((len(y), 1)) > shares.cumsum(axis=1)[data.target]).sum(axis=1)
     own = [~held_out & torch.tensor(site == k) for k in range(5)]
     counts = np.array([np.bincount(y[rows], minlength=10) for rows in own])
@@ -51,7 +49,7 @@ concentrations = [0.05, 0.1, 0.3, 1.0, 3.0]
 found = np.array([errors(one) for one in concentrations])
 
 # %%
-# To the left each digit lies at few sites, to the right sites are alike.
+# To the left each digit is at few sites, to the right sites are nearly IID.
 
 figure, axes = plt.subplots()
 for column, name in enumerate(["rows", "counts of classes"]):

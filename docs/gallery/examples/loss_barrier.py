@@ -2,8 +2,8 @@
 Loss barrier between two networks
 =================================
 
-Two networks with seeds of their own number their units differently. On the line between
-them the loss rises; after alignment it hardly does.
+Networks of other initialisations number their units differently. On the line between
+two of them the loss rises; after alignment it hardly does.
 """
 
 import matplotlib.pyplot as plt
