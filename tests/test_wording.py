@@ -1,7 +1,7 @@
 """First sentences, titles and messages have the field's words: those that a newcomer would need a dictionary for fail.
 
 What is looked at are the first sentence of every docstring, all texts in the source that are no docstrings (messages,
-captions, lines of the command), the headings of the documentation, and the prose and tables of the user's pages.
+captions, lines of the command), the headings of the documentation, and the prose and tables of its pages.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ PRIVATE = {
     "who is who": "matching",
     "what came out": "the fused model",
     "those of the most": "the largest sites",
+    "own starts": "independent initialisations",
 }
 """Words of this project alone, and those of the field."""
 PATTERN = re.compile(rf"\b({'|'.join(PRIVATE)})\b", re.IGNORECASE)
@@ -42,7 +43,8 @@ LAWS = re.compile(r"\blaws?\b", re.IGNORECASE)
 NOT_YET = ("checkpoints/lora", "federated", "networks/choice", "networks/gaussian")
 """Rooms that are to be rewritten as a whole, their words with them."""
 
-USERS_PAGES = ("start", "guides", "sites", "concepts", "results", "coming_from")
+READ_PAGES = (".", "start", "guides", "sites", "concepts", "results", "coming_from", "gallery", "evidence")
+"""Folders of pages that are read as prose, the landing page and README with them."""
 
 RECORDS = "docs/adr"
 """Titles of decision records are the names by which they are cited."""
@@ -108,12 +110,12 @@ def test_headings_of_the_documentation_have_the_words_of_the_field():
     assert found == []
 
 
-@pytest.mark.parametrize("folder", USERS_PAGES)
-def test_pages_of_the_user_have_the_words_of_the_field(folder):
+@pytest.mark.parametrize("folder", READ_PAGES)
+def test_pages_have_the_words_of_the_field(folder):
     docs, found = ROOT / "docs", []
-    for page in sorted((docs / folder).glob("*.md")):
-        place = page.relative_to(docs).as_posix()
+    for page in sorted([*(docs / folder).glob("*.md"), *([ROOT / "README.md"] if folder == "." else [])]):
+        place = page.relative_to(ROOT).as_posix()
         text = re.sub(r"(?ms)^```.*?^```$", lambda block: "\n" * block[0].count("\n"), page.read_text())
-        lines = re.sub(r"`[^`\n]*`", "", text).splitlines()
+        lines = re.sub(r"`[^`\n]*`|<!--.*?-->", "", text).splitlines()
         found += [f"{place}:{number}: {line[:80]}" for number, line in enumerate(lines, 1) if PATTERN.search(line)]
     assert found == []
