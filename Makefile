@@ -4,6 +4,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 LOWEST ?= .venv-lowest
 WORKERS ?= 2
+# Processor seconds of the tests that `make test` runs, beside the minute that collecting them takes; the rest is slow.
+BUDGET ?= 400
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -q -c constraints.txt
@@ -14,11 +16,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test quick slow portable alone lowest lint types walls docs bom check clean
+.PHONY: help demo test times quick slow portable alone lowest lint types walls docs bom check clean
 
 help:
 	@echo "make demo    sites train, their files are fused, a picture shows the result (installs the library alone)"
 	@echo "make test    the tests, without the slow ones"
+	@echo "make times   the same, all of them, and how long each takes: what make test chooses by"
 	@echo "make quick   the tests of rooms that changed and of those above, and first cases of the others"
 	@echo "make slow    only the slow tests"
 	@echo "make portable  the tests that compare numbers, under every kernel of linear algebra that the processor has"
@@ -49,19 +52,24 @@ demo: $(CORE)
 
 # Workers start with a half of the tests each, so that what a file trains once is trained by one of them, and then take
 # from each other. One BLAS thread for each: the processes already fill the cores.
-test quick slow: export OMP_NUM_THREADS ?= 1
+test times quick slow: export OMP_NUM_THREADS ?= 1
 # Empty, Python keeps compiled modules: without them every process that a test starts compiles the library anew, and
 # every worker the tests.
-test quick slow: export PYTHONDONTWRITEBYTECODE :=
+test times quick slow: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(DEV)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --budget $(BUDGET)
+
+times: $(DEV)
+	rm -f .pytest_cache/times
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --times .pytest_cache/times
+	$(BIN)/python -m tests.budget .pytest_cache/times
 
 quick: $(DEV)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --quick
 
 slow: $(DEV)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "slow and not alone"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --budget $(BUDGET) -m "slow and not alone"
 
 portable: $(DEV)
 	$(BIN)/python -m tests.portable -n $(WORKERS) --dist worksteal

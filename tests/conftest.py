@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests.budget import Clock, mark_beyond
 from tests.covering import mark_uncovered
 from tests.quick import split_items
 
@@ -34,16 +35,26 @@ def global_seed():
 
 
 def pytest_addoption(parser):
-    """Add the option of ``make quick``."""
+    """Add the options of ``make quick``, ``make test`` and ``make times``."""
     parser.addoption(
         "--quick", action="store_true", help="tests of what changed and above, and first cases of the rest"
     )
+    parser.addoption("--budget", type=float, help="processor seconds of all tests; what is beyond counts as slow")
+    parser.addoption("--times", help="file to which the processor seconds of every case are appended")
+
+
+def pytest_configure(config):
+    """Measure the cases that this process runs, where that is asked for."""
+    if config.getoption("--times"):
+        config.pluginmanager.register(Clock(config.getoption("--times")))
 
 
 @pytest.hookimpl(tryfirst=True)  # before markers decide which tests are run
 def pytest_collection_modifyitems(config, items):
-    """Run the covering array of a law by default, and with ``--quick`` what its rule says."""
+    """Run the covering array of a law by default, of it what a budget pays for, with ``--quick`` what its rule says."""
     mark_uncovered(items)
+    if config.getoption("--budget") is not None:
+        mark_beyond(items, config.getoption("--budget"))
     if config.getoption("--quick"):
         items[:], others = split_items(items)
         config.hook.pytest_deselected(items=others)
