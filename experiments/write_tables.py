@@ -1,12 +1,13 @@
 """Write the tables of README and docs from the results of experiments and benchmarks: ``experiments/write_tables.py``.
 
-``--check`` writes nothing and exits 1 when a table is out of date.
+Numbers in the text too, where a comment behind them has the address of a cell (``table_cells.py``). ``--check`` writes
+nothing and exits 1 when a table or a number is out of date. Names of pages limit it to these.
 """
 
 import json
 import re
 import sys
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
@@ -34,13 +35,18 @@ from scale_tables import SCALE
 from scores.tables import TABLES as SCORES
 from spahm.tables import TABLES as POINTS
 from synthetic_inputs.tables import TABLES as SYNTHETIC_INPUTS
+from table_cells import with_numbers
 from transformers_tables import TABLES as TRANSFORMERS
 from trust_tables import TRUST
 from wasserstein.recurrent.tables_recurrent import TABLES as RECURRENT
 from wasserstein.tables import TABLES as NETWORKS
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("[!_]*/*.md")))
+PAGES = (
+    "README.md",
+    "docs/index.md",
+    *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("[!_]*/*.md")),
+)
 BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -469,6 +475,7 @@ TABLES = {
     "mutation-sample": mutation_sample_table,
 }
 TABLES["published-code"] = partial(published_code_table, TABLES)
+TABLES = {name: cache(table) for name, table in TABLES.items()}  # a table is read again for every number of it
 
 
 MAX_COLUMNS = 8
@@ -487,13 +494,22 @@ def folded(text: str) -> str:
     return re.sub(r"(?m)(?:^\|.*\n)+", fold, text)
 
 
+def up_to_date(text: str, page: str) -> str:
+    """Return a page with its tables, and the numbers in its text, as the results have them."""
+    text = BLOCK.sub(lambda block: block[1] + folded(TABLES[block["name"]]()) + block[3], text)
+    return with_numbers(text, page, TABLES)
+
+
 def main() -> None:
-    """Rewrite every marked block, or check that nothing would change."""
+    """Rewrite every marked block and number, or check that nothing would change."""
     stale = []
-    for page in PAGES:
+    for page in [name for name in sys.argv[1:] if name != "--check"] or PAGES:
         path = ROOT / page
         text = path.read_text()
-        written = BLOCK.sub(lambda block: block[1] + folded(TABLES[block["name"]]()) + block[3], text)
+        try:
+            written = up_to_date(text, page)
+        except LookupError as error:
+            sys.exit(str(error))
         if written != text:
             stale.append(page)
             if "--check" not in sys.argv:
