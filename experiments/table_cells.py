@@ -17,6 +17,8 @@ SEPARATOR = " :: "
 """Between the parts of an address. Names of rows and columns have commas, colons, slashes and semicolons."""
 LEADING = " + "
 """Between the leading cells that name a row together."""
+MINUS = " MINUS "
+"""Between two names of which the numbers' difference is meant, cell by cell."""
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 _MARK = re.compile(rf"(?P<shown>(?<![\w.]){_NUMBER.pattern})?<!-- n: (?P<address>.*?) -->")
 _OF_SEVERAL: dict[str, Callable[[list[Decimal]], Decimal]] = {"min": min, "max": max, "mean": mean, "median": median}
@@ -114,24 +116,20 @@ def number(address: str, tables: Tables) -> str:
     Parameters
     ----------
     address : str
-        ``table :: row :: column``, or ``file.json :: key :: ... :: key``. A last part may follow that is made of
-        ``#2``, the second number of the cell (the first otherwise); ``abs``; ``min``, ``max``, ``mean`` or ``median``
-        where a star names several cells; ``/1000``, a divisor; and a format such as ``.0f``. Without a format the
-        number is as in the cell, without a plus.
+        ``table :: row :: column``, or ``file.json :: key :: ... :: key``; a name may be ``one MINUS another``, for a
+        difference. A last part may follow that is made of ``#2``, the second number of the cell (else the first);
+        ``abs``; ``min``, ``max``, ``mean`` or ``median`` where a star names several cells; ``/1000``, a divisor; and a
+        format such as ``.0f``. Without a format the number is as in the cell, without a plus.
     tables : mapping of str to functions
         The tables by name.
     """
     table, *names = address.split(SEPARATOR)
-    is_file = table.endswith(".json")
-    words = names.pop().split() if len(names) > (1 if is_file else 2) and _is_how(names[-1]) else []
-    if is_file:
-        texts = _results(table, names)
-    elif len(names) == 2:
-        texts = cells(Cell(table, *names), tables)
-    else:
+    fewest = 1 if table.endswith(".json") else 2
+    how = names.pop().split() if len(names) > fewest and _is_how(names[-1]) else []
+    if fewest == 2 != len(names):
         raise LookupError(f"an address is {SEPARATOR.join(('table', 'row', 'column'))}, not {len(names) + 1} parts")
     which, several, divisor, specification, is_absolute = 1, None, Decimal(1), "", False
-    for word in words:
+    for word in how:
         if word.startswith("#"):
             which = int(word[1:])
         elif word.startswith("/"):
@@ -142,17 +140,31 @@ def number(address: str, tables: Tables) -> str:
             several = _OF_SEVERAL[word]
         else:
             specification = word
-    found = [numbers[which - 1] for text in texts if len(numbers := _NUMBER.findall(text)) >= which]
-    if not found or (len(texts) > 1 and several is None):
-        raise LookupError(f"{len(found)} numbers are there, and one is needed: {', '.join(texts)[:200]}")
-    values = [Decimal(one.replace(",", "")) / divisor for one in found]
-    if is_absolute:
-        values = list(map(abs, values))
+    left, right = ([name.split(MINUS)[n] if MINUS in name else name for name in names] for n in (0, -1))
+    found = _numbers(table, left, tables, which)
+    values = [Decimal(one.replace(",", "")) for one in found]
+    if left != right:
+        subtracted = [Decimal(one.replace(",", "")) for one in _numbers(table, right, tables, which)]
+        if len(subtracted) != len(values):
+            raise LookupError(f"{len(values)} numbers, {len(subtracted)} to subtract")
+        values = [one - other for one, other in zip(values, subtracted, strict=True)]
+    if len(values) > 1 and several is None:
+        raise LookupError(f"{len(values)} numbers are there, and one is needed: {', '.join(found)[:200]}")
+    values = [(abs(value) if is_absolute else value) / divisor for value in values]
     value = values[0] if several is None else several(values)
     if specification:
         return format(value, specification)
-    written = dict(zip(values, found, strict=True)).get(value) if divisor == 1 else None
-    return str(value) if written is None else written.lstrip("+-" if is_absolute else "+")
+    as_found = dict(zip(values, found, strict=True)).get(value) if left == right and divisor == 1 else None
+    return str(value) if as_found is None else as_found.lstrip("+-" if is_absolute else "+")
+
+
+def _numbers(table: str, names: list[str], tables: Tables, which: int) -> list[str]:
+    """Return the number of a place in each cell or value of an address, where it has one there."""
+    texts = _results(table, names) if table.endswith(".json") else cells(Cell(table, *names), tables)
+    found = [numbers[which - 1] for text in texts if len(numbers := _NUMBER.findall(text)) >= which]
+    if not found:
+        raise LookupError(f"no such number is there: {', '.join(texts)[:200]}")
+    return found
 
 
 def _is_how(part: str) -> bool:

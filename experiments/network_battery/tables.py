@@ -179,6 +179,32 @@ def candidates_table(half: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def bayesian_table() -> str:
+    """Return, of the settings of Bayesian networks, accuracy in % and log likelihood: best site, KL-fusion, default."""
+    lines = [
+        "| setting | best site | `kl` | chosen | over the best site [95 %] | which | rank correlation "
+        "| seconds, of `kl` |",
+        "| --- | ---: | ---: | ---: | ---: | --- | ---: | ---: |",
+    ]
+    for half in HALVES:
+        for row in _rows(half):
+            methods = row["methods"]
+            if "Bayesian, share, by n" not in methods:
+                continue
+            matched, chosen = methods["Bayesian, share, by n"], methods["default, with"]
+            both = [f"{100 * one['accuracy']:.1f}, {one['log_likelihood']:.2f}" for one in (matched, chosen)]
+            over = (f"{100 * chosen['over_best_site'][name]:+.1f}" for name in ("mean", "low", "high"))
+            verdict = chosen["verdict"]
+            which = "a site's" if verdict["code"] == "site" else f"`{verdict['text'].split(', ')[0][8:]}`"
+            name = row["name"].removeprefix(f"{half}-")[3:]
+            lines.append(
+                f"| {name}, {row['settings']['skew']} | {100 * max(row['sites']):.1f} "
+                f"| {' | '.join(both)} | {'{} [{}, {}]'.format(*over)} | {which} "
+                f"| {rank_correlation(chosen):.2f} | {chosen['seconds']:.1f}, {matched['seconds']:.1f} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
 def sizes_table(half: str) -> str:
     """Return bytes of descriptions beside the weights, and seconds to describe, by architecture."""
     rows = [row for row in _rows(half) if has_scores(row["methods"].get("default, with"))]
@@ -221,4 +247,4 @@ MAKERS: dict[str, Callable[[str], str]] = {
 }
 TABLES: dict[str, Callable[[], str]] = {
     f"{name}-{half}": partial(make, half) for name, make in MAKERS.items() for half in HALVES
-} | {"network-battery-times": times_table}
+} | {"network-battery-times": times_table, "network-battery-bayesian": bayesian_table}

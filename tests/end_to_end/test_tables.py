@@ -45,6 +45,8 @@ def write_tables(*arguments):
         ("times :: sites + many, rich + +30.5 :: seconds (worst)", "30.5"),
         ("times :: many, rich :: seconds (worst) :: max +.0f", "+30"),
         ("times :: * :: seconds :: min", "-4"),
+        ("times :: few :: seconds MINUS seconds (worst) :: .2f", "1083.75"),
+        ("times :: many, rich + +30.5 MINUS few :: seconds", "-1089"),
         ("times :: * :: seconds :: min abs", "4"),
     ],
 )
@@ -59,7 +61,7 @@ def test_an_address_gives_the_number_of_its_cell(table_cells, address, number):
         ("times :: none :: seconds", "has no row 'none', but: few; many, rich"),
         ("times :: few :: minutes", "has no column 'minutes', but: sites, seconds"),
         ("times :: many, rich :: seconds", "2 numbers are there, and one is needed"),
-        ("times :: few :: seconds :: #2", "0 numbers are there"),
+        ("times :: few :: seconds :: #2", "no such number is there: 1,085"),
         ("times :: few", "an address is table :: row :: column"),
         ("benchmarks/none.json :: seconds", "No such file"),
         ("benchmarks/kl_fusion.json :: none", "benchmarks/kl_fusion.json has no 'none'"),
