@@ -21,7 +21,13 @@ MINUS = " MINUS "
 """Between two names of which the numbers' difference is meant, cell by cell."""
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 _MARK = re.compile(rf"(?P<shown>(?<![\w.]){_NUMBER.pattern})?<!-- n: (?P<address>.*?) -->")
-_OF_SEVERAL: dict[str, Callable[[list[Decimal]], Decimal]] = {"min": min, "max": max, "mean": mean, "median": median}
+_OF_SEVERAL: dict[str, Callable[[list[Decimal]], Decimal]] = {
+    "min": min,
+    "max": max,
+    "sum": sum,
+    "mean": mean,
+    "median": median,
+}
 _SPECIFICATION = re.compile(r"\+?,?(\.\d+)?[def]?")
 
 Tables = Mapping[str, Callable[[], str]]
@@ -117,9 +123,9 @@ def number(address: str, tables: Tables) -> str:
     ----------
     address : str
         ``table :: row :: column``, or ``file.json :: key :: ... :: key``; a name may be ``one MINUS another``, for a
-        difference. A last part may follow that is made of ``#2``, the second number of the cell (else the first);
-        ``abs``; ``min``, ``max``, ``mean`` or ``median`` where a star names several cells; ``/1000``, a divisor; and a
-        format such as ``.0f``. Without a format the number is as in the cell, without a plus.
+        difference. A last part may follow that is made of ``#2``, the second number of the cell (else the first; ``#*``,
+        all); ``abs``; ``min``, ``max``, ``sum``, ``mean`` or ``median`` of several; ``/1000``, a divisor; and a format
+        such as ``.0f``. Without a format the number is as in the cell, without a plus.
     tables : mapping of str to functions
         The tables by name.
     """
@@ -131,7 +137,7 @@ def number(address: str, tables: Tables) -> str:
     which, several, divisor, specification, is_absolute = 1, None, Decimal(1), "", False
     for word in how:
         if word.startswith("#"):
-            which = int(word[1:])
+            which = 0 if word == "#*" else int(word[1:])
         elif word.startswith("/"):
             divisor = Decimal(word[1:])
         elif word == "abs":
@@ -159,16 +165,17 @@ def number(address: str, tables: Tables) -> str:
 
 
 def _numbers(table: str, names: list[str], tables: Tables, which: int) -> list[str]:
-    """Return the number of a place in each cell or value of an address, where it has one there."""
+    """Return the number of a place in each cell or value of an address that has one there; of place 0 all numbers."""
     texts = _results(table, names) if table.endswith(".json") else cells(Cell(table, *names), tables)
-    found = [numbers[which - 1] for text in texts if len(numbers := _NUMBER.findall(text)) >= which]
+    in_texts = map(_NUMBER.findall, texts)
+    found = [one for numbers in in_texts for one in (numbers[which - 1 : which] if which else numbers)]
     if not found:
         raise LookupError(f"no such number is there: {', '.join(texts)[:200]}")
     return found
 
 
 def _is_how(part: str) -> bool:
-    words = (r"#\d+", r"/\d+", "abs", *_OF_SEVERAL, _SPECIFICATION.pattern)
+    words = (r"#(\d+|\*)", r"/\d+", "abs", *_OF_SEVERAL, _SPECIFICATION.pattern)
     return all(any(re.fullmatch(one, word) for one in words) for word in part.split())
 
 

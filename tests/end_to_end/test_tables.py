@@ -39,6 +39,8 @@ def write_tables(*arguments):
         ("times :: few :: seconds (worst)", "1.25"),
         ("times :: few :: seconds (worst) :: #3", "2"),
         ("times :: few :: seconds (worst) :: .1f", "1.2"),
+        ("times :: few :: seconds (worst) :: #* min", "0.1"),
+        ("times :: * :: seconds (worst) :: #* sum", "42.85"),
         ("times :: few :: seconds", "1,085"),
         ("times :: few :: seconds :: /1000 .2f", "1.08"),
         ("times :: many* + 9 :: seconds :: #2", "20"),
