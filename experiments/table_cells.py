@@ -123,9 +123,9 @@ def number(address: str, tables: Tables) -> str:
     ----------
     address : str
         ``table :: row :: column``, or ``file.json :: key :: ... :: key``; a name may be ``one MINUS another``, for a
-        difference. A last part may follow that is made of ``#2``, the second number of the cell (else the first; ``#*``,
-        all); ``abs``; ``min``, ``max``, ``sum``, ``mean`` or ``median`` of several; ``/1000``, a divisor; and a format
-        such as ``.0f``. Without a format the number is as in the cell, without a plus.
+        difference. A last part may follow that is made of ``#2``, the second number of the cell (else the first), or
+        ``#*``, all; ``abs``; ``min``, ``max``, ``sum``, ``mean`` or ``median`` of several; ``/1000``, a divisor; and a
+        format such as ``.0f``. Without a format the number is as in the cell, without a plus.
     tables : mapping of str to functions
         The tables by name.
     """
