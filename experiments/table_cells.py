@@ -185,7 +185,9 @@ def with_numbers(text: str, page: str, tables: Tables) -> str:
     def written(mark: re.Match[str]) -> str:
         try:
             if mark["shown"] is None:
-                raise LookupError("no number stands in front of this comment")
+                raise LookupError("no number is in front of this comment")
+            if "--" in mark["address"]:
+                raise LookupError("some readers of Markdown end a comment at two hyphens: write a star for them")
             return f"{number(mark['address'], tables)}<!-- n: {mark['address']} -->"
         except (LookupError, OSError) as error:
             line = text.count("\n", 0, mark.start()) + 1

@@ -65,6 +65,7 @@ def test_an_address_gives_the_number_of_its_cell(table_cells, address, number):
         ("times :: many, rich :: seconds", "2 numbers are there, and one is needed"),
         ("times :: few :: seconds :: #2", "no such number is there: 1,085"),
         ("times :: few", "an address is table :: row :: column"),
+        ("times :: --help :: seconds", "two hyphens"),
         ("benchmarks/none.json :: seconds", "No such file"),
         ("benchmarks/kl_fusion.json :: none", "benchmarks/kl_fusion.json has no 'none'"),
     ],
@@ -76,7 +77,7 @@ def test_an_address_that_does_not_exist_is_refused_with_its_page(table_cells, ad
 
 
 def test_an_address_without_a_number_in_front_is_refused(table_cells):
-    with pytest.raises(LookupError, match=r"page:1: .* no number stands in front"):
+    with pytest.raises(LookupError, match=r"page:1: .* no number is in front"):
         table_cells.with_numbers("some<!-- n: times :: few :: seconds -->", "page", TABLES)
 
 
