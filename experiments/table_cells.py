@@ -21,7 +21,7 @@ MINUS = " MINUS "
 """Between two names of which the numbers' difference is meant, cell by cell."""
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 _MARK = re.compile(rf"(?P<shown>(?<![\w.]){_NUMBER.pattern})?<!-- n: (?P<address>.*?) -->")
-_OF_SEVERAL: dict[str, Callable[[list[Decimal]], Decimal]] = {
+_OF_SEVERAL: dict[str, Callable[[list[Decimal]], Any]] = {
     "min": min,
     "max": max,
     "sum": sum,
@@ -107,7 +107,7 @@ def _results(file: str, keys: list[str]) -> list[str]:
     for key in keys:
         below = []
         for value in values:
-            items = enumerate(value) if isinstance(value, list) else value.items()
+            items = value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ())
             below += [item for name, item in items if _pattern(key).fullmatch(str(name))]
         if not below:
             raise LookupError(f"{file} has no {key!r}")

@@ -68,6 +68,7 @@ def test_an_address_gives_the_number_of_its_cell(table_cells, address, number):
         ("times :: --help :: seconds", "two hyphens"),
         ("benchmarks/none.json :: seconds", "No such file"),
         ("benchmarks/kl_fusion.json :: none", "benchmarks/kl_fusion.json has no 'none'"),
+        ("experiments/demo/results.json :: results :: fused :: components :: 0 :: none", "has no 'none'"),
     ],
 )
 def test_an_address_that_does_not_exist_is_refused_with_its_page(table_cells, address, reason):
