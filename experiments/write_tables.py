@@ -23,6 +23,7 @@ from federated.tables import TABLES as FEDERATED
 from fisher.tables import TABLES as FISHER
 from house_tables import HOUSE
 from kl_fusion.tables import TABLES as KL_FUSION
+from mergekit_tables import TABLES as MERGEKIT
 from merging.tables import TABLES as MERGING
 from network_battery.at_sites_tables import TABLES as AT_SITES
 from network_battery.kronecker_tables import TABLES as KRONECKER
@@ -454,6 +455,7 @@ TABLES = {
     **RECURRENT,
     **TRANSFORMERS,
     **MERGING,
+    **MERGEKIT,
     **FISHER,
     **BNN,
     **POSTERIORS,

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 import consilience as cs
 from consilience.checkpoints.mergekit import METHODS
+from consilience.checkpoints.methods import TENSOR_METHODS
 from consilience.checkpoints.recipe import read_merge_recipe
 from tests.checkpoints.some_checkpoints import read, write
 
@@ -65,12 +67,34 @@ def layer_of(name):
     return int(name.split(".")[2]) if ".layers." in name else None
 
 
-def test_the_page_names_all_methods_and_parameters_that_are_read_and_what_they_are_called_here():
+def codes_of_rows(page, table):
+    """Return by row what its cells have in backticks, of a table that ``experiments/write_tables.py`` writes."""
+    block = re.search(rf"(?s)<!-- table: {table} -->\n(.*?)<!-- end -->", page)[1]
+    return [[re.findall(r"`([^`]+)`", cell) for cell in row.split("|")[1:-1]] for row in block.splitlines()[2:]]
+
+
+def test_the_tables_of_the_page_have_all_methods_and_parameters_that_are_read_and_all_options_here():
     page = (Path(__file__).parents[2] / "docs/coming_from/mergekit.md").read_text()
-    named = {re.split(r"[ =(]", code)[0] for code in re.findall(r"`([^`\n]+)`", page)}
-    for method, known in METHODS.items():
-        renamed = {name: option for name, (option, _) in known.parameters.items() if name != option}
-        assert {method, known.name, *renamed, *filter(None, renamed.values())} - named == set(), method
+    rows = codes_of_rows(page, "mergekit-methods")
+    assert [name for theirs, *_ in rows for name in theirs] == list(METHODS)
+    assert {ours[0] for _, ours, _ in rows[:-1]} | set(rows[-1][1]) == {method.name for method in TENSOR_METHODS}
+    translated = {
+        (method, parameter[0], *option)
+        for parameter, option, _, _, methods in codes_of_rows(page, "mergekit-parameters")
+        for method in methods
+        if parameter
+    }
+    assert translated == {
+        (method, name, *filter(None, [option]))
+        for method, known in METHODS.items()
+        for name, option in [
+            *([("weight", "weights")] if known.is_weighted else []),
+            *((name, option) for name, (option, _) in known.parameters.items()),
+        ]
+    }
+    named = {option for _, options, *_ in codes_of_rows(page, "mergekit-parameters") for option in options}
+    named |= {code.split("=")[0] for _, codes, _ in rows for code in codes}
+    assert {option.name for method in TENSOR_METHODS for option in fields(method)} <= named
 
 
 def test_a_linear_recipe(run):
