@@ -1,4 +1,4 @@
-"""Ratios of every benchmark before and after a change of the house, for the table in docs/project/architecture.md.
+"""Ratios of every benchmark before and after a change of the house, for the table in docs/adr/0019.
 
 ``python benchmarks/house_benchmarks.py BEFORE AFTER``: two folders with the JSON files that the benchmarks wrote when
 they ran on either tree. Every number is a ratio inside one run (to a baseline, to bare operations, to a fixed product

@@ -38,7 +38,7 @@ ROOMS = {
     "drawing": "charts and pages",
     "files": "read and write",
     "engines": "threads, Dask",
-    "matching": "who is who",
+    "matching": "assignment, transport",
     "families": "exponential families",
     "catalogue": "codes, hints",
     "errors": "what is refused",
@@ -146,11 +146,11 @@ def figure() -> str:
         '<defs><marker id="head" viewBox="0 0 8 8" refX="6" refY="4" markerWidth="6" markerHeight="6" orient="auto">'
         '<path d="M0 0 8 4 0 8Z" fill="{}"/></marker></defs>'
     ).format(WAY_INK)
-    title = element("title", "The rooms of consilience as a stack, and the way of one fusion of mixtures through them")
+    title = element("title", "The packages of consilience, and the way of one fusion of mixtures through them")
     ground = element("rect", width=WIDTH, height=height, rx=8, fill="#ffffff")
     caption = "An import may only go down. Blue: the kinds of models. Orange: one call of cs.fuse on mixtures in files."
     foot = label(ROOM_LEFT, height - 16, caption, 12.0, QUIET)
-    heading = label(ROOM_LEFT, TOP - 14, "rooms", 13.0, font_weight="600")
+    heading = label(ROOM_LEFT, TOP - 14, "packages", 13.0, font_weight="600")
     body = Markup("\n").join([title, head, ground, heading, *rooms(rows), *way(rows), foot])
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {height:g}" role="img" '
