@@ -65,6 +65,12 @@ def add_scripts(app: Sphinx, page: str, _template: str, _context: dict[str, Any]
         app.add_js_file("record_search.js")
 
 
+def mark_references(_app: Sphinx, _page: str, _template: str, context: dict[str, Any], _doctree: Any) -> None:
+    """Call references items of their list: the role that docutils gives them is deprecated, and no list's."""
+    if "body" in context:
+        context["body"] = context["body"].replace('role="doc-biblioentry"', 'role="listitem"')
+
+
 def leave_out_of_search(_app: Sphinx, page: str, source: list[str]) -> None:
     """Leave decision records out of the search of the whole site, which they would lead; they have their own."""
     if page.startswith("adr/0"):
@@ -96,6 +102,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("source-read", leave_out_of_search)
     app.connect("doctree-read", leave_words_of_types)
     app.connect("html-page-context", add_scripts)
+    app.connect("html-page-context", mark_references)
     app.connect("build-finished", write_records)
     app.connect("build-finished", write_example_report)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
