@@ -1,4 +1,4 @@
-"""LoRA adapters in memory, and files of ours in which one travels: its tensors as they are, its configuration beside.
+"""LoRA adapters in memory, and files of this library that hold one: its tensors as they are, and its configuration.
 
 Format 1. Tensors: those of the adapter, under the names of its convention. The header's metadata has one key,
 ``consilience``, whose value is the JSON of ``AdapterHeader``. Of other metadata only what loaders need goes with it,

@@ -144,7 +144,7 @@ def changes_by(adapter: Checkpoint) -> Iterator[tuple[str, TensorChange]]:
     kind = str(adapter.config.get("peft_type"))
     if kind in _ADDS_INPUTS:
         text = f"is of type {kind}, which adds inputs and changes no weight"
-        raise InputError(adapter.name, text, "use it beside its base, with peft", "E-ADAPTER")
+        raise InputError(adapter.name, text, "use it with its base, in peft", "E-ADAPTER")
     if kind not in _READ:
         text = f"is of type {kind}; understood are {', '.join(_READ)}"
         raise InputError(adapter.name, text, "merge it with peft (merge_and_unload)", "E-ADAPTER")

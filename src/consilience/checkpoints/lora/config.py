@@ -244,6 +244,6 @@ def merged_config(
 
 
 def _plain(config: Mapping[str, Json], fields: Sequence[str]) -> list[Any]:
-    """Return the values of some fields, lists in any order alike."""
+    """Return the values of some fields, lists sorted, since their order says nothing."""
     values = (config.get(field) for field in fields)
     return [sorted(map(str, value)) if isinstance(value, list) else value for value in values]

@@ -48,7 +48,7 @@ class FactorNames:
 def with_common_modules(adapters: Sequence[LowRankAdapter]) -> list[LowRankAdapter]:
     """Return adapters with the names of modules that the first one has, or would have.
 
-    Raises InputError, a line each, for adapters that name no module alike, or modules that no name says.
+    Raises InputError, a line each, for adapters without a module in common, or modules whose names are unknown.
     """
     if all(adapter.convention == "peft" for adapter in adapters):
         return list(adapters)

@@ -1,7 +1,7 @@
 """Extraction of an adapter from a fine-tune: the change of every linear map, in factors of a low rank.
 
 D = W - W_base = U S V^T is cut to its leading singular values, B = U sqrt(S) and A = sqrt(S) V^T, which is the nearest
-product of that rank; what is lost is told by module. Changes of biases go into those of B; whatever else changed, such
+product of that rank; each module's error is stated. Changes of biases go into those of B; whatever else changed, such
 as norms and embeddings, is saved whole.
 """
 

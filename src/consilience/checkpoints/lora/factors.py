@@ -34,7 +34,7 @@ PREFIX = "base_model.model."
 A_NAMES, B_NAMES = ("lora_A.weight", "lora_embedding_A"), ("lora_B.weight", "lora_embedding_B")
 BIAS, MIDDLE = "lora_B.bias", "lora_mid.weight"
 _BASE_WEIGHT, _BASE_BIAS = ".base_layer.weight", ".base_layer.bias"
-"""Ends of the names of tensors of the base that peft saves beside factors: a whole embedding, and trained biases."""
+"""Ends of the names of tensors of the base that peft saves with factors: a whole embedding, and trained biases."""
 
 _FACTOR = re.compile(rf"(?P<module>.+)\.(?P<part>{'|'.join(map(re.escape, (*A_NAMES, *B_NAMES, BIAS)))})")
 

@@ -45,7 +45,7 @@ METADATA_OF_DIFFUSERS = "lora_adapter_metadata"
 """The entry of a file's metadata in which diffusers keeps configurations of peft, their fields behind a component."""
 
 _KEPT_OF_KOHYA = ("ss_base_model_version", "ss_network_module", "ss_v2")
-"""Metadata of kohya's trainer that say what an adapter is; others tell of its training."""
+"""Metadata of kohya's trainer that say what an adapter is; others describe its training."""
 
 FORMAT_VERSION = 1
 """Version of the format, stated by every file; another one is refused."""

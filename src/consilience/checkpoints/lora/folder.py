@@ -30,7 +30,7 @@ def streaming(inputs: MergeInputs, seed: int = 0) -> Iterator[tuple[InputFiles, 
 
 
 def write_records(folder: Path, config: Mapping[str, Json] | None, record: Mapping[str, Json], single: bool) -> None:
-    """Write configuration, record and card beside factors; of a single file the record alone.
+    """Write configuration, record and model card next to the factors; of a single file the record alone.
 
     Files of other conventions than peft's have no configuration.
     """

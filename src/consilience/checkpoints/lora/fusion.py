@@ -114,7 +114,7 @@ class AdapterFusion(Fusion):
 
 
 def outcome(record: Mapping[str, Any]) -> str:
-    """Return what came out of a fusion, by its record."""
+    """Return the modules and the highest rank of the fused adapter, from the record of its fusion."""
     ranks = record["result"].get("ranks") or {}
     highest = max(ranks.values(), default=0)
     return f"one adapter of {format_count(len(ranks), 'module')}, of rank {highest} at most"

@@ -70,7 +70,7 @@ class LoraNames:
 def read_names(names: Iterable[str]) -> LoraNames | None:
     """Return the modules of a file of LoRA by the names of its tensors; None for files of anything else.
 
-    A file with the weight of a module beside its factors is a whole model's.
+    A file with the weight of a module besides its factors is a whole model's.
 
     Examples
     --------
@@ -114,7 +114,7 @@ def _of_kohya(name: str) -> tuple[str, str] | None:
 
 
 def _of_diffusers(name: str) -> tuple[str, str] | None:
-    """Return the module and the part of a tensor of diffusers, its module under the name of today; None for others."""
+    """Return the module and the part of a tensor of diffusers, its module under its current name; None for others."""
     end = next((end for end in _DOTTED_PARTS if name.endswith(end)), None)
     if end is None:
         return None
@@ -230,7 +230,7 @@ def key_of(convention: Convention, module: str) -> tuple[str, str]:
 
 
 def translated(module: str, convention: Convention, to: Convention, prefixes: dict[str, str]) -> str | None:
-    """Return a module's name in another convention; None where it cannot be told, as dots of kohya's names.
+    """Return a module's name in another convention; None where it is ambiguous, as dots of kohya's names.
 
     `prefixes` are what the modules of a component begin with there.
     """

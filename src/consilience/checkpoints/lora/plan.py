@@ -100,7 +100,7 @@ def _shares(method: TensorMethod, weights: Sequence[float]) -> list[float]:
 def are_adapters(request: MergeRequest) -> bool:
     """Return whether a merge is one of adapters.
 
-    Raises InputError for adapters beside whole models, naming them.
+    Raises InputError for adapters among whole models, naming them.
     """
     adapters = [path for path in request.models if adapter_at(path) is not None]
     others = [path for path in request.models if adapter_at(path) is None]
@@ -324,11 +324,12 @@ def _disagreements(adapters: Sequence[LowRankAdapter], fields: Sequence[str]) ->
     """Return the fields in which an adapter differs from the first of its convention."""
     found: list[Problem] = []
     for is_file in (False, True):
-        alike = [adapter for adapter in adapters if (adapter.convention != "peft") == is_file]
+        group = [adapter for adapter in adapters if (adapter.convention != "peft") == is_file]
         if is_file:  # which may not state its base, and states nothing else
-            fields, alike = _BASE_FIELDS[:1], [one for one in alike if one.config.get(_BASE_FIELDS[0])]
-        if alike:
-            found += disagreements([one.name for one in alike], [one.config for one in alike], fields)
+            fields = _BASE_FIELDS[:1]
+            group = [one for one in group if one.config.get(_BASE_FIELDS[0])]
+        if group:
+            found += disagreements([one.name for one in group], [one.config for one in group], fields)
     return found
 
 

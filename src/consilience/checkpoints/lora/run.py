@@ -96,7 +96,7 @@ def run_adapters(prepared: PreparedAdapters, output: Path, progress: Progress) -
             lost = prepared.changed_base.losses
             details["base"] = {"output": dict(base.digests), "rounding": lost.errors, "error": lost.error}
             notes += [note for note in base.notes if note not in prepared.changed_base.merge.plan.notes]
-            notes += _said_of_base(prepared.changed_base)
+            notes += _rounding_notes(prepared.changed_base)
             files = {f"{ADAPTER}/{name}": digest for name, digest in files.items()}
             files |= {f"{BASE}/{name}": digest for name, digest in base.digests.items()}
         record = merge_provenance(request.document(), inputs, digests, files, details, notes)
@@ -115,7 +115,7 @@ def _write_base(prepared: PreparedAdapters, changed: ChangedBase, folder: Path, 
     return run(changed.merge, folder, resume=False, progress=progress)
 
 
-def _said_of_base(changed: ChangedBase) -> list[str]:
+def _rounding_notes(changed: ChangedBase) -> list[str]:
     """Return that rounding the base changes the products, where it shows."""
     if changed.losses.error <= _SAID_FROM:
         return []
@@ -328,8 +328,8 @@ class _Execution:
         lost: dict[str, Json] = {"ranks": self.prepared.ranks, what: self.losses.errors, "error": self.losses.error}
         found: dict[str, Json] = {"adapters": lost}
         grams = {**self._grams, **self.stream.take_changes()}
-        if told := changes.summary(grams, unequal([short_name(one.checkpoint) for one in self.prepared.adapters])):
-            found["changes"] = told
+        if summary := changes.summary(grams, unequal([short_name(one.checkpoint) for one in self.prepared.adapters])):
+            found["changes"] = summary
         return found
 
     def alarms(self, details: Mapping[str, Any]) -> list[str]:
