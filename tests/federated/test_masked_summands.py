@@ -159,7 +159,7 @@ def test_files_that_do_not_fit_the_expected_one_are_refused(tmp_path):
     for path, match in ((weak, "its columns is not that"), (bayes, "its estimator is not that")):
         with pytest.raises(InputError, match=match):
             summand.words([SafetensorsFile(path)], 2, BITS)
-    with pytest.raises(InputError, match="travels beside networks"):
+    with pytest.raises(InputError, match="accompanies networks"):
         summand.words([SafetensorsFile(ridge), SafetensorsFile(ridge)], 2, BITS)
 
 

@@ -414,7 +414,10 @@ def test_a_contribution_of_far_more_components_than_most_is_left_out(files, tmp_
     result = run_round(RoundPlan(SITES), [*(contribution(site, files[site]) for site in SITES[:3]), huge])
     assert result.report.sites == SITES[:3]
     (left,) = result.report.left_out
-    assert (left.site, left.reasons) == ("d", ("has 300 components, and 50 are the most beside those of the others",))
+    assert (left.site, left.reasons) == (
+        "d",
+        ("has 300 components, and at most 50 are admitted given those of the other sites",),
+    )
 
 
 @pytest.mark.parametrize("column", ["counts", "weights", "prior"])

@@ -117,7 +117,8 @@ def oversized(contributions: Mapping[str, CheckedContribution]) -> dict[str, str
         limit = max(always_admitted, MAX_SIZE_RATIO * median)
         for site, size in sizes.items():
             if size > limit:
-                reasons.setdefault(site, f"has {size} {quantity}, and {limit} are the most beside those of the others")
+                reason = f"has {size} {quantity}, and at most {limit} are admitted given those of the other sites"
+                reasons.setdefault(site, reason)
     return reasons
 
 
@@ -161,7 +162,8 @@ def _too_large(facts: SiteFacts, facts_by_site: Mapping[str, SiteFacts]) -> str 
     for name in sorted(facts.bounded_scales):
         limit = MAX_SCALE_RATIO * max(medians[name], floor)
         if facts.scales[name] > limit:
-            return f"has {name} of size {facts.scales[name]:.3g}, and {limit:.3g} is the most beside that of most sites"
+            admitted = f"at most {limit:.3g} is admitted given that of most sites"
+            return f"has {name} of size {facts.scales[name]:.3g}, and {admitted}"
         if facts.scales[name] == 0.0 and medians[name] > floor:
             return f"has {name} of zeros, and that of most sites has the size {medians[name]:.3g}"
     return None

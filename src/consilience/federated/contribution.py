@@ -107,8 +107,8 @@ def select_announcements(announcements: Iterable[Announcement]) -> AnnouncementS
             conflicts[site] = f"sent more than {MAX_ATTEMPTS} contributions in one round"
         elif len(last) > 1:
             conflicts[site] = (
-                f"sent {len(last)} different contents as attempt {last[0].attempt}, of which none can be told to be "
-                "the right one; send again with a higher `attempt=`"
+                f"sent {len(last)} different contents as attempt {last[0].attempt}, and which is the right one is "
+                "not known; send again with a higher `attempt=`"
             )
         else:
             chosen[site] = last[0]

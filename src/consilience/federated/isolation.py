@@ -63,7 +63,7 @@ def isolate(order: Sequence[str], fuse: Callable[[tuple[str, ...]], Result]) -> 
     if result is None:
         return Isolation((), None, dict.fromkeys(order, reason), attempts.count)
     base, result, guilty = attempts.grown(base, result, tuple(site for site in order if site not in base))
-    # Faults that are not monotone: a site that failed beside few may fit beside more.
+    # Faults that are not monotone: a site that failed among few may fit among more.
     is_growing = bool(guilty)
     while is_growing:
         is_growing = False

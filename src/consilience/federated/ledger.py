@@ -1,4 +1,4 @@
-"""Ledger of rounds: which groups of sites a fused model was published of, so that no two of them tell of few sites.
+"""Ledger of rounds: which groups of sites a fused model was published of, so that no two disclose few sites.
 
 Averages and products subtract: whoever has the fused models of two groups of sites computes what the sites between them
 sent, exactly where it is one. So a group may be published that is equal to an earlier one, or differs from each of them
@@ -28,7 +28,7 @@ MAX_LEDGER_BYTES = 2**24
 def read_ledger(path: Path) -> list[frozenset[str]]:
     """Return the groups of sites that were published; none where there is no such file.
 
-    Raises FileFormatError for anything that is no ledger: a round must not be published beside groups that nobody can
+    Raises FileFormatError for anything that is no ledger: a round must not be published after groups that nobody can
     read.
     """
     if not path.exists():
@@ -60,7 +60,7 @@ def sites_between(group: Iterable[str], earlier: Iterable[str], least: int = MIN
 
 
 def too_near(path: Path, sites: Iterable[str], least: int = MIN_DIFFERENCE) -> list[Problem]:
-    """Return why a fused model of these sites must not be published beside earlier ones; empty where it may be.
+    """Return why a fused model of these sites must not be published in addition to earlier ones; empty where it may be.
 
     `path` is the ledger's; at least `least` sites are to be between two groups.
     """
@@ -68,7 +68,7 @@ def too_near(path: Path, sites: Iterable[str], least: int = MIN_DIFFERENCE) -> l
     for earlier in read_ledger(path):
         if between := sites_between(group, earlier, least):
             text = (
-                f"a model was published that differs by {', '.join(between)} only, and the two together tell what "
+                f"a model was published that differs by {', '.join(between)} only, and the two together disclose what "
                 f"{'it' if len(between) == 1 else 'they'} sent"
             )
             return [Problem(path, text, f"publish the same sites again, or at least {least} others")]

@@ -276,14 +276,14 @@ def _chosen(fusion: Fusion) -> str | None:
 
 
 def _files(checked: Mapping[str, CheckedContribution], sites: Sequence[str]) -> dict[str, SafetensorsFile]:
-    """Return the files of sites by their names in results and messages: models first, then what travels beside them."""
+    """Return the files of sites by their names in results and messages: models first, then their companions."""
     models = {site: checked[site].file for site in sites}
     companions = {f"{_called(checked[site].fisher)} of {site}": checked[site].fisher for site in sites}
     return {name: file.called(name) for name, file in {**models, **companions}.items() if file is not None}
 
 
 def _called(companion: SafetensorsFile | None) -> str:
-    """Return what messages call what travels beside a network."""
+    """Return the name in messages of a network's companion file."""
     is_description = companion is not None and companion.format == DESCRIPTION
     return "description" if is_description else "Fisher information"
 

@@ -47,7 +47,7 @@ class FleetGate:
     """Passes on the requests of sites, up to a quota for each key, and notes keys that are not registered.
 
     `app` is Flower's SuperLink; one key may send `quota` bytes for every round, or request, that has begun in `spool`,
-    the folder of the rounds. Unknown keys are noted there, as folders beside those of sites.
+    the folder of the rounds. Unknown keys are noted there, as folders next to those of sites.
     """
 
     def __init__(self, app: Any, quota: int, spool: Path) -> None:

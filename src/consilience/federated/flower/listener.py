@@ -3,7 +3,7 @@
 Connections are bounded in all and by address before anything of them is read. A handshake has its time, and so has the
 next request of an open connection; what is slower is cut off. Strangers from one address can therefore hold a few
 connections for a few seconds, and never those of a site at another. Strangers from many can fill the port; an address
-from which a registered key has asked before has room beside them.
+from which a registered key has asked before has room besides them.
 """
 
 from __future__ import annotations

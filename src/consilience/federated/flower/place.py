@@ -28,7 +28,7 @@ TIMEOUT = 3600.0
 """Seconds for whatever the server is asked. Chosen by hand."""
 
 _LAST_SECONDS = 5.0
-"""Time in which the server is told that this site needs nothing more. Chosen by hand."""
+"""Time for informing the server that this site needs nothing more. Chosen by hand."""
 
 _REACH_SECONDS = 10.0
 """Time for a connection to a server that should be running. Chosen by hand."""

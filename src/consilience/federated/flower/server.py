@@ -65,7 +65,7 @@ def serve_flower(
     address : str
         Host and port to listen on, such as ``0.0.0.0:8000``.
     output : path
-        File for the fused model; the report goes beside it.
+        File for the fused model; the report is written next to it.
     site_keys : path
         A folder of public keys, ``NAME.pub``, of the sites that may take part: OpenSSH lines of keys on a NIST curve. A
         site's name is that of its key's file, whatever the site says.

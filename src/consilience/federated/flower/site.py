@@ -19,7 +19,7 @@ from consilience.federated.flower.messages import deflate, inflate, object_names
 from consilience.files.opening import read_file
 
 _BEAT_SECONDS = 10.0
-"""Time between heartbeats, a third of the interval that Flower is told to expect. Chosen by hand."""
+"""Time between heartbeats, a third of the interval that is announced to Flower. Chosen by hand."""
 
 _MIN_PAUSE, _MAX_PAUSE = 0.1, 1.0
 """Seconds between looks for a question: the longer, the longer none came. Chosen by hand."""

@@ -176,7 +176,7 @@ class Inbox:
         return sorted(late)
 
     def unexpected_folders(self) -> list[str]:
-        """Return names of folders beside those of the expected sites, as many as a report names."""
+        """Return names of folders besides those of the expected sites, as many as a report names."""
         try:
             names = self.storage.names("sites", MAX_FILES)
         except OSError:
@@ -204,7 +204,7 @@ def remembering(check: Callable[[Contribution], Checked]) -> Callable[[Contribut
 def seconds_left(started: Path, seconds: float) -> float:
     """Return how many of the seconds since the first start of a round are left; its time is kept in a file.
 
-    Until the machine starts anew its monotonic clock tells, whatever the wall clock is put to.
+    Until the machine restarts its monotonic clock counts, whatever the wall clock is put to.
     """
     boot, now = _boot(), time.monotonic()
     if not started.exists():

@@ -66,7 +66,7 @@ def send_masked(
 ) -> TookPart:
     """Take part in a masked round with a file: its numbers leave under masks, and the server sees the sum alone.
 
-    The site stays until the sum is over, since the masks of who leaves have to be made up for.
+    The site stays until the sum is over, since the masks of who leaves have to be compensated for.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def send_masked(
         Seconds to wait for the other sites in each step. Default: 3600.
     work : path, optional
         This site's own folder, for its secret while the sum goes on, and for the record of the sums that it has opened,
-        which stays: take the same one for all rounds over the same data. Default: ``FILE.masked`` beside the file.
+        which stays: take the same one for all rounds over the same data. Default: ``FILE.masked`` next to the file.
     say : callable, optional
         Called with each line for people, warnings before anything is sent. Default: no lines.
 
@@ -177,7 +177,7 @@ def _part(
 
 
 def file_folder(work: str | Path | None, file: str | Path) -> Path:
-    """Return the folder of a site that sends a file: by default beside it."""
+    """Return the folder of a site that sends a file: by default next to it."""
     return Path(work) if work is not None else Path(file).with_name(f"{Path(file).name}.masked")
 
 

@@ -92,14 +92,14 @@ def serve_folder(
     """Wait for the contributions of sites in a shared folder or bucket, fuse them, and write the fused model.
 
     The round ends when every site's contribution is in and good, at the deadline, or on SIGUSR1. The fused file and
-    ``round.json`` are written to `output` and beside it, and to ``server/`` in the place, where sites receive it.
+    ``round.json`` are written to `output` and next to it, and to ``server/`` in the place, where sites receive it.
 
     Parameters
     ----------
     place : path or URL
         A folder, or a URL that fsspec knows (``s3://...``; extra ``scale``). Only for this round.
     output : path
-        File for the fused model; the report goes beside it, as ``NAME.round.json``.
+        File for the fused model; the report is written next to it, as ``NAME.round.json``.
     sites, method, weights, quorum, deadline, limits, expect
         See `RoundPlan`.
     rng : int
@@ -115,11 +115,11 @@ def serve_folder(
         from their own data (`answer_folder`) until the deadline, which begins anew with every request. Default: none.
     work : path, optional
         The server's own folder, which no site can reach. A server that was killed resumes from there. Default: a folder
-        beside `output`, removed when the round is over.
+        next to `output`, removed when the round is over.
     ledger : path, optional
         A file of the server's own in which the sites of every published model are recorded. A model of sites that
-        differ from those of an earlier one by one or two is not published: both together tell what these sent. Default:
-        none.
+        differ from those of an earlier one by one or two is not published: both together disclose what these sent.
+        Default: none.
     masked : Masked, optional
         Sum what sites send under masks, so that the server sees the sum alone. It takes `expect`: a statistics file of
         the same estimator, the common start of networks, or with `then` the model from which requests start. The
@@ -214,7 +214,7 @@ def _refuse_numbers(rounds: int, poll: float, tolerance: float) -> None:
 
 
 def work_folder_of(output: Path, work: str | Path | None) -> Path:
-    """Return the server's own folder: beside the fused file, where none was given."""
+    """Return the server's own folder: next to the fused file, where none was given."""
     return Path(work) if work is not None else output.with_name(f"{output.name}.work")
 
 
@@ -271,7 +271,7 @@ def closing_signal() -> Iterator[threading.Event]:
 
 
 def report_path(output: Path) -> Path:
-    """Return the file of a round's report, beside that of its fused model."""
+    """Return the file of a round's report, next to that of its fused model."""
     return output.with_name(f"{output.stem}.round.json")
 
 
@@ -434,7 +434,7 @@ class _Server:
         if not fused:
             return None
         own = report_path(self.output)
-        # What lies beside the output is this server's own word; the place may be written by others.
+        # What lies next to the output is this server's own word; the place may be written by others.
         is_own = own.exists() and read_file(own) == reports[-1].to_bytes() and reports[-1].plan == self.digest
         record = fused[-1].fused
         if not is_own or record is None:
@@ -549,7 +549,7 @@ class _Server:
     def _wait(self, inbox: Inbox, check: Callable[[Contribution], Any], number: int) -> str:
         """Wait until every site's contribution is in and good, or the round ends; return what closed it.
 
-        Who is in, who is missing and what was refused stands in the report beside the output, as that of an open round,
+        Who is in, who is missing and what was refused is in the report next to the output, as that of an open round,
         whenever it changes.
         """
         return self._collect(inbox, _News(self, inbox, check, number).has_all_good, number)
@@ -585,7 +585,7 @@ class _Server:
 
     @cached_property
     def _status(self) -> _StatusFile:
-        """The report of the open round, beside the output."""
+        """The report of the open round, next to the output."""
         return _StatusFile(report_path(self.output), self.say)
 
     def _end(self, report: RoundReport, fused: Path | None) -> RoundReport:
@@ -638,24 +638,24 @@ class _StatusFile:
 
 @dataclass(eq=False)
 class _News:
-    """What has come of an open round: every contribution is told once, and the report follows every change."""
+    """Contributions to an open round: every one is announced once, and the report follows every change."""
 
     server: _Server
     inbox: Inbox
     check: Callable[[Contribution], Any]
     number: int
-    told: set[str] = field(default_factory=set)
+    announced: set[str] = field(default_factory=set)
     line: str = ""
 
     def has_all_good(self) -> bool:
-        """Tell what is new; return whether every site's contribution is in and good."""
+        """Announce what is new; return whether every site's contribution is in and good."""
         by_announcement = {contribution.announcement: contribution for contribution in self.inbox.contributions()}
         chosen = select_announcements(by_announcement).chosen
         checked = {site: self.check(by_announcement[announcement]) for site, announcement in chosen.items()}
         self.refuse_plan(checked)
         for site in sorted(checked):
-            if by_announcement[chosen[site]].path is not None and site not in self.told:
-                self.told.add(site)
+            if by_announcement[chosen[site]].path is not None and site not in self.announced:
+                self.announced.add(site)
                 problems = "; ".join(checked[site].problems)
                 kind = "refused" if problems else "in"
                 self.server.say(Event(f"{site}: {problems or 'is in'}", kind, self.number, site))
@@ -680,7 +680,7 @@ class _News:
 
     def report(self, chosen: Mapping[str, Announcement], problems: Mapping[str, Sequence[str]]) -> RoundReport:
         """Return the report of the open round: who is in, who is missing, what was refused and why."""
-        refused = {site: tuple(map(str, told)) for site, told in problems.items()}
+        refused = {site: tuple(map(str, reasons)) for site, reasons in problems.items()}
         refused |= {site: (reason,) for site, reason in self.inbox.blocked.items()}
         return RoundReport.of_round(
             self.server.plan,

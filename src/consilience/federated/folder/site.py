@@ -259,8 +259,8 @@ def _send_refined(refined: Any, folder: Path, storage: Storage, site: str, numbe
     cs.save(model, folder / "own")
     if fisher is not None:
         cs.save(fisher, folder / "fisher")
-    beside = None if fisher is None else folder / "fisher"
-    return send_folder(folder / "own", storage, site, fisher=beside, number=number, min_count=min_count)
+    fisher_folder = None if fisher is None else folder / "fisher"
+    return send_folder(folder / "own", storage, site, fisher=fisher_folder, number=number, min_count=min_count)
 
 
 def load_fused(path: Path) -> Any:

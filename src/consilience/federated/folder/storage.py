@@ -228,7 +228,7 @@ def _failures_as_os_errors() -> Iterator[None]:
 
 
 def copy_stream(stream: Any, digest: str, target: Path, max_bytes: int, deadline: float) -> None:
-    """Copy a stream beside `target`, and move it there if it has this digest and is not too long."""
+    """Copy a stream to a file next to `target`, and move it there if it has this digest and is not too long."""
     handle, partial = tempfile.mkstemp(prefix=".", suffix=".partial", dir=target.parent)
     try:
         hashed, length = hashlib.sha256(), 0

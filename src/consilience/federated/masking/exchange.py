@@ -76,7 +76,7 @@ class TookPart:
     report: RoundReport  # the report of the last sum
     sums: int  # how many there were
     bytes: int  # length of all messages that were sent
-    warnings: tuple[str, ...] = field(default=())  # what the site was told before it sent anything
+    warnings: tuple[str, ...] = field(default=())  # to the site, before it sent anything
 
 
 @dataclass(eq=False)
@@ -89,7 +89,7 @@ class MaskedPart:
     source: Any  # what its numbers are made of: its files, or its rows
     work: Path  # its own folder, which keeps the record of opened sums from round to round
     timeout: float  # seconds to wait for what the server publishes next
-    # Public keys of all sites, known from elsewhere. Default: those in the plan, which the server could have made up.
+    # Public keys of all sites, known from elsewhere. Default: those in the plan, which the server can fabricate.
     signing_keys: Mapping[str, bytes] | None
     say: Say  # called with each line for people
     limits: Limits = field(default_factory=Limits)
@@ -100,7 +100,7 @@ class MaskedPart:
         Raises InputError for a plan that this site does not agree to, a server that departs from the protocol, a sum
         that failed, and where nothing came in time.
         """
-        number, sent, warnings, is_told = 1, 0, list[str](), False
+        number, sent, warnings, is_warned = 1, 0, list[str](), False
         report: RoundReport | None = None  # of the sum before
         while True:
             plan = self._plan(number)
@@ -113,10 +113,10 @@ class MaskedPart:
             folder = self._private_folder(plan.round_id)
             try:
                 summand = self._summand(number, plan, folder)
-                for line in [] if is_told else self._warnings(plan, summand):
+                for line in [] if is_warned else self._warnings(plan, summand):
                     warnings.append(line)
                     self.say(line)
-                is_told = True
+                is_warned = True
                 sent += self._answer_steps(number, plan, summand, folder)
                 report = self._report(number, plan)
             except InputError as error:
@@ -223,7 +223,7 @@ class MaskedPart:
         if not (folder / f"step-{MASK}").exists():  # before anything is sent: it may not fit
             words.append(summand.words(self.source, len(plan.sites), plan.fractional_bits))
             opened.refuse_other_numbers(summand.state, numbers_digest(words[0]))
-            for line in summand.told:
+            for line in summand.site_lines:
                 self.say(f"sum {number}: {line}")
         agreed: list[Message] = []
         sent = 0

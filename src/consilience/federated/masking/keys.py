@@ -164,7 +164,7 @@ def read_public_keys(folder: str | Path) -> dict[str, bytes]:
 def site_keys(folder: Path, key_type: type, other: tuple[str, str]) -> dict[str, tuple[Path, Any]]:
     """Return the OpenSSH public keys ``NAME.pub`` in a folder, by site, each with its file.
 
-    `other` is what is said of a key of another type than `key_type`, and the remedy. Raises InputError for what is no
+    `other` is the message about a key of another type than `key_type`, and the remedy. Raises InputError for what is no
     such key, and for one that two sites have.
     """
     from cryptography.exceptions import UnsupportedAlgorithm

@@ -1,13 +1,13 @@
-"""Updates of networks of one start as a vector of sums: sum w d and sum w, with d = theta - theta_start.
+"""Updates of networks with a common initialisation as a vector of sums: sum w d and sum w, d = theta - theta_start.
 
-The average of networks of one start is theta_start + sum w d / sum w (McMahan and others, 2017). Updates of single
-precision with weights 1 are exact in fixed point.
+The average of networks with a common initialisation is theta_start + sum w d / sum w (McMahan and others, 2017).
+Updates of single precision with weights 1 are exact in fixed point.
 
 Gaussian noise may be added: each site adds a part, and the sum has what the analytic Gaussian mechanism asks. Of n
 sites that may take part T open the sum, so that at least T parts are in it: parts of variance s^2 / T make up s^2 or
 more. A site's contribution is a vector of norm `clip` at most (it is cut to that), and the guarantee is of the whole
-contribution of a site: with the sum nobody tells whether it sent what it has or zeros, but with (epsilon, delta). Sites
-that work together and leave out their parts take as much of it away.
+contribution of a site: from the sum nobody distinguishes what it sent from zeros, but with (epsilon, delta). Sites that
+work together and leave out their parts take as much of it away.
 """
 
 from __future__ import annotations
@@ -93,15 +93,15 @@ class SumNoise:
 
 
 EQUAL, BY_OBSERVATIONS = "equal", "n_observations"
-"""How networks are weighted: all alike, or by the numbers of observations in their descriptions, which stay masked."""
+"""How networks are weighted: equally, or by the numbers of observations in their descriptions, which stay masked."""
 
 
 MAX_SHARE = 0.5
-"""Share of all weight above which sites are told that one of them is nearly the sum: then the others weigh less."""
+"""Share of all weight above which sites are warned that one of them is nearly the sum: then the others weigh less."""
 
 
 class NetworkSum(Summand):
-    """Weighted averages of networks of one start.
+    """Weighted averages of networks with a common initialisation.
 
     `weights` are "equal", "n_observations" or public numbers by site. `noise` is on the sum of equally weighted
     updates. `site` is whose words are asked for, none at the server. Noise is shared out by the plan's `threshold`.

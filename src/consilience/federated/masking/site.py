@@ -4,8 +4,8 @@ With z_i the numbers of site i in fixed point, b_i its seed and s_ij the secret 
 
     y_i = z_i + PRG(b_i) + sum_{j > i} PRG(s_ij) - sum_{j < i} PRG(s_ij)      modulo 2^128
 
-leaves the site. The masks of pairs cancel in the sum. Who leaves after step 2 is made up for: T others rebuild its key
-from their shares. Of each site either the key or the seed is opened, never both: with both its numbers would be bare
+leaves the site. The masks of pairs cancel in the sum. Of a site that leaves after step 2 T others rebuild the key from
+their shares. Of each site either the key or the seed is opened, never both: with both its numbers would be bare
 (Bonawitz and others, Practical secure aggregation, CCS 2017, with the consistency check for a server that lies).
 """
 

@@ -194,7 +194,7 @@ class StatisticsSum(Summand):
         """Return a site's sums in fixed point; see `Summand.words`."""
         file, *others = source
         if others:
-            raise InputError(others[0], "travels beside networks, and these are sums; leave it out", code="E-ROUND")
+            raise InputError(others[0], "accompanies networks, and these are sums; leave it out", code="E-ROUND")
         statistics = self._fitting(file)
         integers = [
             value
@@ -218,9 +218,9 @@ class StatisticsSum(Summand):
         ):
             raise InputError(file, reasons["this file"], code="E-ROUND")
         statistics = read_statistics(file)[0].without_fourth_moments()
-        told = set(statistics.approximations) - set(expected.approximations)
-        if told:
-            text = f"is no exact sum, which masked numbers cannot say: {sorted(told)[0]}"
+        unexpected = set(statistics.approximations) - set(expected.approximations)
+        if unexpected:
+            text = f"is no exact sum, which masked numbers cannot say: {sorted(unexpected)[0]}"
             remedy = "describe the model where its data are, or let the server expect such a file"
             raise InputError(file, text, remedy, "E-ROUND")
         for what in ("moments", "counts", "maxima"):

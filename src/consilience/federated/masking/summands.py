@@ -31,8 +31,8 @@ class Summand(ABC):
 
     name: ClassVar[str]
     """Name in plans, such as ``statistics``."""
-    told: tuple[str, ...] = ()
-    """What a site is told of its own numbers, once it has them, a line each."""
+    site_lines: tuple[str, ...] = ()
+    """Lines for a site about its own numbers, once it has them."""
 
     @property
     @abstractmethod
@@ -41,7 +41,7 @@ class Summand(ABC):
 
     @property
     def content(self) -> Mapping[str, Json]:
-        """JSON values that the plan says of it, beside its name and the digest of the expected file."""
+        """JSON values that the plan states of it, besides its name and the digest of the expected file."""
         return {}
 
     @property
@@ -60,7 +60,7 @@ class Summand(ABC):
         Parameters
         ----------
         source : object
-            The site's file and what travels beside it, a sequence of `SafetensorsFile`; for requests its rows.
+            The site's file and its companion files, a sequence of `SafetensorsFile`; for requests its rows.
         n_sites, fractional_bits : int
             Of the plan.
 

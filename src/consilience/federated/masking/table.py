@@ -82,7 +82,7 @@ class RequestSum(Summand):
     def words(self, source: Any, n_sites: int, fractional_bits: int) -> Words:
         """Return a site's sums in fixed point; see `Summand.words`."""
         answered = answer(self.request, source.data, min_count=source.min_count, module=source.module)
-        self.told = request_kind(self.request.kind).lines_at_site(answered)
+        self.site_lines = request_kind(self.request.kind).lines_at_site(answered)
         parts = [
             np.ldexp(answered.content.arrays[name].ravel(), -exponent) for name, (_, exponent) in self.sums.items()
         ]

@@ -60,7 +60,7 @@ def _frozen(arrays: Mapping[str, AnyArray]) -> Mapping[str, Array]:
 
 @dataclass(frozen=True, eq=False)
 class Content:
-    """What a kind says in a message, beside what all messages have."""
+    """Fields and arrays of a message that belong to its kind of request."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)  # JSON values
     arrays: Mapping[str, Array] = field(default_factory=dict)  # numbers, float64
@@ -80,7 +80,7 @@ class _Message(ABC):
     @property
     @abstractmethod
     def document(self) -> dict[str, Any]:
-        """What its file states beside the content."""
+        """JSON values of its file besides the content."""
 
     @cached_property
     def data(self) -> bytes:
@@ -109,7 +109,7 @@ class RoundRequest(_Message):
 
     @property
     def document(self) -> dict[str, Any]:
-        """What its file states beside the content."""
+        """JSON values of its file besides the content."""
         stated = {"kind": self.kind, "number": self.number, "rounds": self.rounds}
         return {**stated, "features": self.features.to_json()}
 
@@ -129,7 +129,7 @@ class Answer(_Message):
 
     @property
     def document(self) -> dict[str, Any]:
-        """What its file states beside the content."""
+        """JSON values of its file besides the content."""
         return {
             "kind": self.kind,
             "number": self.number,
@@ -198,7 +198,7 @@ class RequestKind(ABC):
     models: ClassVar[str]
     """Name of the kind of models of which there are such requests, as in ``api.kinds``; empty for every kind."""
     needs_module: ClassVar[bool] = False
-    """Whether a site needs a module beside its data."""
+    """Whether a site needs a module besides its data."""
     module: ClassVar[str] = "the torch module of the fused network"
     """What that is, in words of messages."""
     asks_held_out: ClassVar[bool] = False
@@ -207,13 +207,13 @@ class RequestKind(ABC):
         ("sums", "over the rows near each component: how many, their mean and how they vary"),
         ("few rows", "in many columns span the space that they lie in, which the sums give"),
     )
-    """What an answer tells about people, each with what it is, for `consilience inspect`."""
+    """What an answer discloses about people, each with what it is, for `consilience inspect`."""
     counts_withheld: ClassVar[bool] = True
     """Whether an answer says how many sums the site withheld."""
     request_fields: ClassVar[type[StrictModel]]
     """JSON values of a request."""
     no_request: ClassVar[str]
-    """What is said of a request with other values."""
+    """Message about a request with other values."""
     answer_fields: ClassVar[type[StrictModel]] = AnswerFields
     """JSON values of an answer, where it says how many sums the site withheld; others have none."""
     largest: ClassVar[float] = LARGEST
@@ -262,8 +262,8 @@ class RequestKind(ABC):
         """Return what is wrong with an answer to this request: shapes, signs, sums that contradict each other."""
         content, article = answer.content, "an" if self.name.startswith("e") else "a"
         if self.counts_withheld:
-            told = f"is no answer to {article} {self.name} request"
-            problems = field_problems("answer", self.answer_fields, content.fields, told)
+            prefix = f"is no answer to {article} {self.name} request"
+            problems = field_problems("answer", self.answer_fields, content.fields, prefix)
         elif content.fields:
             problems = [Problem("answer", f"has fields that no answer has: {', '.join(content.fields)[:80]}")]
         else:
@@ -275,7 +275,7 @@ class RequestKind(ABC):
         return {"withheld": withheld} if self.counts_withheld else {}
 
     def lines_at_site(self, answer: Answer) -> tuple[str, ...]:
-        """Return what a site is told of its own answer, where nobody else sees it alone. Default: nothing."""
+        """Return lines for a site about its own answer, where nobody else sees it alone. Default: none."""
         return ()
 
     def verdict(self, content: Content) -> Verdict | None:

@@ -188,7 +188,7 @@ def arrays_digest(arrays: Mapping[str, AnyArray]) -> str:
 
 
 def _joint_moments(fused: Any, own: Any, layers: list[str], batches: list[Any]) -> dict[str, tuple[Array, Array]]:
-    """Return by layer mean (d + k,) and covariance of what it reads in `fused` beside what `own` answers there.
+    """Return by layer mean (d + k,) and covariance of its inputs in `fused` joined with its outputs in `own`.
 
     Raises InputError for layers that are not called once in every pass, or are no linear layers or convolutions of one
     group.
@@ -213,7 +213,7 @@ def _joint_moments(fused: Any, own: Any, layers: list[str], batches: list[Any]) 
         answers[path] = channels_last.reshape(-1, channels_last.shape[-1])
 
     def add(path: str, part: Any, arguments: Any, output: Any) -> None:
-        """Add the rows that the fused layer reads, beside those answers."""
+        """Add the rows that the fused layer reads, joined with those answers."""
         start = 0
         for rows in patch_chunks(part, arguments[0], output):
             joint = torch.cat([rows, answers[path][start : start + len(rows)]], dim=1)

@@ -43,7 +43,7 @@ from consilience.federated.requests.base import (
     RoundRequest,
     StandingAnswer,
 )
-from consilience.federated.requests.message_checks import SCATTER_ROUNDING, AnswerFields, in_order, stand
+from consilience.federated.requests.message_checks import SCATTER_ROUNDING, AnswerFields, in_order, latest_answers
 from consilience.federated.requests.network_state import (
     PREFIX,
     array_names,
@@ -61,11 +61,11 @@ from consilience.files.opening import read_file
 from consilience.files.schemas import StrictModel
 
 MAX_CLASSES = 10_000
-"""Classes of whose errors an answer tells at most. Chosen by hand, for what a site computes for a stranger."""
+"""Classes whose errors an answer states at most. Chosen by hand, for what a site computes for a stranger."""
 MAX_SENT = 70
 """Candidates in a request at most: six fused ones, and the own networks of sites."""
 BYTES_OF_HEADER = 2**20
-"""Bytes that are left for what a request says beside arrays. Chosen by hand."""
+"""Bytes that are left for what a request says besides its arrays. Chosen by hand."""
 BYTES_PER_NUMBER = 6
 """Bytes of a file that one float64 of a message holds exactly."""
 
@@ -91,7 +91,7 @@ class ChoiceAnswerFields(AnswerFields):
 
 
 class ChoiceAtSites(RequestKind):
-    """The best of fused candidates on rows that sites held out, beside each site's own model."""
+    """The best of fused candidates on rows that sites held out, compared with each site's own model."""
 
     name: ClassVar[str] = "choose"
     summary: ClassVar[str] = "the best of fused candidates on rows that sites held out, and a verdict from these"
@@ -193,7 +193,7 @@ class ChoiceAtSites(RequestKind):
         if np.any(sums.counts < 0) or np.any(sums.counts != np.rint(sums.counts)) or sums.counts.sum() > n:
             return [Problem("answer", "its counts are no counts of its rows")]
         if few := np.flatnonzero((sums.counts > 0) & (sums.counts < answer.min_count)).tolist():
-            return [Problem("answer", f"tells of class {few[0]}, of fewer rows than the site lets go")]
+            return [Problem("answer", f"discloses class {few[0]}, which has fewer rows than the site's `min_count`")]
         tolerance = 1e-9 * n
         if answer.content.fields["is_share"]:
             if np.any(sums.losses < -tolerance) or np.any(sums.losses > n + tolerance):
@@ -235,7 +235,7 @@ class ChoiceAtSites(RequestKind):
         The objective is its loss with the sign turned, before that of the first candidate, which was fused.
         """
         known: _KnownOfSites = request.content.private or _KnownOfSites({}, {})
-        answered, carried = stand(request, answers, standing)
+        answered, carried = latest_answers(request, answers, standing)
         others = {
             site: "its rows are not those that it said to hold out"
             for site, one in answered.items()
@@ -342,7 +342,7 @@ def _sendable(arrays: dict[str, dict[str, Array]]) -> dict[str, dict[str, Array]
 
 
 def _n_classes(fusion: Any, arrays: Mapping[str, Array]) -> int:
-    """Return how many classes sites may tell of: those that they named, or the outputs of the last layer."""
+    """Return the number of classes by which sites count errors: those that they named, or outputs of the last layer."""
     network = getattr(fusion, "network", fusion)
     if (named := getattr(fusion, "details", {}).get("classes")) is not None:
         return len(named)

@@ -30,7 +30,7 @@ from consilience.draws.subposteriors import Subposteriors
 from consilience.draws.verdict import judge_weighted
 from consilience.errors import ConsilienceError, InputError, OptionError, Problem, UnsupportedError
 from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
-from consilience.federated.requests.message_checks import LARGEST, few_rows, stand
+from consilience.federated.requests.message_checks import LARGEST, few_rows, latest_answers
 from consilience.files.csv import read_csv
 from consilience.files.npy import open_arrays, read_array
 from consilience.files.schemas import Chunked, StrictModel
@@ -129,7 +129,7 @@ class LogDensities(RequestKind):
         except ConsilienceError as error:
             return [problem.about("request") for problem in error.problems]
         except (ArithmeticError, IndexError, TypeError, ValueError) as error:  # of shapes that no variable has
-            return [Problem("request", f"{self.no_request}: {_told(error)}")]
+            return [Problem("request", f"{self.no_request}: {_first_line(error)}")]
         points = request.content.arrays.get("points")
         if set(request.content.arrays) != {"points"} or points is None or points.ndim != 2:
             return [Problem("request", "has no array of points")]
@@ -169,7 +169,7 @@ class LogDensities(RequestKind):
         self, request: RoundRequest, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
     ) -> Reduction:
         """Return points where the weighted ones lie; see `RequestKind.reduce`."""
-        chosen, carried = stand(request, answers, standing)
+        chosen, carried = latest_answers(request, answers, standing)
         state = request.content.private
         if strangers := sorted(set(chosen) - set(state.stack.names)):
             text = "answered, and none of the draws that were fused are called so"
@@ -222,7 +222,7 @@ class LogDensities(RequestKind):
         )
 
 
-def _told(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     """Return the first line of an error's text."""
     return str(error).partition(chr(10))[0][:200]
 
@@ -257,7 +257,7 @@ def _log_densities(function: Callable[..., Any], values: Mapping[str, Array], ro
             answered = function(dict(values), rows)
         densities = np.asarray(answered.detach() if hasattr(answered, "detach") else answered, dtype=np.float64)
     except Exception as error:  # whatever the code of the user raises
-        text = f"failed on a dictionary of arrays and the rows: {type(error).__name__}: {_told(error)}"
+        text = f"failed on a dictionary of arrays and the rows: {type(error).__name__}: {_first_line(error)}"
         raise InputError("module", text, code="E-ROUND") from error
     if densities.shape == (count, 1):
         densities = densities[:, 0]
@@ -267,7 +267,7 @@ def _log_densities(function: Callable[..., Any], values: Mapping[str, Array], ro
             "module", f"gave log densities of shape {densities.shape} for {count} points", remedy, "E-SHAPE"
         )
     if np.any(densities == np.inf):
-        raise InputError("module", "gave a log density of +inf, which no law has", code="E-ROUND")
+        raise InputError("module", "gave a log density of +inf, which no distribution has", code="E-ROUND")
     if np.all(np.isnan(densities) | (densities == -np.inf)):
         text = "gave no finite log density at any point"
         raise InputError("module", text, "look at what it takes and returns", "E-NUMBER")

@@ -26,7 +26,7 @@ from consilience.federated.requests.gaussian_mixture import (
     mean_weights,
     outer,
 )
-from consilience.federated.requests.message_checks import SCATTER_ROUNDING, array_problems, few_rows, stand
+from consilience.federated.requests.message_checks import SCATTER_ROUNDING, array_problems, few_rows, latest_answers
 from consilience.files.schemas import StrictModel
 from consilience.posteriors.adapters.sklearn.covariance_types import (
     ConjugateParameters,
@@ -317,7 +317,7 @@ def _ascending(
     expected: MixtureExpectations,
 ) -> tuple[dict[str, StandingAnswer], dict[str, str]]:
     """Return the answers that count, as `stand`, but without new ones that fit the published state less well."""
-    chosen, carried = stand(request, answers, standing)
+    chosen, carried = latest_answers(request, answers, standing)
     for site in sorted(set(answers) & set(standing)):
         if answers[site].answer.n_observations != standing[site].answer.n_observations:
             continue  # a site that has got more rows is not held to its last answer

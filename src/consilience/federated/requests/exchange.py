@@ -231,8 +231,8 @@ def finish(fusion: Any, rounds: list[Round]) -> Any:
     if "then" in finished.details:  # requests of another kind came before
         record["behind"] = finished.details["then"]
     result, details = (
-        {**{name: value for name, value in told.items() if name not in ("average", "hierarchical")}, "then": record}
-        for told in (finished.provenance["result"], finished.details)
+        {**{name: value for name, value in earlier.items() if name not in ("average", "hierarchical")}, "then": record}
+        for earlier in (finished.provenance["result"], finished.details)
     )
     provenance = {**finished.provenance, "result": result}
     return replace(finished, provenance=provenance, details=details, objective=float(history[-1]), history=history)

@@ -27,7 +27,7 @@ from consilience.estimators.adapters.heads import ridge_rows
 from consilience.estimators.heads.sums import FeatureMoments, sums_of_features
 from consilience.families.centred_moments import CentredMoments, merge_moments
 from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
-from consilience.federated.requests.message_checks import SCATTER_ROUNDING, count_problems, few_rows, stand
+from consilience.federated.requests.message_checks import SCATTER_ROUNDING, count_problems, few_rows, latest_answers
 from consilience.federated.requests.network_state import (
     PREFIX,
     array_names,
@@ -135,7 +135,7 @@ class ExactHead(RequestKind):
 
         The objective is the negative mean squared error of the head's indicators of classes on the rows of all sites.
         """
-        chosen, carried = stand(request, answers, standing)
+        chosen, carried = latest_answers(request, answers, standing)
         moments = _joined([one.answer.content.arrays for one in chosen.values()])
         head = str(request.content.fields["head"])
         weight_name, bias_name = (PREFIX + name for name in array_names(head))
@@ -170,13 +170,13 @@ def with_network(fusion: Any, content: Content, verdict: Verdict, repaired: str)
     }
     before = fusion.verdict
     joined = replace(verdict, text=f"{before.text} Then {verdict.text}", candidates=before.candidates)
-    told: dict[str, Any] = {}
+    changed: dict[str, Any] = {}
     if (chosen := fusion.details.get("chosen")) is not None:  # which stays a candidate
-        told = {
+        changed = {
             "details": {**fusion.details, "chosen": f"{repaired}: {chosen}"},
             "candidates": {**fusion.candidates, chosen: fusion.module_of(fusion.network)},
         }
-    return replace(fusion, network=fusion.network.with_arrays(like), judgement=joined, repaired=repaired, **told)
+    return replace(fusion, network=fusion.network.with_arrays(like), judgement=joined, repaired=repaired, **changed)
 
 
 def _like(values: Array, original: Any) -> Any:

@@ -23,7 +23,7 @@ from consilience.core.verdict import Verdict
 from consilience.errors import InputError, Problem, UnsupportedError
 from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
 from consilience.federated.requests.head import with_network
-from consilience.federated.requests.message_checks import LARGEST, SCATTER_ROUNDING, few_rows, stand
+from consilience.federated.requests.message_checks import LARGEST, SCATTER_ROUNDING, few_rows, latest_answers
 from consilience.federated.requests.network_state import (
     PREFIX,
     array_names,
@@ -211,7 +211,7 @@ def reduce_layers(
     `known` is what the server knows of every site whose network was fused, kept for the next request; `targets` says
     what layers should answer; `layers` are those that all requests together refit, in order.
     """
-    chosen, carried = stand(request, answers, standing)
+    chosen, carried = latest_answers(request, answers, standing)
     if strangers := sorted(set(chosen) - set(known)):
         text = "answered, and none of the networks that were fused is called so"
         raise InputError(strangers[0], text, code="E-ROUND")

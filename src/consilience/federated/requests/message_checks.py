@@ -29,13 +29,13 @@ class AnswerFields(StrictModel):
     withheld: int = Field(ge=0, le=2**31)
 
 
-def field_problems(subject: str, schema: type[StrictModel], fields: Mapping[str, Any], told: str) -> list[Problem]:
-    """Return the first thing that is wrong with the JSON values of a message, after what is told of such a message."""
+def field_problems(subject: str, schema: type[StrictModel], fields: Mapping[str, Any], prefix: str) -> list[Problem]:
+    """Return the first thing that is wrong with the JSON values of a message, after a prefix on the whole message."""
     try:
         schema.model_validate(dict(fields))
     except ValidationError as error:
         location, reason = first_problem(error)
-        return [Problem(subject, f"{told}: {location or 'the whole'}: {reason}")]
+        return [Problem(subject, f"{prefix}: {location or 'the whole'}: {reason}")]
     return []
 
 
@@ -82,7 +82,7 @@ def name_of(data: Any) -> str | Path:
 Known = TypeVar("Known")
 
 
-def stand(
+def latest_answers(
     request: RoundRequest, answers: Mapping[str, StandingAnswer], standing: Mapping[str, StandingAnswer]
 ) -> tuple[dict[str, StandingAnswer], dict[str, str]]:
     """Return the answers that count, new ones before those carried on, and why others are carried, both by site.

@@ -1,7 +1,7 @@
 """The second message about shrinkage by fourth moments: frames go out, and a number for each class comes back.
 
 Ledoit's and Wolf's shrinkage is no function of second moments. In the frame of the fused mean, and for discriminants
-the fused scales too, it takes the sum of |z|^4 beside them. So first messages are added, the server publishes the
+the fused scales too, it takes the sum of |z|^4 too. So first messages are added, the server publishes the
 frames of all rows, and sites answer with that sum: for each class, and for all rows together. One request is enough.
 
 The steps of a Pipeline before such an estimator are affine and known from first messages too: the server publishes
@@ -30,7 +30,7 @@ from consilience.estimators.site_rows import names_within, read_rows
 from consilience.estimators.statistics import Statistics
 from consilience.estimators.verdict import judge
 from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
-from consilience.federated.requests.message_checks import array_problems, count_problems, few_rows, stand
+from consilience.federated.requests.message_checks import array_problems, count_problems, few_rows, latest_answers
 from consilience.files.schemas import Chunked, StrictModel
 
 _LARGEST = 1e150
@@ -88,7 +88,7 @@ class FourthMoments(RequestKind):
             classes = _classes_of(request)
             is_twice = classes is not None and len(set(classes.values)) < len(classes)
         except (ConsilienceError, TypeError, ValueError) as error:
-            return [Problem("request", f"has no classes that can be told apart: {error}")]
+            return [Problem("request", f"has no classes that can be distinguished: {error}")]
         arrays = request.content.arrays
         if problems := array_problems("request", arrays, _frame_shapes(arrays, classes), _LARGEST):
             return problems
@@ -156,7 +156,7 @@ class FourthMoments(RequestKind):
 
         The objective is the share of the fused rows that they are of.
         """
-        chosen, carried = stand(request, answers, standing)
+        chosen, carried = latest_answers(request, answers, standing)
         sent = [one.answer.content.arrays for one in chosen.values()]
         rows_answered = np.sum([arrays["rows"] for arrays in sent], axis=0)
         sums = np.sum([arrays["fourth"] for arrays in sent], axis=0)
@@ -187,8 +187,8 @@ class FourthMoments(RequestKind):
             "is_complete": bool(np.array_equal(rows, rows_answered)),
             "unknown": [name for name, count in zip(names, rows_answered, strict=True) if not count > 0],
         }
-        told: EstimatorDetails = fusion.details
-        details: EstimatorDetails = {**told, "moments4": moments4}
+        fused_details: EstimatorDetails = fusion.details
+        details: EstimatorDetails = {**fused_details, "moments4": moments4}
         return replace(
             fusion,
             statistics=statistics,
@@ -216,7 +216,7 @@ def _frame_shapes(arrays: Mapping[str, Array], classes: ClassLabels | None) -> d
 
 
 def _share(rows: Array, rows_answered: Array) -> float:
-    """Return the share of rows that are told of; a class with more than it had counts as told."""
+    """Return the share of rows that answers cover; a class with more than it had counts as covered."""
     return float(np.minimum(rows, rows_answered).sum() / rows.sum())
 
 

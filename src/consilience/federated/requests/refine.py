@@ -35,7 +35,7 @@ from consilience.estimators.refinement import (
 from consilience.estimators.site_rows import names_within, read_rows
 from consilience.estimators.statistics import DEGREES, INFORMATION, PEARSON, PRIOR, ROWS, SHIFT, WEIGHT, Statistics
 from consilience.federated.requests.base import Answer, Content, Reduction, RequestKind, RoundRequest, StandingAnswer
-from consilience.federated.requests.message_checks import count_problems, few_rows, in_order, name_of, stand
+from consilience.federated.requests.message_checks import count_problems, few_rows, in_order, latest_answers, name_of
 from consilience.files.schemas import Chunked, FiniteJSON, StrictModel
 
 _ASYMMETRY = 1e-8
@@ -183,7 +183,7 @@ class Refinement(RequestKind):
     ) -> Reduction:
         """Return the next state; see `RequestKind.reduce`."""
         state = _state_of(request)
-        chosen, carried = stand(request, answers, standing)
+        chosen, carried = latest_answers(request, answers, standing)
         sites: dict[str, SiteLikelihood] = {}
         for site, one in chosen.items():
             likelihood = _likelihood_of(one)
@@ -226,8 +226,8 @@ class Refinement(RequestKind):
             "carried": state.n_carried,
         }
         # What priors weighed in the product says nothing of the refined model.
-        told: EstimatorDetails = fusion.details
-        details: EstimatorDetails = {**told, "refinement": refinement}
+        fused_details: EstimatorDetails = fusion.details
+        details: EstimatorDetails = {**fused_details, "refinement": refinement}
         details.pop("prior_share", None)
         return replace(
             fusion,
