@@ -1,4 +1,4 @@
-"""Networks beside each other in one wider network, as method and as candidate of the default."""
+"""Networks side by side in one wider network, as method and as candidate of the default."""
 
 import re
 from functools import cache, partial
@@ -108,9 +108,7 @@ def test_distillation_starts_from_sites_beside_each_other_and_goes_half_of_the_w
     widths = widths_of(next(iter(nets().values())), X[:2], 2)
     fusion = cs.fuse(nets(), "distill", example=X[:2], target_widths=widths, steps=5)
     assert fusion.details["chosen"] == "distill(side_by_side)"
-    assert re.match(
-        r"the networks of site \d and site \d beside each other; distilled half of the way", fusion.repaired
-    )
+    assert re.match(r"the networks of site \d and site \d side by side; distilled half of the way", fusion.repaired)
 
 
 def test_at_the_width_of_the_sites_there_is_none():

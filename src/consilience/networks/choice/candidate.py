@@ -32,7 +32,7 @@ class Effort(IntEnum):
 
 @dataclass(frozen=True)
 class CandidateOptions:
-    """Which candidates are made beside averages, and how long it may take."""
+    """Which candidates are made besides averages, and how long it may take."""
 
     refit: bool = False  # whether layers are refitted
     steps: int = 0  # steps of Adam in a distillation; 0 for none
@@ -49,7 +49,7 @@ class Candidate:
     module: Any  # the network, in evaluation mode; None where the networks came without a module
     base: NetworkFusion  # the fusion by averaging that it was made from; of a site, the one that it was compared with
     made: str = ""  # how it was made of `base`; empty where it is the average itself
-    # The numbers of the sites whose own networks it is: one, or several beside each other. Default: of none.
+    # The numbers of the sites whose own networks it is: one, or several side by side. Default: of none.
     sites: tuple[int, ...] = ()
     # Whether it may be returned: a site's own network may not where another width is asked for, and no network of
     # another width than is asked for.

@@ -6,8 +6,8 @@ difference on the same inputs.
 
 Candidates that were fitted to synthetic inputs do better on others of their kind than on real ones. On images matched
 to batch normalisation, where the ensemble that they were fitted to is the judge, that is more than they gain, and they
-must gain a share of the site's loss too. Nor does anything count that is small beside what drawn inputs get wrong
-themselves.
+must gain a share of the site's loss too. Nor does anything count that is small against the error of the synthetic
+inputs themselves.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class CandidateScores:
     # By candidate, the share of a site's loss by which it must be better than it; None for 0.
     margins: Sequence[float] | None = None
     is_eligible: Sequence[bool] | None = None  # whether it may be chosen; None for all
-    # By site's own network, what it counts: of sites that cannot be told apart that of the most is taken.
+    # By site's own network, what it counts: of sites that cannot be distinguished that of the largest is taken.
     sizes: Sequence[float] | None = None
-    # By candidate, of sites that have their classes alike and count alike: how often the site says that its network
+    # By candidate, of sites that have their classes alike and count equally: how often the site says that its network
     # errs on its own rows. None where not every site says it.
     own_errors: Sequence[float] | None = None
     # How far sites' errors on inputs drawn as they describe them are from those on their own, over all observations:
-    # what drawn inputs cannot tell.
+    # what synthetic inputs cannot decide.
     mean_gap: float = 0.0
     # Whether others must be better than it, as than a site's own network. None for `is_site`.
     stands_for_sites: Sequence[bool] | None = None
@@ -65,7 +65,7 @@ class CandidateScores:
         return float(differences.mean()), float(differences.std(ddof=1) / len(differences) ** 0.5)
 
     def margin(self, number: int, over: int) -> float:
-        """Return by how much a candidate must be better than a site's own network beside standard errors."""
+        """Return by how much a candidate must be better than a site's own network, besides standard errors."""
         return 0.0 if self.margins is None else self.margins[number] * float(self.means[over])
 
     def choose(self) -> int:
@@ -85,10 +85,10 @@ class CandidateScores:
         return float(self.means[number]), float(self.ties[number].mean())
 
     def best_site(self, sites: Sequence[int]) -> int:
-        """Return the site's own network of the least loss; of those it cannot be told from, that of the most.
+        """Return the site's own network of the least loss; among ties, that of the site with the most observations.
 
-        Of equally many observations the least own error decides, where it is comparable: real rows tell what drawn
-        inputs cannot.
+        Of equally many observations the least own error decides, where it is comparable: real rows decide what
+        synthetic inputs cannot.
         """
         best = min(sites, key=self._rank)
         if (sizes := self.sizes) is None:
@@ -108,7 +108,7 @@ class CandidateScores:
     def is_better(self, chosen: int) -> bool:
         """Return whether the chosen network is better on these inputs than every site's, or the same.
 
-        That is by two standard errors beside what drawn inputs leave open: the mean gap, or the margin where that is
+        That is by two standard errors and what synthetic inputs leave open: the mean gap, or the margin where that is
         larger.
         """
         for k in range(len(self.losses)):

@@ -48,11 +48,11 @@ class CandidateComparison:
     inputs: ChoiceInputs  # inputs to fit, to stop and to compare on
     rng: np.random.Generator  # source of the draws of refits and distillations
     started: float  # ``time.monotonic()`` at the start of the fusion
-    # Which candidates subclasses make beside averages, and until when.
+    # Which candidates subclasses make besides averages, and until when.
     options: CandidateOptions = field(default_factory=CandidateOptions)
     notes: list[str] = field(default_factory=list)  # what was left out, and why; grows while candidates are made
     is_cut_short: bool = False  # whether something was left out since time was up
-    n_made: int = 0  # candidates so far, beside the sites'
+    n_made: int = 0  # candidates so far, besides the sites'
     # Seconds that candidates took, by how they were made, the longest of each.
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -169,7 +169,7 @@ class CandidateComparison:
 
     @property
     def max_made(self) -> int:
-        """Candidates that are made beside the sites', at most."""
+        """Largest number of candidates besides the sites' networks."""
         return 0
 
     def _made(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
@@ -194,7 +194,8 @@ class CandidateComparison:
         """Return the sites' own networks; on matched images of sites that differ in their classes to compare only.
 
         There no site stands for all. One that holds the classes that most images are taken for agrees with the ensemble
-        on them: of digits of four classes in ten such a site, of 43 %, could not be told from a fused network of 90.
+        on them: of digits of four classes in ten such a site, of 43 %, could not be distinguished from a fused network
+        of 90.
         """
         candidates = self.workshop.site_candidates()
         if not self._sites_stand_for_all:
@@ -208,7 +209,7 @@ class CandidateComparison:
 
     @property
     def _notes_on_classes(self) -> list[str]:
-        """What is said of estimated classes that differ between sites."""
+        """Notes on estimated class distributions that differ between sites."""
         counts = self.sites.class_counts
         if self.sites.estimated_classes is None or counts is None or self._are_classes_alike:
             return []
@@ -219,7 +220,7 @@ class CandidateComparison:
 
     @property
     def _are_classes_alike(self) -> bool:
-        """Whether sites have their classes alike, as far as these are told or estimated; regressions have none."""
+        """Whether sites have their classes alike, where these are given or estimated; regressions have none."""
         return self.sites.have_classes_alike is not False
 
     def compare(
@@ -316,7 +317,7 @@ class CandidateComparison:
     def _own_errors(self) -> list[float] | None:
         """Errors of sites' networks on their own rows; None where they do not compare.
 
-        They do where sites have their classes alike, and all say the error on rows of one kind: held out or trained on.
+        They do where class distributions are alike, and all say the error on rows of one kind: held out or trained on.
         """
         said = [one for one in self.workshop.ordered.descriptions if one is not None]
         known = [one.own_error for one in said if one.own_error is not None]
@@ -326,8 +327,8 @@ class CandidateComparison:
     def _stands_for_sites(self, candidate: Candidate) -> bool:
         """Whether what was fitted needs a margin over it: a site's own network, and on matched images several of these.
 
-        On inputs drawn with their classes, which judge by labels, several beside each other are candidates as others
-        are: of four described LeNets in twice the width that was 2.3 points better (experiments/synthetic_inputs).
+        On inputs drawn with their classes, which judge by labels, several side by side are candidates as others are: of
+        four described LeNets in twice the width that was 2.3 points better (experiments/synthetic_inputs).
         """
         return candidate.site is not None or (len(candidate.sites) > 1 and self.inputs.source == "matched")
 
@@ -365,7 +366,7 @@ class CandidateComparison:
 
     @property
     def _seconds_left(self) -> float | None:
-        """Seconds for further candidates, of a bound, beside those in which all of them are asked; None without one."""
+        """Seconds left for further candidates, those for evaluating all of them deducted; None without a bound."""
         most = self.options.max_seconds
         if most is None:
             return None

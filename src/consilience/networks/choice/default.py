@@ -1,15 +1,15 @@
 """The default fusion of networks: candidates are made, compared without labels, and one of them is returned.
 
-1. **Weights** are numbers of observations, where every site says its own; else networks count alike.
+1. **Weights** are numbers of observations, where every site says its own; else networks count equally.
 2. **Inputs** on which candidates are made (fit), stopped early (early) and compared (held) are three independent sets,
-   drawn from what sites describe, or matched to batch normalisation (``inputs``). Without either nothing is made up.
+   drawn from what sites describe, or matched to batch normalisation (``inputs``). Without either there are none.
 3. **Teacher**: the ensemble of all sites, by the counts of their classes where they are said, or estimated on matched
    images (``teacher``).
 4. **Candidates** (``make_candidates``): every site's own network; the matched network, and the plain average of a
    common initialisation; that with the rows of its head by class; that by Fisher information, where it came along; the
    same refitted layer by layer; that of networks matched by their activations on the inputs to fit on, refitted; of
    four and more networks, that of units joined within models too; all of these with the head in closed form; in a wider
-   network that the caller asks for sites' own networks beside each other; the best of them distilled from the teacher,
+   network that the caller asks for sites' own networks side by side; the best of them distilled from the teacher,
    and sites' own networks half of the way there where sites have their classes alike.
 5. **Choice**: all are scored on the same inputs (``compare``) and one is taken (``choose``); verdict by ``verdict``.
 """
@@ -71,10 +71,10 @@ def fuse_by_choice(
     *,
     matches_images: bool = False,
 ) -> NetworkFusion:
-    """Return the fusion of a workshop by a choice on drawn inputs, or without one where nobody says what these are.
+    """Return a fusion by a choice on synthetic inputs, or without one where no site describes its inputs.
 
     `compare` makes candidates on inputs and compares them, `n_inputs` of which they are fitted on; where it cannot,
-    `matching` is the method to name. `matches_images` says whether images are matched beside drawn inputs.
+    `matching` is the method to name. `matches_images` says whether images are matched besides drawing inputs.
     """
     sites = workshop.sites
     if workshop.models.template is None:
@@ -91,7 +91,7 @@ def fuse_by_choice(
                 for name, one in said.items()
                 if one is None or not (one.inputs or one.tokens or one.class_moments or one.class_tokens)
             ]
-            if not silent:  # each with so few of a class that neither it nor the inputs of all are told of
+            if not silent:  # each with so few of a class that neither it nor the inputs of all are described
                 reason = "Too few of the sites' observations are of classes whose inputs are described"
                 return workshop.unseen(reason, DESCRIBE_MORE)
             who = "No site" if len(silent) == len(sites.names) else "Not every site"

@@ -7,7 +7,7 @@ Where they come from, the best first:
 3. draws from the moments of the sites' inputs, or from their counts of tokens;
 4. images matched to the statistics of the networks' batch normalisation.
 
-Without any of these nothing is made up.
+Without any of these there are no synthetic inputs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from consilience.core.progress import Progress
 from consilience.errors import InputError, OptionError, UnsupportedError, reason_of
 from consilience.networks.choice.choose import MARGIN_OF_IMAGES
 from consilience.networks.choice.excess_errors import excess_errors
-from consilience.networks.choice.rows import Rows, beside, outputs_of
+from consilience.networks.choice.rows import Rows, like_module, outputs_of
 from consilience.networks.choice.sites import Sites
 from consilience.networks.classes.shares import MAX_SKEW_OF_ALIKE, class_skew
 from consilience.networks.descriptions.description import Description
@@ -63,17 +63,17 @@ FIT_SETS = 2
 """Sets of matched images that candidates are fitted on, and so many times as many steps of a distillation in which
 batch normalisation reads batches. Distilled on one, two and four sets in shifted copies, two ResNet-8 had 82.6, 83.8
 and 84.2 % (a pair of Fashion-MNIST that is in no table; one set of 100 steps takes as long as the refit on two), and
-82.7 % after 200 steps, 84.0 after 400, 84.3 after 1,000. On drawn inputs four ResNet-8 had 80.4 in the mean after 200,
-80.6 after 400."""
+82.7 % after 200 steps, 84.0 after 400, 84.3 after 1,000. On inputs drawn from descriptions four ResNet-8 had 80.4 in
+the mean after 200, 80.6 after 400."""
 SHIFTED_COPIES = 8
 """Copies of matched images that candidates are fitted on, each image shifted: refitted on 8, two ResNet-8 had 82.0 %,
 on the images alone 80.6 (Fashion-MNIST of 14 x 14 pixels, one pair)."""
 MAX_EXCESS_OF_STATISTICS = 0.075
 """Mean excess of the sites' errors on inputs drawn as they describe them, up to which no images are matched for batch
-normalisation, which learns its statistics from drawn inputs where sites differ in their classes. Against matched images
-that gained 0.2 to 6.6 points in five ensembles of ResNet-8 with excesses of 0.01 to 0.06, and lost 1.5 in one of 0.10
-(CIFAR-10). Of two alike networks of CIFAR-10 it made one that erred on 34 % of others of their kind instead of 62, and
-had 41 % of real images right instead of 44."""
+normalisation, which learns its statistics from the drawn ones where sites differ in their classes. Against matched
+images that gained 0.2 to 6.6 points in five ensembles of ResNet-8 with excesses of 0.01 to 0.06, and lost 1.5 in one of
+0.10 (CIFAR-10). Of two networks of IID sites of CIFAR-10 it made one that erred on 34 % of others of their kind instead
+of 62, and had 41 % of real images right instead of 44."""
 
 Source = Literal["given", "drawn", "matched"]
 
@@ -86,8 +86,8 @@ class ChoiceInputs:
     fit: Rows
     early: Rows
     held: Rows
-    # Beside drawn inputs, images matched to batch normalisation, for distillations to train on and to stop by in
-    # their place.
+    # Besides inputs drawn from descriptions, images matched to batch normalisation, for distillations to train on and
+    # to stop by in their place.
     images: tuple[Rows, Rows] | None = None
     # Whether the caller gave them, they are drawn from descriptions, or images matched to batch normalisation.
     source: Source = "drawn"
@@ -98,7 +98,7 @@ class ChoiceInputs:
     # Whether nothing is fitted to such inputs that is far from sites' own networks: images or texts, drawn with their
     # classes, of sites that have these alike.
     keeps_near_sites: bool = False
-    # Whether batch normalisation learns its statistics from drawn inputs (`MAX_EXCESS_OF_STATISTICS`).
+    # Whether batch normalisation learns its statistics from draws of descriptions (`MAX_EXCESS_OF_STATISTICS`).
     draws_teach: bool = False
     # Where the networks' outputs have their rows; None for Bayesian networks, whose draws are asked otherwise.
     layout: OutputLayout | None = None
@@ -143,9 +143,9 @@ def choice_inputs(
 
     Modules are in the order of the sites. `given` are unlabelled inputs of the caller, `example` is an input for the
     shape of matched ones, `n_inputs` how many candidates are fitted on. Of `max_seconds` every set of matched images
-    takes an equal part, and as long a part is left to train; with `matches_images` they are matched also beside draws
-    from which batch normalisation may not learn. Raises UnsupportedError, before any candidate is made, where outputs
-    cannot be compared, and OptionError for seconds that are too few for one step.
+    takes an equal part, and as long a part is left to train; with `matches_images` they are matched in addition to
+    draws from which batch normalisation may not learn. Raises UnsupportedError, before any candidate is made, where
+    outputs cannot be compared, and OptionError for seconds that are too few for one step.
     """
     draw_rng, image_rng, shift_rng, excess_rng, position_rng = rng.spawn(5)
     drawn = None
@@ -213,7 +213,7 @@ def _only_images(
 
 
 def _do_draws_teach(drawn: ChoiceInputs, modules: Sequence[nn.Module], sites: Sites, rng: np.random.Generator) -> bool:
-    """Return whether batch normalisation learns its statistics from drawn inputs.
+    """Return whether batch normalisation learns its statistics from inputs drawn from descriptions.
 
     It does where sites are known to differ in their classes, and err on inputs drawn as they describe them about as
     often as on their own.
@@ -239,7 +239,7 @@ def _with_images(
     progress: Progress,
     max_seconds: float | None,
 ) -> ChoiceInputs:
-    """Return drawn inputs, beside them images to distil on, for networks of images that have batch normalisation."""
+    """Return synthetic inputs with images to distil on, for networks of images that have batch normalisation."""
     inputs = drawn.fit.inputs
     is_image = isinstance(inputs, Tensor) and inputs.ndim == 4 and inputs.is_floating_point()
     if not isinstance(inputs, Tensor) or not is_image or not all(map(_has_norm, modules)):
@@ -340,9 +340,9 @@ def _read_given(given: Any, module: nn.Module) -> Tensor | Example:
         raise InputError("inputs", text, "pad all of them to one length", "E-SHAPE")
     together: Tensor | Example = torch.cat(tensors) if tensors else joined(examples)
     inputs = (
-        together.changed(lambda tensor: beside(tensor, module))
+        together.changed(lambda tensor: like_module(tensor, module))
         if isinstance(together, Example)
-        else beside(together, module)
+        else like_module(together, module)
     )
     refuse_unfit(module, as_example(inputs)[:2], "inputs")
     if not all(map(_is_finite, as_example(inputs).tensors)):
@@ -385,8 +385,8 @@ def _draw(
 
 
 def _rows_of(draw: SyntheticInputs, module: nn.Module, described: Description) -> Rows:
-    """Return drawn inputs as a network takes them whose site describes its arguments."""
-    inputs = described_arguments(described, beside(draw.inputs, module))
+    """Return synthetic inputs in the arguments that a site describes."""
+    inputs = described_arguments(described, like_module(draw.inputs, module))
     return Rows(inputs, None if draw.labels is None else draw.labels.numpy())
 
 

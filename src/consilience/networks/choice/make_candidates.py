@@ -44,7 +44,7 @@ _MADE = (
     "matched", "average", "class_heads", "fisher", "side_by_side", "refit", "refit_head", "refit_activations",
     "refit_activations_head", "distill(side_by_side)", "distill(site)",
 )  # fmt: skip
-"""What is made at most, beside the `N_DISTILLED` networks that are distilled of fused ones."""
+"""Candidates at most, besides the `N_DISTILLED` networks that are distilled of fused ones."""
 _BY_ACTIVATIONS = OTFusion(cost="activations")
 
 
@@ -60,7 +60,7 @@ class NetworkComparison(CandidateComparison):
 
     @property
     def max_made(self) -> int:
-        """Candidates that are made beside the sites', at most."""
+        """Largest number of candidates besides the sites' networks."""
         return len(_MADE) + N_DISTILLED
 
     def _made(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
@@ -89,7 +89,7 @@ class NetworkComparison(CandidateComparison):
         yield from self._side_by_side(workshop)
 
     def _side_by_side(self, workshop: Workshop) -> Iterator[Candidate]:
-        """Yield the best sites' own networks beside each other, where a wider network has room for at least two."""
+        """Yield the best sites' own networks side by side in one, where a wider network has room for at least two."""
         if not workshop.is_wider or self._is_too_late("side_by_side"):
             return
         with self._or_noted("side_by_side"):
@@ -145,8 +145,8 @@ class NetworkComparison(CandidateComparison):
         """Return the fusions whose layers are refitted: the base, and by what units answer on inputs."""
         workshop = self.workshop
         bases = {"refit": workshop.base}
-        # Among inputs drawn by class it gained nothing (four cells of experiments/network_battery and another one), and
-        # the best of more candidates that were fitted to drawn inputs is more often worse than a site on real ones.
+        # Among inputs drawn by class it gained nothing (five settings, four of experiments/network_battery), and the
+        # best of more candidates that were fitted to synthetic inputs is more often worse than a site on real ones.
         can_match = not workshop.is_common_start and workshop.has_equal_widths
         if can_match and self.inputs.fit.labels is None:
             with self._or_noted("refit_activations"):
@@ -171,25 +171,25 @@ class NetworkComparison(CandidateComparison):
     def starts(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates to distil: the best fused ones, and the sites' own networks.
 
-        Of sites that are alike the best one's, in a wider network several beside each other. On real inputs these are
-        above what is fused of networks of starts of their own.
+        Of IID sites the best one's, in a wider network several side by side. On real inputs these are above what is
+        fused of independently initialised networks.
         """
         fused = [candidate for candidate in candidates if not candidate.sites]
         if not self._are_sites_near:
             return self.best(fused, N_DISTILLED)
-        beside = [candidate for candidate in candidates if len(candidate.sites) > 1]
+        side_by_side = [candidate for candidate in candidates if len(candidate.sites) > 1]
         sites = [candidate for candidate in candidates if candidate.site is not None and candidate.is_eligible]
         if self._keeps_near_sites:
             scores, _ = self._scored(sites, self.inputs.early, self.on_early)
             return [sites[scores.best_site(range(len(sites)))]]
         best_site = self.best(sites if self.workshop.has_equal_widths else [], 1)
-        return [*self.best(fused, N_DISTILLED), *beside, *best_site]
+        return [*self.best(fused, N_DISTILLED), *side_by_side, *best_site]
 
     @property
     def _keeps_near_sites(self) -> bool:
         """Whether nothing is made that is far from a site's own network, which may be taken.
 
-        What is fitted of fused networks to inputs drawn for alike sites is better on these by more than a site's own
+        What is fitted of fused networks to inputs drawn for IID sites is better on these by more than a site's own
         distilled half of the way, and seldom on real ones: -7.3 to 0.2 points from the best site in fifteen settings
         of images, -0.9 and 2.9 in two of texts, but -0.6 to 1.0 from where it started half of the way
         (docs/evidence/networks_default.md). Rows of numbers gain by it.
@@ -209,7 +209,7 @@ class NetworkComparison(CandidateComparison):
     def _are_sites_near(self) -> bool:
         """Whether sites' own networks are near the ensemble: where sites have their classes alike.
 
-        Where these are neither told nor estimated, the sites' mean answers on the inputs to fit on stand for them.
+        Where these are neither given nor estimated, the sites' mean answers on the inputs to fit on replace them.
         """
         if not self.classifies:
             return False
@@ -224,10 +224,10 @@ class NetworkComparison(CandidateComparison):
         """Return a candidate trained to answer as the ensemble, None where nothing was gained, and how training went.
 
         Half of a target is the drawn class where there is one. Batch normalisation that kept its statistics is anchored
-        afterwards. A site's own network goes half of the way: over 24 ensembles of alike sites that moved accuracy by
+        afterwards. A site's own network goes half of the way: over 24 ensembles of IID sites that moved accuracy by
         -1.0 to 0.9 points, the whole way by -1.3 to 2.0 (experiments/synthetic_inputs/halfway.py). Only where the base
         has the models' layers is it anchored (`is_anchored`). `on_draws` says whether batch normalisation learns its
-        statistics from drawn inputs, beside which there are better ones; `options` are those of
+        statistics from synthetic inputs, besides which there are better ones; `options` are those of
         `consilience.networks.distillation.distill`.
         """
         is_normed = has_batch_norm(start.module)

@@ -1,7 +1,7 @@
-"""The verdict on a method that the caller named: its network beside every site's own on inputs that the sites describe.
+"""The verdict on a method that the caller named: its network against every site's own on synthetic inputs.
 
 Nothing is chosen, and no byte of the network depends on it. Without moments by class, or counts of tokens by class, at
-every site no error can be told, and the fusion keeps the verdict that it has.
+every site no error is known, and the fusion keeps the verdict that it has.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from consilience.networks.methods.auto import Auto
 
 
 def with_verdict(fusion: NetworkFusion, workshop: Workshop) -> NetworkFusion:
-    """Return a fusion with its verdict by errors on labelled drawn inputs, where every site describes its classes.
+    """Return a fusion with its verdict by errors on labelled synthetic inputs, where every site describes its classes.
 
-    A fusion with averaged statistics of batch normalisation is still to be repaired, and nothing is said of it; nor of
-    a robust method of one's own choice, which trusts no description.
+    A fusion with averaged statistics of batch normalisation is still to be repaired, and is not judged; nor is a
+    robust method of one's own choice, which trusts no description.
     """
     method, described = workshop.method, workshop.sites.described
     if workshop.models.template is None or described is None or method.is_robust or fusion.has_averaged_statistics:

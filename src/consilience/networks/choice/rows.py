@@ -34,7 +34,7 @@ class Rows:
         return tensors if self.positions is None else (*tensors, self.positions)
 
 
-def beside(inputs: Tensor, module: nn.Module) -> Tensor:
+def like_module(inputs: Tensor, module: nn.Module) -> Tensor:
     """Return inputs on the device of a module, real ones in its precision."""
     parameter = next(iter(module.parameters()), None)
     if parameter is None:

@@ -22,7 +22,7 @@ class Sites:
     names: tuple[str, ...]  # names of the sites
     weights: Array  # (J,), weight of each, summing to one
     descriptions: tuple[Description | None, ...]  # what each says of its network
-    # Whether the caller, or every site, said what a network counts; else they count alike.
+    # Whether the caller, or every site, said what a network counts; else they count equally.
     are_weights_stated: bool = True
     # (J,), observations of every site; None where one is silent, or the caller gave other weights.
     n_observations: Array | None = None
@@ -130,7 +130,7 @@ class Sites:
 
     @cached_property
     def have_classes_alike(self) -> bool | None:
-        """Whether sites have their classes alike, as far as these are told or estimated; None where they are not."""
+        """Whether sites have their classes alike, where these are given or estimated; None elsewhere."""
         return None if self.class_counts is None else class_skew(self.class_counts) < MAX_SKEW_OF_ALIKE
 
     @property
@@ -148,8 +148,8 @@ class Sites:
     @property
     def information_weights(self) -> Array:
         """Weights (J,) of precisions that are sums over observations: none by number, or they would count twice."""
-        alike = np.full(len(self.names), 1.0 / len(self.names))
-        return self.weights if self.n_observations is None else alike
+        equal = np.full(len(self.names), 1.0 / len(self.names))
+        return self.weights if self.n_observations is None else equal
 
     @property
     def observed_counts(self) -> Array | None:

@@ -77,7 +77,7 @@ class Teacher:
         return stationary_answers(probabilities, counts, removed, self.sites.weights)
 
     def _local_weights(self, n: int, inputs: Tensor | Example | None) -> Array:
-        """Return the weights (J, n) of the sites at n inputs: by densities where all describe theirs, else alike.
+        """Return the weights (J, n) of the sites at n inputs: by densities where all describe theirs, else constant.
 
         Of fewer inputs each has several rows.
         """

@@ -124,7 +124,7 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
 
 
 def _found(choice: Choice, criterion: Criterion, scores: CandidateScores, percent: str) -> str:
-    """Return the loss of what was taken, beside the best site's, and among how many candidates."""
+    """Return the losses of the chosen candidate and of the best site, and the number of candidates."""
     site_scores = [score for score, is_site in zip(scores.means.tolist(), scores.is_site, strict=True) if is_site]
     of_sites = f" (best site {percent.format(min(site_scores))})" if site_scores else ""
     among = "" if choice.is_named else f", among {len(choice.candidates)} candidates"

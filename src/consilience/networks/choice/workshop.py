@@ -1,9 +1,9 @@
 """One default fusion at work: the networks, what their sites say, and the averages that candidates are made of.
 
-**Whether networks were trained from one start, seen from their parameters alone**.
+**Whether networks have a common initialisation, seen from their parameters alone**.
 
-Networks that share a start keep the numbering of its units: each is nearer to the mean of the others as it is than with
-its units in a random order. Networks of their own starts are as near in any order.
+Networks with a common initialisation keep the numbering of its units: each is nearer to the mean of the others as it is
+than with its units in a random order. Independently initialised networks are as near in any order.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from consilience.networks.choice.inputs import ChoiceInputs
 
 _COMMON = "Networks of a common initialisation are aligned and averaged, which is often worse than the best of them"
-"""Note where nothing says whether the fused network is any good: in 14 of 18 such cells of experiments/network_battery
-without batch normalisation the refitted network was worse."""
+"""Note where nothing says whether the fused network is any good: in 14 of 18 such settings of
+experiments/network_battery without batch normalisation the refitted network was worse."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,12 +104,12 @@ class Workshop:
 
     @cached_property
     def is_common_start(self) -> bool:
-        """Whether the networks have one start, so that no unit needs to be matched."""
-        return self.has_equal_widths and self._seem_of_one_start
+        """Whether the networks have a common initialisation, so that no unit needs to be matched."""
+        return self.has_equal_widths and self._seem_of_common_start
 
     @property
-    def _seem_of_one_start(self) -> bool:
-        """Whether networks of one width, those that have a weight, look as if they had one start."""
+    def _seem_of_common_start(self) -> bool:
+        """Whether networks of one width, those with a weight, look as if they had a common initialisation."""
         networks = [self.models.networks[i] for i in self.order if self.sites.weights[i] > 0]
         return have_common_start(networks, np.random.default_rng(0))
 
@@ -127,9 +127,8 @@ class Workshop:
     def refitted_base(self) -> Candidate:
         """The base, refitted on synthetic inputs where networks of a common initialisation have no batch normalisation.
 
-        There that gained 2.4 points in the mean of the nine cells of the first
-        half of experiments/network_battery without batch normalisation, and lost 3 to 30 with it; 3.8 points in the
-        nine of the other half.
+        There that gained 2.4 points in the mean of the nine settings of the first half of experiments/network_battery
+        without batch normalisation, and lost 3 to 30 with it; 3.8 points in the nine of the other half.
         """
         can_refit = self.method.refits and self.models.template is not None and not self.has_batch_norm
         if not can_refit or not self.is_common_start:
@@ -203,7 +202,7 @@ class Workshop:
     def side_by_side_candidate(
         self, order: Sequence[int], outputs_of: Callable[[nn.Module], Array]
     ) -> Candidate | None:
-        """Return the networks of some sites beside each other; None where there is no room for two.
+        """Return the networks of some sites side by side in one; None where there is no room for two.
 
         The weights of all sites stay those of the call, also of those that have no place. `order` says which sites, by
         their canonical numbers, have room first; `outputs_of` returns what a network answers on some inputs (n, k).
@@ -227,7 +226,7 @@ class Workshop:
         self._check_mean(fusion, chosen, weights[placed], outputs_of)
         pairs = zip(fusion.inputs, self.sites.weights.tolist(), strict=True)
         weighed = tuple(replace(of_site, weight=weight) for of_site, weight in pairs)
-        fusion = replace(fusion, inputs=weighed, repaired=f"the networks of {names} beside each other")
+        fusion = replace(fusion, inputs=weighed, repaired=f"the networks of {names} side by side")
         return Candidate("side_by_side", Effort.AVERAGE, fusion.model, fusion, sites=tuple(chosen))
 
     def _check_mean(
@@ -242,7 +241,7 @@ class Workshop:
         # Half of the digits of single precision: over the architectures of the tests the share is below 1e-4, and 0.06
         # where something that is no unit's differs, such as one slope for all units.
         if not gap <= np.finfo(np.float32).eps ** 0.5 * np.ptp(answers, axis=0).max():
-            raise UnsupportedError("beside each other the networks do not answer their mean")
+            raise UnsupportedError("side by side the networks do not answer their mean")
 
     @property
     def has_own_widths(self) -> bool:
@@ -272,8 +271,9 @@ class Workshop:
     def reach(self) -> Array | None:
         """How much of all that sites see each of them sees (J,), in canonical order, where nothing else is known.
 
-        The coverage of classes, else the numbers of observations. Where sites say neither, alike for networks of starts
-        of their own, and None for those that have one start, or where the caller gives weights.
+        The coverage of classes, else the numbers of observations. Where sites say neither, equal values for
+        independently initialised networks, and None for those with a common initialisation, or where the caller gives
+        weights.
         """
         counts, n_observations = self.ordered.observed_counts, self.ordered.n_observations
         if counts is not None:
@@ -284,17 +284,17 @@ class Workshop:
         return None if can_average else np.ones(len(self.order))
 
     def unseen(self, reason: str, remedy: str) -> NetworkFusion:
-        """Return a fusion where nothing tells what inputs are like, so that no candidate can be compared.
+        """Return a fusion where nothing says what inputs are like, so that no candidate can be compared.
 
-        With one start and sites of one distribution that is the matched network; where sites say counts of classes that
+        With a common initialisation and IID sites that is the matched network; where sites say counts of classes that
         differ, the network of the site that covers the classes best, and where they say their numbers of observations
-        alone, that of the most. In the 52 ensembles of experiments/network_battery the site of most observations is 2
-        points below the best site in the mean, the base 15. Where nobody says anything, the matched and refitted
-        network of those of a common initialisation; of starts of their own the network of one site, whichever: matched
-        averages of convolutional networks have 23 to 45 % where each network has 79 to 85
-        (docs/evidence/synthetic_inputs.md). In a wider network those of the most beside
-        each other: of four and of eight LeNets in twice the width 70.4 and 70.8 %, the matched average 67.1 and 62.7.
-        Where the caller gives weights, the base.
+        alone, that of the largest site. In the 52 ensembles of experiments/network_battery the site of most
+        observations is 2 points below the best site in the mean, the base 15. Where nobody says anything, the matched
+        and refitted network of those of a common initialisation; of independently initialised ones the network of one
+        site, whichever: matched averages of convolutional networks have 23 to 45 % where each network has 79 to 85
+        (docs/evidence/synthetic_inputs.md). In a wider network those of the largest sites side by side: of four and of
+        eight LeNets in twice the width 70.4 and 70.8 %, the matched average 67.1 and 62.7. Where the caller gives
+        weights, the base.
         """
         notes: tuple[str, ...] = ()
         if self.information is not None:
@@ -306,22 +306,22 @@ class Workshop:
         reach = self.reach
         candidates = [] if reach is None or is_safe else [c for c in self.site_candidates() if c.is_eligible]
         if reach is None or not candidates:
-            beside = None if reach is None else self._side_by_side_unseen(reach)
-            only = (beside or self.refitted_base,)
+            side_by_side = None if reach is None else self._side_by_side_unseen(reach)
+            only = (side_by_side or self.refitted_base,)
             notes += (_COMMON,) * (self.is_common_start and not self.sites.are_weights_stated)
             return self.finish(Choice(only, 0, reason=reason, remedy=remedy, notes=notes))
         if counts is None and self.ordered.n_observations is None:
-            notes = (*notes, "Of networks of starts of their own any one is likely better than their average")
+            notes = (*notes, "Of independently initialised networks any single one is likely better than their average")
         return self.finish(Choice(tuple(candidates), int(np.argmax(reach)), reason=reason, remedy=remedy, notes=notes))
 
     def _side_by_side_unseen(self, reach: Array) -> Candidate | None:
-        """Return the networks of starts of their own of the sites of the most beside each other; None without room.
+        """Return the largest sites' independently initialised networks side by side in one; None without room.
 
-        Networks of one start have an average that is good.
+        Networks with a common initialisation have an average that is good.
         """
         example = self.arguments.example
         have_one_width = all(network.units == self.models.networks[0].units for network in self.models.networks)
-        if not self.is_wider or not hasattr(example, "shape") or (have_one_width and self._seem_of_one_start):
+        if not self.is_wider or not hasattr(example, "shape") or (have_one_width and self._seem_of_common_start):
             return None
         from consilience.networks.choice.rows import outputs_of  # here, since it needs torch
 
@@ -362,16 +362,16 @@ class Workshop:
 MIN_GAIN = 0.1
 """Share of the squared distance, from a renumbered network to the mean of the others, that its own numbering must save.
 On scikit-learn's digits (an MLP and a convolutional network, three sites, with and without classes apart, 2 to 60
-epochs) networks of one start saved 0.24 to 0.98, those of their own starts 0.04 at most."""
+epochs) networks of a common initialisation saved 0.24 to 0.98, independently initialised ones 0.04 at most."""
 N_ORDERS = 20
 """Random orders of the units; the nearest counts, so that few units are in order by chance once in 20 at most, the
 usual level of a test."""
 
 
 def have_common_start(networks: Sequence[Network], rng: np.random.Generator) -> bool:
-    """Return whether networks of one symmetry look as if they were trained from one start.
+    """Return whether networks of one symmetry look as if they have a common initialisation.
 
-    They are of the same widths; one alone has a common start.
+    They are of the same widths; one alone has one.
     """
     if len(networks) < 2 or not networks[0].symmetry.groups:
         return True
@@ -386,7 +386,7 @@ def have_common_start(networks: Sequence[Network], rng: np.random.Generator) -> 
         def renumbered() -> Mapping[str, AnyArray]:
             return network.permute({name: rng.permutation(network.units[name]) for name in outer}).working
 
-        # The first order that is as near decides: networks of their own starts are told apart by one.
+        # The first order that is as near decides: independently initialised networks differ by one.
         return all(
             distance <= (1 - MIN_GAIN) * _distance(renumbered(), total, own, len(networks)) for _ in range(N_ORDERS)
         )
