@@ -71,10 +71,10 @@ def test_what_the_header_does_not_say_is_told_too(folder, command):
     assert lines[2:people] == [
         "parameters:  10 in 2 arrays of float32, float64, each with a mean and a variance",
         "arrays:      a [2, 3], b [4]",
-        "prior:       not told",
-        "trained on:  not told",
-        "classes:     not told",
-        "groups:      not told; give a symmetry or a module to fuse it",
+        "prior:       not stated",
+        "trained on:  not stated",
+        "classes:     not stated",
+        "groups:      not stated; give a symmetry or a module to fuse it",
     ]
     document = json.loads(command("inspect", "--json", FILE).out)
     assert [document[key] for key in ("units", "symmetry", "classes", "n_observations")] == [None] * 4

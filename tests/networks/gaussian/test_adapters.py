@@ -563,7 +563,7 @@ def test_ordinary_networks_and_dicts_are_not_bayesian():
         UnsupportedError, match=r"site A: .*Sequential is no Bayesian neural network of a known kind; known"
     ):
         as_bayesian_network(network(), name="site A")
-    with pytest.raises(InputError, match=r"model: weight_mu: no variance beside it; give weight_rho too"):
+    with pytest.raises(InputError, match=r"model: weight_mu has no variance; give weight_rho too"):
         as_bayesian_network(Noisy())
 
 
@@ -590,7 +590,7 @@ def test_every_problem_of_a_module_is_named_as_its_user_knows_it():
         "0.rho_bias: its variances are not positive in torch.float32 (rho -200); give every weight a positive" in text
     )
     assert "2.mu_kernel has NaN or infinite values" in text
-    assert "2.mu_bias: no variance beside it; give 2.rho_bias too" in text
+    assert "2.mu_bias has no variance; give 2.rho_bias too" in text
     assert "3.weight: a parameter without a distribution; give a pair of dicts" in text
     assert "nothing here is the module's parameter 2.bias" in text
 
@@ -615,8 +615,8 @@ def test_every_problem_of_a_dict_is_named():
         as_bayesian_network(given, network(), "a.npz")
     text = str(caught.value)
     for part in (
-        "2.weight.mean and 2.weight.mu both tell of 2.weight; keep one of them",
-        "2.bias.log_variance: no mean beside it; give 2.bias.mean too",
+        "2.weight.mean and 2.weight.mu both state 2.weight; keep one of them",
+        "2.bias.log_variance has no mean; give 2.bias.mean too",
         "other: neither means nor variances by name; give a pair of dicts",
         "0.weight.std: its variances are not positive in float64 (deviation -1)",
         "0.bias.variance has shape (6,), but 0.bias.mean (5,)",

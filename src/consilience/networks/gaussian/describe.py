@@ -1,4 +1,4 @@
-"""Describe: a Bayesian network with its symmetry, and what its site says of its data beside means and variances."""
+"""Describe: a Bayesian network with its symmetry, and what its site says of its data besides means and variances."""
 
 from __future__ import annotations
 

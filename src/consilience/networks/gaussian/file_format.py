@@ -123,7 +123,7 @@ def _make(file: SafetensorsFile, summary: BayesianSummary, arrays: dict[str, Any
 
 
 def _summary(file: SafetensorsFile | str, header: BayesianHeader, tensors: TensorHeader) -> BayesianSummary:
-    """Return a document and the tensors beside it as a summary, checked against each other."""
+    """Return a document and the tensors with it as a summary, checked against each other."""
     where, shapes, dtypes = str(file), tensors.shapes, tensors.dtypes
     problems = list(_name_problems(header)) or list(_tensor_problems(header.parameters, shapes, dtypes))
     if problems:

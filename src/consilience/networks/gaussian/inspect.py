@@ -58,11 +58,14 @@ def _rows(file: SafetensorsFile, summary: BayesianSummary) -> list[Row]:
         ("parameters", f"{size}, each with a mean and a variance"),
         ("arrays", listed([f"{name} {list(shape)}" for name, shape in summary.shapes.items()])),
         ("prior", _format_prior(header.prior_variances)),
-        ("trained on", "not told" if header.n_observations is None else f"{header.n_observations:,.10g} observations"),
-        ("classes", "not told" if classes is None else f"{len(classes)}: {listed(classes)}" if classes else "none"),
+        (
+            "trained on",
+            "not stated" if header.n_observations is None else f"{header.n_observations:,.10g} observations",
+        ),
+        ("classes", "not stated" if classes is None else f"{len(classes)}: {listed(classes)}" if classes else "none"),
     ]
     if summary.symmetry is None:
-        rows.append(("groups", "not told; give a symmetry or a module to fuse it"))
+        rows.append(("groups", "not stated; give a symmetry or a module to fuse it"))
     else:
         rows += symmetry_rows(summary.symmetry, summary.units)
     if header.provenance is not None:
@@ -73,7 +76,7 @@ def _rows(file: SafetensorsFile, summary: BayesianSummary) -> list[Row]:
 def _format_prior(variances: dict[str, float] | None) -> str:
     """Return prior variances by parameter as text: one number where all are equal."""
     if variances is None:
-        return "not told"
+        return "not stated"
     if len(set(variances.values())) == 1:
         return f"variance {next(iter(variances.values())):g}"
     return "variance " + listed([f"{value:g} of {name}" for name, value in variances.items()])

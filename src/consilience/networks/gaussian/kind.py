@@ -99,7 +99,7 @@ class BayesianNetworks(NetworkKind):
         return SiteFacts(facets, scales=scales, bounded_scales=frozenset(scales))
 
     def save(self, model: Any, path: Path, saving: Saving) -> None:
-        """Write means and variances of all parameters with their symmetry, and the description beside them."""
+        """Write means and variances of all parameters with their symmetry, and the description next to them."""
         from consilience.networks.descriptions.files import description_path, write_description
         from consilience.networks.gaussian.files import write_bayesian_network
 
@@ -146,7 +146,7 @@ class BayesianNetworks(NetworkKind):
             bnn = bnn.with_module(with_widths(bnn, template))
         described = self.describe(bnn, data, **stated)
         if not is_rewritten and bnn.n_observations not in (None, described.n_observations):
-            text = "says its number of observations, and beside the description that tells how many are withheld"
+            text = "states its number of observations, which with the description discloses how many are withheld"
             raise InputError(path, text, "write it anew too (`output=`)")
         return described
 

@@ -70,7 +70,7 @@ class BayesianNetwork(Displayed):
     n_observations : float, optional
         Observations that it was fitted to, its weight in a fusion unless weights are given. Default: None, not known.
     example : Tensor, optional
-        Made-up inputs of the right shape, by which its symmetry is traced where none is known. Default: None.
+        Synthetic inputs of the right shape, by which its symmetry is traced where none is known. Default: None.
     description : Description, optional
         What its site says of it, from ``consilience.describe``. Default: None.
 

@@ -206,7 +206,7 @@ class BayesianReading(Reading[BayesianNetwork]):
 def with_site_descriptions(
     bnns: Sequence[BayesianNetwork], inputs: Sequence[NamedInput], descriptions: Any, files: Sequence[NamedInput]
 ) -> list[BayesianNetwork]:
-    """Return networks with what their sites say of them: given, among the inputs, their own, or beside their files.
+    """Return networks with what their sites say of them: given, among the inputs, their own, or next to their files.
 
     The arguments are as for ``networks.descriptions.inputs.with_descriptions``. Raises InputError, naming descriptions
     of other networks, and what contradicts each other. Raises OptionError for `descriptions` that are not one for each

@@ -71,7 +71,7 @@ class BayesianComparison(CandidateComparison):
 
     @property
     def max_made(self) -> int:
-        """Candidates that are made beside the sites': KL-fusion and the other averages."""
+        """Number of candidates besides the sites' networks: KL-fusion and the other averages."""
         return 1 + len(list(self.workshop.averages()))
 
     def _made(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:

@@ -80,7 +80,7 @@ class BayesianWorkshop(Workshop):
 
     @property
     def is_wider(self) -> bool:
-        """False: KL-fusion says the width of posteriors beside each other itself."""
+        """False: KL-fusion chooses the width of posteriors side by side itself."""
         return False
 
     @cached_property

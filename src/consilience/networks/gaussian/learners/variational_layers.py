@@ -99,7 +99,7 @@ class VariationalLayer(nn.Module):
         mean = cast(Tensor, functional_call(self.layer, dict(self.means.items()), (inputs,)))
         squares = {name: values**2 for name, values in deviations.items()}
         variance = cast(Tensor, functional_call(self.layer, squares, (inputs**2,)))
-        # Public code of the horseshoe prior divides this deviation by the root of the fan-in: not the law of W x.
+        # Public code of the horseshoe prior divides this deviation by the root of the fan-in, unlike that of W x.
         return mean + variance.clamp_min(_MIN_VARIANCE).sqrt() * torch.randn_like(mean)
 
     def divergence(self) -> Tensor:
@@ -149,7 +149,9 @@ def parameter_layers(module: nn.Module) -> list[tuple[str, nn.Module]]:
             text = "batch normalisation mixes the observations of a batch, which single draws of weights cannot"
             raise UnsupportedError(path, text, "use layer, group or instance normalisation")
         if next(layer.children(), None) is not None:
-            raise UnsupportedError(path or "the module", "has parameters beside layers of its own", "put them in one")
+            raise UnsupportedError(
+                path or "the module", "has both parameters and layers of its own", "put the parameters in a layer"
+            )
         for name, values in parameters:
             full_name = f"{path}.{name}" if path else name
             if id(values) in first_names:

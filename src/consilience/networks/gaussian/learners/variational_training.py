@@ -123,14 +123,14 @@ def fit_network(
     prior_variance = None if prior.horseshoe is not None else prior.variance
     posterior = BayesianNetwork(
         template.eval(), means, variances, prior_variance, names,
-        n_observations=len(labels), example=_made_up_inputs(inputs),
+        n_observations=len(labels), example=_synthetic_inputs(inputs),
     )  # fmt: skip
     if prior.prune is not None:
         posterior = _prune_units(posterior, scales, prior.prune, inputs[:2])
     return posterior, np.array(history), scales
 
 
-def _made_up_inputs(inputs: Tensor) -> Tensor:
+def _synthetic_inputs(inputs: Tensor) -> Tensor:
     """Return two inputs of the shape and type of a site's, none of its own: draws, or numbers within its range."""
     shape, generator = (2, *inputs.shape[1:]), torch.Generator().manual_seed(0)
     if inputs.is_floating_point():

@@ -20,10 +20,10 @@ class BayesianAuto(KLNetworkFusion):
     """Make several candidates, compare their predictions on inputs drawn from what sites describe, return the best.
 
     Candidates are every site's own network, KL-fusion, the same with all units side by side, the barycenter of aligned
-    posteriors, and for networks of one start the averages of units as they are numbered; and those that average
-    precisions once more with rows of the output layer by counts of classes. Where no site describes its inputs nothing
-    is compared: KL-fusion comes back, and the verdict says that harm is not excluded. The options of `KLNetworkFusion`
-    say how units are matched.
+    posteriors, and for networks with a common initialisation the averages of units as they are numbered; and those that
+    average precisions once more with rows of the output layer by counts of classes. Where no site describes its inputs
+    nothing is compared: KL-fusion comes back, and the verdict says that harm is not excluded. The options of
+    `KLNetworkFusion` say how units are matched.
 
     Parameters
     ----------

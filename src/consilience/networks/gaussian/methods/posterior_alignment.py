@@ -77,7 +77,7 @@ class PosteriorAlignment(NetworkMethod):
         posterior from the reference; "kl_reverse": KL of the reference from each. "hellinger": Hellinger distance of
         each to the reference. Default: "w2".
     rho : float
-        Weight of squared distances of deviations beside those of means, for "w2". Default: 1, the distance itself.
+        Weight of squared distances of deviations relative to those of means, for "w2". Default: 1, the distance itself.
     restarts : int
         Number of descents: from the models as they are, from units matched by incoming weights, then from random
         orders of units. The lowest objective is taken. Default: 3, one of each.

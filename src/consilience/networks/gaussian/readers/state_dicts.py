@@ -12,7 +12,7 @@ array that gives its variance; ``_`` may stand for the dot:
 
 Layers of bayesian-torch have ``PATH.mu_weight`` and ``PATH.rho_weight`` (``kernel`` in convolutions), which is
 ``PATH.weight`` here. Those of blitz have ``PATH.weight_mu`` and ``PATH.weight_rho``, and the same once more under
-``PATH.weight_sampler.mu``. Beside these a state dict may hold noise (``eps_...``), priors (``prior_...``) and the
+``PATH.weight_sampler.mu``. Besides these a state dict may hold noise (``eps_...``), priors (``prior_...``) and the
 buffers of a module that is given. Everything else is refused, as is a parameter that is stated twice.
 """
 
@@ -135,7 +135,7 @@ def gaussian_parameters(
         if first == key:
             continue
         if f"{_SAMPLER}." not in first + key:
-            text = f"{first} and {key} both tell of {role.parameter}"
+            text = f"{first} and {key} both state {role.parameter}"
             problems.append(Problem(name, text, "keep one of them", "E-MISMATCH"))
         elif not bool((arrays[first] == arrays[key]).all()):
             remedy = "copy what is sampled from into the other"
@@ -144,7 +144,7 @@ def gaussian_parameters(
         for parameter, key in side.items():
             role = array_role(key)
             if parameter not in other and role is not None:
-                problems.append(Problem(name, f"{key}: no {what} beside it", f"give {role.partner} too", "E-NEEDED"))
+                problems.append(Problem(name, f"{key} has no {what}", f"give {role.partner} too", "E-NEEDED"))
     parameters = {}
     for parameter, key in means.items():
         spread = spreads.get(parameter, "")

@@ -76,7 +76,7 @@ class ReferenceDistances:
 
 @dataclass(frozen=True)
 class BayesianContent(NetworkContent):
-    """Everything the report shows of a fusion of Bayesian networks, beside what `NetworkContent` has."""
+    """Everything the report shows of a fusion of Bayesian networks, in addition to what `NetworkContent` has."""
 
     noun: ClassVar[str] = "Bayesian network"
     parameter_note: ClassVar[str] = ", each with a mean and a variance"
@@ -102,8 +102,8 @@ class BayesianContent(NetworkContent):
 
     @property
     def beside(self) -> str:
-        """What the page shows beside parameters, for its last line."""
-        return super().beside or (" and the numbers given beside them" if self.predictions else "")
+        """The last line's text on the numbers that the page shows in addition to parameters."""
+        return super().beside or (" and the numbers given with them" if self.predictions else "")
 
     @property
     def inputs(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Sections of the page about fused Bayesian networks, beside those of networks."""
+"""Sections of the page about fused Bayesian networks, in addition to those of networks."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def what_it_predicts(content: BayesianContent) -> Section | None:
 def _scores_caption(content: BayesianContent) -> Markup:
     inputs = ""
     if content.inputs is not None:
-        beside = f", and {content.inputs_outside:,} outside" if content.inputs_outside is not None else ""
-        inputs = f"Of {format_count(content.inputs, 'input')}{beside}."
+        outside = f", and {content.inputs_outside:,} outside" if content.inputs_outside is not None else ""
+        inputs = f"Of {format_count(content.inputs, 'input')}{outside}."
     return sentences(
         inputs,
         "Probabilities are means over samples of the weights. Log likelihood: mean of the logarithm of the true "
