@@ -79,6 +79,7 @@ html_title = f"consilience {release}"
 html_split_index = True
 html_static_path = ["_static"]
 html_css_files = ["consilience.css"]
+html_js_files = ["scrolling.js"]
 mathjax_path = "katex/render.js"  # formulas are drawn by KaTeX, which lies in _static
 mathjax_options = {"defer": "defer"}
 ogp_site_url = ""  # the address where the pages are published: none yet
