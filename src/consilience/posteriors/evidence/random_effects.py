@@ -84,7 +84,6 @@ class RandomEffects:
         self.stack = stack
         self._at: tuple[bytes, Array, Array] | None = None
         self._own_at: tuple[bytes, Array] | None = None
-        self._fits: dict[tuple[bytes, bytes, float], tuple[Array, float]] = {}  # by labels, start and first step
         self._are_weighted = bool(np.any(stack.row_weights != 1.0))
 
     @cached_property
@@ -175,19 +174,21 @@ class RandomEffects:
 
     def evidence(self, labels: Labels, heterogeneity: Array, prior: MatchingPrior) -> float:
         """Return F of a matching with consecutive labels; rows labelled -1 are left out of it."""
-        return self._likelihood_of(labels)(heterogeneity) + _log_prior(labels, prior)
+        return self._evidence_of(labels, prior)(heterogeneity)
 
-    def _likelihood_of(self, labels: Labels) -> Callable[[Array], float]:
-        """Return F of a matching without its log prior, as a function of h."""
+    def _evidence_of(self, labels: Labels, prior: MatchingPrior) -> Callable[[Array], float]:
+        """Return F of a matching as a function of h."""
         n_groups, family, is_in = int(labels.max(initial=-1)) + 1, self.stack.family, labels >= 0
         sums_of = self._sums_of_groups(labels, n_groups)
+        log_prior = prior.total(np.bincount(labels[is_in], minlength=n_groups))
 
-        def likelihood(heterogeneity: Array) -> float:
+        def evidence(heterogeneity: Array) -> float:
             sums, base, observed = sums_of(heterogeneity)
             marginal = family.log_normalizer_of_sums(np.concatenate([base[None], base + sums]))  # (1 + G,)
-            return float(marginal[1:].sum()) - n_groups * float(marginal[0]) - float(observed[is_in].sum())
+            likelihood = float(marginal[1:].sum()) - n_groups * float(marginal[0])
+            return likelihood - float(observed[is_in].sum()) + log_prior
 
-        return likelihood
+        return evidence
 
     def _sums_of_groups(self, labels: Labels, n_groups: int) -> Callable[[Array], tuple[Array, Array, Array]]:
         """Return a function of h that gives sums of pieces (G, P), the base distribution (P,) and normalisers (L,)."""
@@ -220,35 +221,27 @@ class RandomEffects:
 
         Where no group has two members this tends to none at all, of which the matching says nothing.
         """
-        key = labels.tobytes(), start.tobytes(), first_step
-        if key not in self._fits:  # the strict and the lenient prior, which do not change h, lead to the same matchings
-            self._fits[key] = self._fitted(labels, start, first_step)
-        heterogeneity, likelihood = self._fits[key]
-        return heterogeneity, likelihood + _log_prior(labels, prior)
-
-    def _fitted(self, labels: Labels, start: Array, first_step: float) -> tuple[Array, float]:
-        """Return h (B,) of the greatest evidence of a matching, and F without the log prior."""
         # Components of no usable width give a unit of 0 or infinity, between which a search would never end.
         log_unit = np.log(np.clip(np.nan_to_num(self.unit), np.finfo(np.float64).tiny, np.finfo(np.float64).max))
         lowest, highest = MIN_LOG_HETEROGENEITY + log_unit, MAX_LOG_HETEROGENEITY + log_unit
         log_h = np.clip(np.log(start), lowest, highest)
-        likelihood_at, known = self._likelihood_of(labels), dict[bytes, float]()
+        evidence_at, known = self._evidence_of(labels, prior), dict[bytes, float]()
 
-        def likelihood(log_h: Array) -> float:
+        def evidence(log_h: Array) -> float:
             key = np.round(log_h, LOG_DECIMALS).tobytes()  # a step back after a step forth is where it was
             if key not in known:
-                known[key] = likelihood_at(np.exp(log_h))
+                known[key] = evidence_at(np.exp(log_h))
             return known[key]
 
-        best, step = likelihood(log_h), first_step
+        best, step = evidence(log_h), first_step
         while step >= SMALLEST_LOG_STEP:
             has_moved = False
             for block in range(len(log_h)):
                 for direction in (step, -step):
                     trial = log_h.copy()
                     trial[block] = np.clip(trial[block] + direction, lowest[block], highest[block])
-                    # NaN, which is never as good, where the bound was reached: a likelihood may be minus infinity.
-                    value = likelihood(trial) if trial[block] != log_h[block] else np.nan
+                    # NaN, which is never as good, where the bound was reached: an evidence may be minus infinity.
+                    value = evidence(trial) if trial[block] != log_h[block] else np.nan
                     # On a plateau, where all information is at its floor, less heterogeneity is as good.
                     if value > best or (value == best and direction < 0):
                         log_h, best, has_moved = trial, value, True
@@ -256,11 +249,6 @@ class RandomEffects:
             if not has_moved:
                 step /= STEP_DIVISOR
         return np.exp(log_h), best
-
-
-def _log_prior(labels: Labels, prior: MatchingPrior) -> float:
-    """Return the log prior of a matching with consecutive labels."""
-    return prior.total(np.bincount(labels[labels >= 0], minlength=int(labels.max(initial=-1)) + 1))
 
 
 COMPONENT_LOG_ODDS = 5.0
