@@ -4,8 +4,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 LOWEST ?= .venv-lowest
 WORKERS ?= 2
-# Processor seconds of the tests that `make test` runs, beside the minute that collecting them takes; the rest is slow.
-BUDGET ?= 400
+# Processor seconds of the tests that `make test` runs; collecting them in two workers takes about as much. The rest is slow.
+BUDGET ?= 240
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -q -c constraints.txt
