@@ -5,7 +5,7 @@ VENV ?= .venv
 LOWEST ?= .venv-lowest
 WORKERS ?= 2
 # Processor seconds of the tests that `make test` runs; collecting them in two workers takes about as much. The rest is slow.
-BUDGET ?= 240
+BUDGET ?= 270
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -q -c constraints.txt
