@@ -126,8 +126,9 @@ def fuse_aligned(
     names = tuple(described.name for described in inputs)
     known: Sequence[FisherInformation | None] = [None] * len(inputs) if information is None else information
     notes = [*models.symmetry.notes, *alignment.details.get("notes", ())]
-    kept = np.where([name in left_out_of(alignment.details) for name in names], 0.0, weights)
-    kept /= kept.sum()
+    if left_out := left_out_of(alignment.details):
+        weights = np.where([name in left_out for name in names], 0.0, weights)
+        weights = weights / weights.sum()
     fusion = models.fusion_type(
         network=outcome.network,
         matching={name: _matching(name, transports, names) for name in models.symmetry.by_name},
@@ -139,7 +140,7 @@ def fuse_aligned(
         provenance={},
         inputs=tuple(
             NetworkInput(of.name, member, float(weight), of.digest, said, of.description, sent, of.rests_on)
-            for of, member, weight, said, sent in zip(inputs, members, kept, known, models.networks, strict=True)
+            for of, member, weight, said, sent in zip(inputs, members, weights, known, models.networks, strict=True)
         ),
         _rebuild=models.rebuild,
     )

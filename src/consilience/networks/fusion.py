@@ -179,8 +179,7 @@ class NetworkFusion(Fusion):
     @property
     def _sites(self) -> Sites:
         names, descriptions = (tuple(getattr(one, what) for one in self._members) for what in ("name", "description"))
-        weights = np.array([local.weight for local in self._members])
-        return Sites(names, weights / weights.sum() if self.left_out else weights, descriptions)
+        return Sites(names, np.array([local.weight for local in self._members]), descriptions)
 
     @cached_property
     def ensemble(self) -> Any:
