@@ -44,15 +44,12 @@ def test_a_site_is_kept_unless_another_is_better_by_one_standard_error():
     assert scores([site, level, better]).choose() == 2
 
 
-def test_of_sites_that_drawn_inputs_cannot_tell_apart_the_own_error_decides():
+def test_of_sites_that_drawn_inputs_cannot_tell_apart_that_of_the_most_observations_is_taken():
     rng = np.random.default_rng(0)
     sites = [rng.permutation(1000) < wrong for wrong in (140, 100)]
-    alike, errors = {"sizes": [5.0, 5.0], "mean_gap": 0.05}, [0.05, 0.08]
-    assert scores(sites, 2, **alike).choose() == 1
-    assert scores(sites, 2, **alike, own_errors=errors).choose() == 0
-    assert scores(sites, 2, **alike, own_errors=errors[::-1]).choose() == 1
-    assert scores(sites, 2, sizes=[5.0, 6.0], mean_gap=0.05, own_errors=errors).choose() == 1  # that of the most
-    assert scores(sites, 2, sizes=[5.0, 5.0], own_errors=errors).choose() == 1  # told apart
+    assert scores(sites, 2, sizes=[5.0, 5.0], mean_gap=0.05).choose() == 1
+    assert scores(sites, 2, sizes=[6.0, 5.0], mean_gap=0.05).choose() == 0
+    assert scores(sites, 2, sizes=[6.0, 5.0]).choose() == 1  # told apart
 
 
 def test_the_least_loss_is_taken_and_ties_are_broken_by_the_second():

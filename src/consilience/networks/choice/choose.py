@@ -44,9 +44,6 @@ class CandidateScores:
     is_eligible: Sequence[bool] | None = None  # whether it may be chosen; None for all
     # By site's own network, what it counts: of sites that cannot be distinguished that of the largest is taken.
     sizes: Sequence[float] | None = None
-    # By candidate, of sites that have their classes alike and count equally: how often the site says that its network
-    # errs on its own rows. None where not every site says it.
-    own_errors: Sequence[float] | None = None
     # How far sites' errors on inputs drawn as they describe them are from those on their own, over all observations:
     # what synthetic inputs cannot decide.
     mean_gap: float = 0.0
@@ -85,19 +82,14 @@ class CandidateScores:
         return float(self.means[number]), float(self.ties[number].mean())
 
     def best_site(self, sites: Sequence[int]) -> int:
-        """Return the site's own network of the least loss; among ties, that of the site with the most observations.
-
-        Of equally many observations the least own error decides, where it is comparable: real rows decide what
-        synthetic inputs cannot.
-        """
+        """Return the site's own network of the least loss; among ties, that of the site with the most observations."""
         best = min(sites, key=self._rank)
         if (sizes := self.sizes) is None:
             return best
         excesses = {k: self.excess(k, best) for k in sites}
         bounds = {k: STANDARD_ERRORS_OF_CHOICE * error + self.mean_gap for k, (_, error) in excesses.items()}
         tied = [k for k, (excess, _) in excesses.items() if excess <= bounds[k]]
-        own_errors = self.own_errors or [0.0] * len(self.losses)
-        return min(tied, key=lambda k: (-sizes[k], own_errors[k], self._rank(k)))
+        return min(tied, key=lambda k: (-sizes[k], self._rank(k)))
 
     def _displaces(self, number: int, site: int) -> bool:
         """Return whether a candidate may be taken instead of a site's own network."""
