@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
@@ -57,29 +57,33 @@ def _named(case: str) -> str:
     return case
 
 
+Cells = dict[str, dict[str, list[dict[str, Any]]]]
+"""By number of hostile sites and attack what every seed found."""
+
+
 def hostile_table() -> str:
     """Return the worst attack of every defence at each number of hostile sites of ten; ratios are those of means."""
     cases: dict[str, dict[str, Any]] = _found("hostile_sites")["seeds"]
     lines = []
     for case in sorted(cases, key=lambda name: (name != SHAPING_FIRST, list(cases).index(name))):
-        seeds = _complete(list(cases[case].values()))
-        if not seeds:
+        cells = _cells(cases[case])
+        if not cells:
             continue
-        in_nats, counts = case.startswith(IN_NATS), sorted(seeds[0], key=int)
+        in_nats, counts, first = case.startswith(IN_NATS), sorted(cells, key=int), cells["0"]["none"]
         unit = "nats above clean" if in_nats else "error over clean"
-        if isinstance(seeds[0]["0"]["none"]["clean"], list):
+        if isinstance(first[0]["clean"], list):
             unit += " / error of means over clean"
         chosen = " (constants were chosen here)" if case == SHAPING_FIRST else ""
         lines.append(f"| {_named(case)}{chosen}: {unit} | seeds | k = {' | '.join(counts)} |")
         lines.append(f"| --- | ---: |{' --- |' * len(counts)}")
-        for defence in (name for name in seeds[0]["0"]["none"] if name != "clean"):
-            cells = [_worst(seeds, count, defence, in_nats) for count in counts]
+        for defence in (name for name in first[0] if name != "clean"):
+            texts = [_worst(cells, count, defence, in_nats) for count in counts]
             if defence == DEFAULT:
-                cells = [
-                    f"{cell}, weak" if _is_weak(seeds, count, in_nats) else cell
-                    for cell, count in zip(cells, counts, strict=True)
+                texts = [
+                    f"{text}, weak" if _is_weak(cells, count, in_nats) else text
+                    for text, count in zip(texts, counts, strict=True)
                 ]
-            lines.append(f"| {defence} | {len(seeds)} | {' | '.join(cells)} |")
+            lines.append(f"| {defence} | {len(first)} | {' | '.join(texts)} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -87,72 +91,132 @@ def hostile_table() -> str:
 def robust_table() -> str:
     """Return the worst attack on ``robust=True`` of every kind, beside the least error that any rule can promise.
 
-    Of cases with fresh seeds these. What misses a promise has beside it what the plain fusion of the honest sites alone
-    costs over no defence: a rule that knows who is hostile does no better than that.
+    Of cases with fresh seeds these, and of entries that were run on more seeds, these. What misses a promise has beside
+    it what the plain fusion of the honest sites alone costs over no defence: a rule that knows who is hostile does no
+    better than that.
     """
     found = _found("hostile_sites")
     cases: dict[str, dict[str, Any]] = found["seeds"]
     counts = list(found["bounds"]["error"])
     lines = [f"| over clean; over no defence, k = | {' | '.join(counts)} |", f"| --- |{' --- |' * len(counts)}"]
     for case in sorted(name for name in cases if name != SHAPING_FIRST and not name.endswith(FRESH)):
-        seeds = _complete(list(cases.get(case + FRESH, {}).values())) or _complete(list(cases[case].values()))
-        if not seeds:
+        cells = _cells(cases.get(case + FRESH, {}), found.get("more", {}).get(case + FRESH, {})) or _cells(cases[case])
+        if not cells:
             continue
         in_nats = case.startswith(IN_NATS)
-        cells = [_promised(seeds, count, in_nats) for count in counts]
-        lines.append(f"| {_named(case)}: {'nats' if in_nats else 'error'} | {' | '.join(cells)} |")
+        texts = [_promised(cells, count, in_nats) for count in counts]
+        lines.append(f"| {_named(case)}: {'nats' if in_nats else 'error'} | {' | '.join(texts)} |")
     for name, text in (("error", "error of a parameter"), ("squared error", "squared error")):
         bounds = " | ".join(f"{bound:.2f}" for bound in found["bounds"][name].values())
         lines.append(f"| least in the worst case, whatever the rule: {text} over clean | {bounds} |")
     return "\n".join(lines) + "\n"
 
 
-def _promised(seeds: list[dict[str, Any]], count: str, in_nats: bool) -> str:
+def more_seeds_table() -> str:
+    """Return what entries that miss a promise on the fresh seeds cost over no defence on more seeds."""
+    found = _found("hostile_sites")
+    lines = [
+        "| robust=True over no defence | k | attack | fresh seeds | more seeds | standard error | honest alone |",
+        "| --- | ---: | --- | ---: | ---: | ---: | ---: |",
+    ]
+    for case, seeds in found.get("more", {}).items():
+        in_nats, before, cells = case.startswith(IN_NATS), _cells(found["seeds"][case]), _cells(seeds)
+        number = "{:+.3f}" if in_nats else "{:.2f}"
+        for count, attacks in cells.items():
+            first = _costs(before, count, DEFAULT, in_nats, base="plain")
+            later, told = (_costs(cells, count, name, in_nats, base="plain") for name in (DEFAULT, "clean"))
+            for attack, of_seeds in attacks.items():
+                numbers = (first[attack], later[attack], _standard_error(of_seeds, in_nats), told[attack])
+                texts = [number.format(one) for one in numbers]
+                texts[2] = texts[2].lstrip("+")
+                lines.append(f"| {_named(case.removesuffix(FRESH))} | {count} | {attack} | {' | '.join(texts)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _standard_error(of_seeds: list[dict[str, Any]], in_nats: bool) -> float:
+    """Return the standard error of what ``robust=True`` costs over no defence, of a ratio that of its numerator."""
+    pairs = [
+        [one[name][0] if isinstance(one[name], list) else one[name] for name in (DEFAULT, "plain")] for one in of_seeds
+    ]
+    ratio = 1.0 if in_nats else sum(robust for robust, _ in pairs) / sum(plain for _, plain in pairs)
+    error = stdev(robust - ratio * plain for robust, plain in pairs) / len(pairs) ** 0.5
+    return error if in_nats else error / mean(plain for _, plain in pairs)
+
+
+def missed(case: str, seeds: dict[str, Any]) -> dict[str, list[str]]:
+    """Return by number of hostile sites the attacks under which ``robust=True`` costs more than no defence may."""
+    cells, in_nats = _cells(seeds), case.startswith(IN_NATS)
+    found = {count: [attack for attack in cells[count] if _is_missed(cells, count, attack, in_nats)] for count in cells}
+    return {count: attacks for count, attacks in found.items() if attacks and count != "0"}
+
+
+def _is_missed(cells: Cells, count: str, attack: str, in_nats: bool) -> bool:
+    plain, default = (_costs(cells, count, defence, in_nats)[attack] for defence in ("plain", DEFAULT))
+    if in_nats:
+        return default > MAX_NATS or default > plain + MAX_NATS
+    return default > MAX_OVER_NONE * plain
+
+
+def _promised(cells: Cells, count: str, in_nats: bool) -> str:
     """Return what the worst attack on ``robust=True`` costs over clean, and over no defence with its name."""
-    over_none, told = (_costs(seeds, count, name, in_nats, base="plain") for name in (DEFAULT, "clean"))
+    over_none, told = (_costs(cells, count, name, in_nats, base="plain") for name in (DEFAULT, "clean"))
     attack = max(over_none, key=over_none.__getitem__)
     number = "{:+.3f}" if in_nats else "{:.2f}"
-    text = _worst(seeds, count, DEFAULT, in_nats, is_named=False)
+    text = _worst(cells, count, DEFAULT, in_nats, is_named=False)
     if count != "0":
         text += f"; {number.format(over_none[attack])} {attack}"
-    weak = f", **weak** ({number.format(max(told.values()))})" if _is_weak(seeds, count, in_nats) else ""
+    weak = f", **weak** ({number.format(max(told.values()))})" if _is_weak(cells, count, in_nats) else ""
     return text + weak
 
 
-def _is_weak(seeds: list[dict[str, Any]], count: str, in_nats: bool) -> bool:
+def _is_weak(cells: Cells, count: str, in_nats: bool) -> bool:
     """Return whether ``robust=True`` misses what it promises at so many hostile sites; see the constants above."""
-    plain, default = (_costs(seeds, count, defence, in_nats) for defence in ("plain", DEFAULT))
+    plain, default = (_costs(cells, count, defence, in_nats) for defence in ("plain", DEFAULT))
     worst = max(default.values())
     if count == "0":
         return worst > (MAX_NATS if in_nats else MAX_OVER_NONE)
+    if any(_is_missed(cells, count, attack, in_nats) for attack in default):
+        return True
     if in_nats:
-        return worst > MAX_NATS or any(default[attack] > plain[attack] + MAX_NATS for attack in default)
-    attacks = list(seeds[0][count])
-    if any(default[attack] > MAX_OVER_NONE * plain[attack] for attack in attacks):
+        return False
+    if any(plain[attack] >= HARMFUL and default[attack] > BELOW * plain[attack] for attack in default):
         return True
-    if any(plain[attack] >= HARMFUL and default[attack] > BELOW * plain[attack] for attack in attacks):
-        return True
-    blind = [name for name in seeds[0][count][attacks[0]] if name not in ("clean", DEFAULT) and not name.endswith(TOLD)]
-    return worst > MAX_OVER_BEST * min(max(_costs(seeds, count, name, in_nats).values()) for name in blind)
+    of_seed = next(iter(cells[count].values()))[0]
+    blind = [name for name in of_seed if name not in ("clean", DEFAULT) and not name.endswith(TOLD)]
+    return worst > MAX_OVER_BEST * min(max(_costs(cells, count, name, in_nats).values()) for name in blind)
 
 
-def _complete(seeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the seeds that have every attack and defence which some seed has: others are on their way."""
-    cells = [{(k, a, d) for k, attacks in one.items() for a, row in attacks.items() for d in row} for one in seeds]
-    everything = set[tuple[str, str, str]]().union(*cells)
-    return [one for one, found in zip(seeds, cells, strict=True) if found == everything]
+def _cells(seeds: dict[str, Any], more: dict[str, Any] | None = None) -> Cells:
+    """Return what the seeds found that have every attack and defence which some seed has: others are on their way.
+
+    Where an entry was run on `more` seeds, it is these.
+    """
+    keys = [
+        {(k, a, d) for k, attacks in one.items() for a, row in attacks.items() for d in row} for one in seeds.values()
+    ]
+    everything = set[tuple[str, str, str]]().union(*keys)
+    complete = [one for one, found in zip(seeds.values(), keys, strict=True) if found == everything]
+    if not complete:
+        return {}
+    cells = {
+        count: {attack: [one[count][attack] for one in complete] for attack in row}
+        for count, row in complete[0].items()
+    }
+    for count, row in _cells(more).items() if more else ():
+        cells[count].update(row)
+    return cells
 
 
 def _costs(
-    seeds: list[dict[str, Any]], count: str, defence: str, in_nats: bool, error: int = 0, base: str = "clean"
+    cells: Cells, count: str, defence: str, in_nats: bool, error: int = 0, base: str = "clean"
 ) -> dict[str, float]:
     """Return by attack what a defence costs over another; infinity where it failed. Of two errors, the one asked for.
 
     Seeds in which every cell of a defence is None, which has no such number of sites, give an empty dictionary.
     """
     costs = dict[str, float]()
-    for attack in seeds[0][count]:
-        values, cleans = ([one[count][attack][name] for one in seeds] for name in (defence, base))
+    for attack, of_seeds in cells[count].items():
+        values, cleans = ([one[name] for one in of_seeds] for name in (defence, base))
         if any(value is None for value in values):
             continue
         if "failed" in values:
@@ -161,21 +225,21 @@ def _costs(
         if isinstance(cleans[0], list):
             values, cleans = [value[error] for value in values], [clean[error] for clean in cleans]
         total, clean_total = sum(values), sum(cleans)
-        costs[attack] = (total - clean_total) / len(seeds) if in_nats else total / clean_total
+        costs[attack] = (total - clean_total) / len(of_seeds) if in_nats else total / clean_total
     return costs
 
 
-def _worst(seeds: list[dict[str, Any]], count: str, defence: str, in_nats: bool, *, is_named: bool = True) -> str:
+def _worst(cells: Cells, count: str, defence: str, in_nats: bool, *, is_named: bool = True) -> str:
     """Return what the worst attack costs, and its name; of two errors, the second with its own worst attack."""
-    costs = _costs(seeds, count, defence, in_nats)
+    costs = _costs(cells, count, defence, in_nats)
     if not costs:
         return ""
     attack = max(costs, key=costs.__getitem__)
     if math.isinf(costs[attack]):
         return f"fails: {attack}"
     text = f"{costs[attack]:+.3f}" if in_nats else f"{costs[attack]:.2f}"
-    if isinstance(seeds[0][count][attack]["clean"], list):
-        text += f" / {max(_costs(seeds, count, defence, False, 1).values()):.2f}"
+    if isinstance(cells[count][attack][0]["clean"], list):
+        text += f" / {max(_costs(cells, count, defence, False, 1).values()):.2f}"
     return f"{text} {attack}" if is_named and count != "0" else text
 
 
@@ -296,6 +360,7 @@ TRUST: dict[str, Callable[[], str]] = {
     "merges": merges_table,
     "hostile": hostile_table,
     "robust": robust_table,
+    "robust-more-seeds": more_seeds_table,
     "membership": membership_table,
     "load": load_table,
     "fuzzing": fuzzing_table,
