@@ -1,4 +1,4 @@
-"""Laws of ``robust=True`` for networks: whole networks are left out, and the rest have a geometric median."""
+"""Laws of ``robust=True`` for networks: whole networks are left out, and the rest are averaged by bounded weights."""
 
 import numpy as np
 import pytest
@@ -73,6 +73,23 @@ def test_networks_that_are_kept_are_aligned_as_if_the_others_had_not_come():
     with_hostile = fuse([*honest, *(network(50 + seed, 50.0) for seed in range(2))], "consensus")
     assert len(with_hostile.details["robust"]["left_out"]) == 2
     np.testing.assert_array_equal(flat(with_hostile.model), flat(fuse(honest, "consensus").model))
+
+
+def test_a_network_beside_the_mean_of_all_counts_no_more_than_others():
+    honest = [network(seed, noise=0.3) for seed in range(9)]
+    rows = np.stack([flat(module) for module in honest])
+    beside = network(0)
+    torch.nn.utils.vector_to_parameters(
+        torch.tensor(rows.mean(axis=0) - 0.18 * rows.std(axis=0)).float(), beside.parameters()
+    )
+    fusion = fuse([*honest, beside])
+    weights = np.linalg.lstsq(np.vstack([rows, flat(beside)]).T, flat(fusion.model), rcond=None)[0]
+    assert weights[-1] == pytest.approx(weights.max())
+    assert weights.sum() == pytest.approx(1.0, abs=1e-4)
+    assert weights.max() < 0.12  # one of ten is left out by chance
+    distances = np.linalg.norm(np.vstack([rows, flat(beside)]) - flat(fusion.model), axis=1)
+    near = distances <= np.median(distances)
+    assert np.ptp(weights[near]) < 1e-4
 
 
 def test_copies_of_a_hostile_network_are_left_out():

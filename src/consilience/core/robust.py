@@ -42,7 +42,8 @@ in common what they leave alone, are a cluster there.
 
 **Average.** What is left is averaged by the weights of the geometric median of each group, which are convex, so that
 they can be applied to moments. Of five copies or more, those beyond three median radii are left out of their group
-first, the worst first and fewer than half: an attack on one pair of groups passes the gate of whole sites.
+first, the worst first and fewer than half: an attack on one pair of groups passes the gate of whole sites. Networks are
+one group of very many coordinates: one step of Huber's estimate from that median weighs them (`huber_weights`).
 """
 
 from __future__ import annotations
@@ -309,6 +310,18 @@ def geometric_median_weights(squares: Array, votes: Array) -> tuple[Array, Array
 
     start = weighted_median(squares, np.broadcast_to(votes[:, None], squares.shape))
     return geometric_median(from_mean, votes, start)
+
+
+def huber_weights(squares: Array, votes: Array) -> Array:
+    """Return the weights (n,) of one step of Huber's location estimate from the geometric median, by S (n, n).
+
+    Points within the median distance d of it count by their votes, others by votes times d over their distance. The
+    geometric median itself is nearly the point nearest to it: of 2,410 coordinates honest points all lie far out, and
+    a hostile one near their mean has half of the weight.
+    """
+    _, distances = geometric_median_weights(squares, votes)
+    usual = weighted_median(distances, votes)
+    return _shares(votes / np.maximum(distances, usual)) if usual > 0 else _shares(np.where(distances <= 0, votes, 0.0))
 
 
 def copy_weights(squares: Array, votes: Array) -> Array:

@@ -31,7 +31,7 @@ from consilience.checks import AnyArray, Array, Labels, is_count, is_number
 from consilience.core.details import Status
 from consilience.core.methods import Options, Requirement, is_robust_option
 from consilience.core.progress import Progress, silent
-from consilience.core.robust import Judgement, geometric_median_weights, judge_twice, too_few
+from consilience.core.robust import Judgement, huber_weights, judge_twice, too_few
 from consilience.core.robust_estimator import Robust, RobustEstimator
 from consilience.errors import InputError, OptionError, Problem
 from consilience.networks.carried_arrays import largest_counters, moved_mask_problems
@@ -160,10 +160,10 @@ class NetworkMethod(Options, ABC):
     ----------
     robust : {True, "trim", "median"}, optional
         Protection against hostile or broken sites. True leaves out whole models that are copies of each other, or
-        farther than one and a half of the usual distance, and takes the geometric median of the others as whole
-        networks, aligned as if those had not come. ``"trim"`` leaves out the fraction `trim` of the models that is
-        farthest from the coordinate-wise median; ``"median"`` takes geometric medians, row by row. Default: every site
-        is trusted.
+        farther than one and a half of the usual distance, and averages the others as whole networks, aligned as if
+        those had not come, with less weight beyond the median distance from the geometric median. ``"trim"`` leaves out
+        the fraction `trim` of the models that is farthest from the coordinate-wise median; ``"median"`` takes geometric
+        medians, row by row. Default: every site is trusted.
     trim : float
         Fraction of the models that may be hostile, between 0 and 0.5. Default: 0.2, chosen by hand.
     """
@@ -321,7 +321,7 @@ class NetworkMethod(Options, ABC):
     def _kept(
         self, ensemble: NetworkEnsemble, alignment: Alignment, rng: np.random.Generator, progress: Progress
     ) -> tuple[Alignment, Array]:
-        """Return the alignment of the networks that are kept, and their weights (J,) in the geometric median.
+        """Return the alignment of the networks that are kept, and their weights (J,).
 
         Where some are left out the others are aligned as if these had not come, since a far network misleads them all;
         those left out stay as they were aligned.
@@ -339,7 +339,7 @@ class NetworkMethod(Options, ABC):
         if ensemble.target_units:  # the average of linear models is as good as any network of theirs
             details["weak"] = FEWER_NETWORKS
         alignment = replace(alignment, details={**alignment.details, "robust": details})
-        return alignment, median_weights(ensemble, alignment.transports, kept)
+        return alignment, weights_of_kept(ensemble, alignment.transports, kept)
 
 
 def _alignment_problems(ensemble: NetworkEnsemble, alignment: Alignment) -> list[Problem]:
@@ -440,10 +440,10 @@ def judge_networks(ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Tra
     return judge_twice(everyone, standardized, len(voters), n_coordinates)
 
 
-def median_weights(ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport], ...], kept: Labels) -> Array:
-    """Return the weights (J,) of the geometric median of the networks that are kept, as whole networks."""
+def weights_of_kept(ensemble: NetworkEnsemble, transports: tuple[Mapping[str, Transport], ...], kept: Labels) -> Array:
+    """Return the weights (J,) of the networks that are kept, as whole networks (``huber_weights``)."""
     weights, squares = np.zeros(len(ensemble.weights)), _distances(ensemble, transports, kept, squared_distances)
-    weights[kept], _ = geometric_median_weights(squares, ensemble.weights[kept])
+    weights[kept] = huber_weights(squares, ensemble.weights[kept])
     return weights
 
 
