@@ -124,8 +124,9 @@ def number(address: str, tables: Tables) -> str:
     address : str
         ``table :: row :: column``, or ``file.json :: key :: ... :: key``; a name may be ``one MINUS another``, for a
         difference. A last part may follow that is made of ``#2``, the second number of the cell (else the first), or
-        ``#*``, all; ``abs``; ``min``, ``max``, ``sum``, ``mean`` or ``median`` of several; ``/1000``, a divisor; and a
-        format such as ``.0f``. Without a format the number is as in the cell, without a plus.
+        ``#*``, all; ``abs``; ``min``, ``max``, ``sum``, ``mean`` or ``median`` of several; ``/1000``, a divisor
+        (``/0.01`` of shares in percent); and a format such as ``.0f``. Without a format the number is as in the cell,
+        without a plus.
     tables : mapping of str to functions
         The tables by name.
     """
@@ -175,7 +176,7 @@ def _numbers(table: str, names: list[str], tables: Tables, which: int) -> list[s
 
 
 def _is_how(part: str) -> bool:
-    words = (r"#(\d+|\*)", r"/\d+", "abs", *_OF_SEVERAL, _SPECIFICATION.pattern)
+    words = (r"#(\d+|\*)", r"/\d*\.?\d+", "abs", *_OF_SEVERAL, _SPECIFICATION.pattern)
     return all(any(re.fullmatch(one, word) for one in words) for word in part.split())
 
 

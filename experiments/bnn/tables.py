@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -186,6 +187,40 @@ def time_table() -> str:
     return _text(columns, cells)
 
 
+DEFAULT_ROWS = {
+    "best site": "the best site's",
+    "kl": "`kl`, the default without descriptions",
+    "kl, outgoing sum": '`kl`, `outgoing="sum"`, as in the paper',
+    "w2": "`w2`",
+    "side_by_side": "`side_by_side`",
+    "class_heads(kl)": "`class_heads(kl)`",
+    "class_heads(side_by_side)": "`class_heads(side_by_side)`",
+    "chosen": "**chosen**",
+    "ensemble": "`fusion.ensemble`",
+}
+DIGITS = {"accuracy": (100, 1), "log_likelihood": (1, 2), "sevens": (100, 0)}
+"""By score on digits: what it is multiplied by, and its digits."""
+
+
+def default_table(which: str, scores: Sequence[str]) -> str:
+    """Return scores of candidates, of what the default chose and of the ensemble on held-out digits, by adjustment."""
+    stored = json.loads((HERE / "default.json").read_text())
+    kinds = {"adjusted": "adjusted", "plain": "not adjusted"}
+    names = {"accuracy": "accuracy, %", "log_likelihood": "log likelihood", "sevens": "sevens, %"}
+    columns = ["network", *(f"{shown}: {names[score]}" for shown in kinds.values() for score in scores)]
+    rows = []
+    for name, shown in DEFAULT_ROWS.items():
+        cells = []
+        for kind in kinds:
+            models = [one["models"] for one in stored[f"{which}, {kind}"]["runs"]]
+            for score in scores:
+                factor, digits = DIGITS[score]
+                values = [factor * one[name][score] for one in models]
+                cells.append(f"{mean(values):.{digits}f} ± {stdev(values):.{digits}f}")
+        rows.append([shown, *cells])
+    return _text(columns, rows)
+
+
 TABLES = {
     "bnn-time": time_table,
     "bnn-scores": scores_table,
@@ -193,4 +228,6 @@ TABLES = {
     "bnn-outside": outside_table,
     "bnn-units": units_table,
     "bnn-adjustment": adjustment_table,
+    "bnn-default-three": partial(default_table, "three", ("accuracy", "log_likelihood", "sevens")),
+    "bnn-default-five": partial(default_table, "five", ("accuracy", "log_likelihood")),
 }
