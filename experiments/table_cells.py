@@ -19,7 +19,7 @@ LEADING = " + "
 """Between the leading cells that name a row together."""
 MINUS = " MINUS "
 """Between two names of which the numbers' difference is meant, cell by cell."""
-_NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+_NUMBER = re.compile(r"[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
 _MARK = re.compile(rf"(?P<shown>(?<![\w.]){_NUMBER.pattern})?<!-- n: (?P<address>.*?) -->")
 _OF_SEVERAL: dict[str, Callable[[list[Decimal]], Any]] = {
     "min": min,
