@@ -1,8 +1,8 @@
 """Coverage of 95 % intervals of a meta-analysis where sites differ: ``python experiments/exact/meta_coverage.py``.
 
 One effect of sites that differ by tau2, estimated with variances drawn from [0.02, 0.5]: how often the fixed effect's
-interval, and Hartung and Knapp's with REML, hold the true mean. Writes ``meta_coverage.json``: shares in percent, by the
-number of sites.
+interval, and Hartung and Knapp's with REML, hold the true mean. Writes ``meta_coverage.json``: shares in percent, by
+the number of sites.
 """
 
 from __future__ import annotations

@@ -187,6 +187,30 @@ def chosen_table() -> str:
     return _text(lines)
 
 
+DIGITS = {
+    "start": "the start",
+    "best site": "the best site's",
+    "isotropic": '`"isotropic"`',
+    "diagonal": '`"diagonal"`',
+    "low_rank": '`"low_rank"`',
+    "low_rank, shrinkage=0": '`"low_rank"`, `shrinkage=0`',
+    "ssf": "`ssf`",
+    "pooled": "trained on the shares of all, for as long",
+}
+DIGITS_SCORES = (("loss", 3), ("accuracy", 1))
+"""Scores, and their digits behind the point."""
+
+
+def digits_table() -> str:
+    """Return scores of merged networks of digits, from a start on public digits and from random weights."""
+    starts = _read("digits")["starts"]
+    lines = _head("network", *(cell for name in starts for cell in (f"{name}: loss, nats", "accuracy, %")))
+    for name, shown in DIGITS.items():
+        scores = (([one[name][score] for one in runs], n) for runs in starts.values() for score, n in DIGITS_SCORES)
+        lines.append(_line(shown, *(_spread(values, n) for values, n in scores)))
+    return _text(lines)
+
+
 TABLES = {
     "fisher-linear": linear_table,
     "fisher-pinwheel": pinwheel_table,
@@ -197,4 +221,5 @@ TABLES = {
     "fisher-parties": partial(convnets_table, "parties"),
     "fisher-starts": starts_table,
     "fisher-chosen": chosen_table,
+    "fisher-digits": digits_table,
 }
