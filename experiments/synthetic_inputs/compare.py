@@ -10,7 +10,7 @@ The accuracy of each is taken in evaluation mode and, where there is batch norma
 128 test images. Needs ``fashion_mnist.npz`` and ``mnist.npz`` in the folder ``CONSILIENCE_DATA`` (default
 ``../shared/data`` beside the repository); trained networks are kept in ``CONSILIENCE_CACHE`` (default: the system's
 temporary folder). Writes ``compare.json`` beside this file after every row, so that the run may be stopped and started
-again; ``--table`` prints the table of docs/evidence/synthetic_inputs.md.
+again; its table is in docs/evidence/synthetic_inputs.md.
 """
 
 from __future__ import annotations
@@ -56,23 +56,6 @@ RANK = 64
 """Of the covariance that is described."""
 NOT_ANCHORED = ("noise of mean and variance", "leaves of mean and variance", "matched, nothing described")
 """After which the refit is made without its last step, too."""
-KINDS = [
-    "site 1",
-    "site 2",
-    "default as it stands",
-    "no refit",
-    "noise of mean and variance",
-    "noise of mean and variance, not anchored",
-    "leaves of mean and variance",
-    "leaves of mean and variance, not anchored",
-    "Gaussian of covariance",
-    "matched, nothing described",
-    "matched, nothing described, not anchored",
-    "matched, variance described",
-    "matched, covariance described",
-    "1,000 real images",
-]
-"""Rows of the table, in this order."""
 N_IMAGES, N_ROWS = 1000, 5000
 """Inputs that are refitted on, but for matched images: the numbers of the default."""
 
@@ -306,32 +289,11 @@ def rows_of(case: Case, done: set[tuple[str, str]]) -> Iterator[dict[str, Any]]:
         yield {"case": str(case), "inputs": name, "eval": accuracy(net, data), **training, "seconds": round(seconds, 1)}
 
 
-def table() -> str:
-    """Return the table of docs/evidence/synthetic_inputs.md."""
-    rows = json.loads(RESULTS.read_text())["rows"]
-    cases = list(dict.fromkeys(row["case"] for row in rows))
-    kinds = sorted({row["inputs"] for row in rows}, key=KINDS.index)
-    lines = ["| | " + " | ".join(cases) + " |", "| --- |" + " ---: |" * len(cases)]
-    by_key = {(row["case"], row["inputs"]): row for row in rows}
-    for kind in kinds:
-        cells = []
-        for case in cases:
-            cell = by_key.get((case, kind))
-            values = [] if cell is None else [f"{cell[mode]:.1f}" for mode in ("eval", "train") if mode in cell]
-            cells.append(" / ".join(values) or "-")
-        lines.append(f"| {kind} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
 def main() -> None:
     """Compute what is missing, and write ``compare.json``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--table", action="store_true")
     parser.add_argument("--only", default="", help="cases whose names contain this")
     arguments = parser.parse_args()
-    if arguments.table:
-        sys.stdout.write(table() + "\n")
-        return
     torch.set_num_threads(1)
     results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"rows": []}
     done = {(row["case"], row["inputs"]) for row in results["rows"]}

@@ -1,4 +1,4 @@
-"""The results of ``convolutions.py`` as a Markdown table, which ``experiments/write_tables.py`` writes."""
+"""The results of experiments on synthetic inputs as Markdown tables, which ``experiments/write_tables.py`` writes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,32 @@ def convolutions_table() -> str:
         fused = [[_best_fused(row) for row in by_row[group, name] if _has_fused(row)] for group in GROUPS]
         if any(fused):
             cells = " | ".join(_cell(rows, missing="") for rows in fused)
-            lines.append(f"| where that is of one site, what was fused of both of the best score | {cells} |")
+            lines.append(f"| best score of what was fused of both, where {shown} is of one site | {cells} |")
+    return "\n".join(lines) + "\n"
+
+
+def convolution_ranges_table() -> str:
+    """Return by way of fusing how far accuracies of all pairs are from those of their sites, and from other modes."""
+    results = json.loads(RESULTS.read_text())["rows"]
+    of_sites = {row["case"]: row["sites"] for row in results if row["row"] == "sites"}
+    lines = [
+        "| of all pairs, points | pairs | over the mean site: least | most | below the better site: mean | most "
+        "| `train()` over `eval()`: least | most | recalibrated, off `eval()`: most |",
+        "| --- |" + " ---: |" * 8,
+    ]
+    for name in (one for one in ROWS if one.startswith(("default", "distill"))):
+        for kind, has_norms in (("batch normalisation", True), ("no batch normalisation", False)):
+            rows = [row for row in results if row["row"] == name and "eval" in row and ("train" in row) == has_norms]
+            if not rows:
+                continue
+            over = [row["eval"] - mean(of_sites[row["case"]]) for row in rows]
+            below = [max(of_sites[row["case"]]) - row["eval"] for row in rows]
+            cells = [min(over), max(over), mean(below), max(below)]
+            if has_norms:
+                cells += [reach(row["train"] - row["eval"] for row in rows) for reach in (min, max)]
+                cells.append(max(abs(row["recalibrated"] - row["eval"]) for row in rows))
+            shown = [*(f"{cell:.1f}" for cell in cells), *[""] * (7 - len(cells))]
+            lines.append(f"| {ROWS[name]}, {kind} | {len(rows)} | {' | '.join(shown)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -89,12 +114,13 @@ MANY_ROWS = ("default", "default, 1.5 times as wide", "default, 2 times as wide"
 
 
 def many_networks_table() -> str:
-    """Return accuracies of many networks in one width and in wider ones."""
+    """Return accuracies of many networks in one width and in wider ones, and of candidates at twice the width."""
     results = json.loads(MANY.read_text())["rows"]
     by_row = {(row["case"], row["row"]): row for row in results}
     lines = [
-        f"| | best | mean | ensemble | {' | '.join(MANY_ROWS)} | score of the chosen / 1.5 / 2 times as wide, % |",
-        f"| --- |{' ---: |' * (4 + len(MANY_ROWS))}",
+        f"| | best | mean | ensemble | {' | '.join(MANY_ROWS)} | score of the chosen / 1.5 / 2 times as wide, % "
+        "| 2 times as wide: two side by side, distilled | best fused of all |",
+        f"| --- |{' ---: |' * (6 + len(MANY_ROWS))}",
     ]
     for case in dict.fromkeys(row["case"] for row in results):
         if (case, "ensemble") not in by_row:
@@ -107,7 +133,11 @@ def many_networks_table() -> str:
             wider = [score for name, score in default["scores"].items() if name.endswith("as wide")]
             named = " / ".join(f"{100 * score:.1f}" for score in (default["scores"][default["chosen"]], *wider))
         own = f"{max(sites):.1f} | {mean(sites):.1f} | {by_row[case, 'ensemble']['eval']:.1f}"
-        lines.append(f"| {case} | {own} | {' | '.join(cells)} | {named} |")
+        wide = by_row[case, "default, 2 times as wide"]["candidates"]
+        beside = [wide[name] for name in ("side_by_side", "distill(side_by_side)")]
+        of_all = max(found for name, found in wide.items() if "side_by_side" not in name)
+        doubled = f"{', '.join(f'{found:.1f}' for found in beside)} | {of_all:.1f}"
+        lines.append(f"| {case} | {own} | {' | '.join(cells)} | {named} | {doubled} |")
     return "\n".join(lines) + "\n"
 
 
@@ -193,9 +223,78 @@ def halfway_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+BENCHMARK = RESULTS.parents[1] / "network_battery"
+TEXTS = {"none": "all texts", "tokens": "tokens by class", "pairs": "pairs by class", "tokens and pairs": "both"}
+
+
+def texts_table() -> str:
+    """Return the default on texts by what a class is described by, the first seed, and means of each half."""
+    results = json.loads((BENCHMARK / "texts.json").read_text())
+    names = dict.fromkeys(key.split(" | ")[0] for key in results)
+    lines = [
+        f"| setting | best site | {' | '.join(TEXTS.values())} | ensemble | best candidate (tokens) "
+        "| harmless (tokens) |",
+        "| --- |" + " ---: |" * 7 + " --- |",
+    ]
+    for half in ("tune", "report"):
+        columns: list[list[float]] = []
+        for name in (one for one in names if one.startswith(half)):
+            found = {kind: results.get(f"{name} | {kind} | 0") for kind in TEXTS}
+            tokens = found["tokens"]
+            values = [row and row["accuracy"] for row in found.values()]
+            values = [tokens["best site"], *values, tokens["ensemble"], tokens["best candidate"]]
+            columns.append(values)
+            cells = " | ".join("" if value is None else f"{100 * value:.1f}" for value in values)
+            lines.append(f"| {name} | {cells} | {tokens['harmless']} |")
+        means = ["" if None in column else f"{100 * mean(column):.1f}" for column in zip(*columns, strict=True)]
+        lines.append(f"| mean, {half} | {' | '.join(means)} | |")
+    return "\n".join(lines) + "\n"
+
+
+def mixtures_table() -> str:
+    """Return accuracies of what is taken, refitted, and refitted with its head, by how inputs are drawn."""
+    results = json.loads((BENCHMARK / "mixtures.json").read_text())
+    kinds = {"gaussian": "Gaussians", "mixture": "clusters of each site", "fused": "clusters, fused"}
+    scores = ("accuracy", "refit", "refit_head")
+    lines = [f"| setting | {' | '.join(kinds.values())} |", "| --- |" + " ---: |" * len(kinds)]
+    names = list(dict.fromkeys(key.split(" | ")[0] for key in results))
+    for name in (*names, "mean"):
+        of_name = [[results[f"{one} | {kind}"] for one in (names if name == "mean" else [name])] for kind in kinds]
+        cells = [" / ".join(f"{100 * mean(row[score] for row in rows):.1f}" for score in scores) for rows in of_name]
+        lines.append(f"| {name.removeprefix('tune-')} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+COMPARED = (
+    "site 1", "site 2", "default as it stands", "no refit", "noise of mean and variance",
+    "noise of mean and variance, not anchored", "leaves of mean and variance",
+    "leaves of mean and variance, not anchored", "Gaussian of covariance", "matched, nothing described",
+    "matched, nothing described, not anchored", "matched, variance described", "matched, covariance described",
+    "1,000 real images",
+)  # fmt: skip
+"""Rows of the table, in this order."""
+
+
+def compared_table() -> str:
+    """Return accuracies by what two networks are refitted on (row) and kind of networks (column)."""
+    rows = json.loads(RESULTS.with_name("compare.json").read_text())["rows"]
+    by_key = {(row["case"], row["inputs"]): [row] for row in rows}
+    cases = list(dict.fromkeys(row["case"] for row in rows))
+    shown = (case.replace("fashion_mnist", "Fashion-MNIST").replace("mnist,", "MNIST,") for case in cases)
+    lines = [f"| | {' | '.join(shown)} |", "| --- |" + " ---: |" * len(cases)]
+    for inputs in COMPARED:
+        cells = (_cell(by_key.get((case, inputs), []), missing="-") for case in cases)
+        lines.append(f"| {inputs} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "halfway": halfway_table,
     "convolutions": convolutions_table,
+    "convolution-ranges": convolution_ranges_table,
+    "texts-by-class": texts_table,
+    "mixtures-of-inputs": mixtures_table,
+    "compared-inputs": compared_table,
     "many-networks": many_networks_table,
     "undescribed": undescribed_table,
     "described": described_table,
