@@ -23,7 +23,7 @@ from consilience.core.site_losses import STANDARD_ERRORS_OF_CHOICE, STANDARD_ERR
 MARGIN_OF_IMAGES = 0.45
 """Share of a site's disagreement with the ensemble that what is fitted to matched images must gain. Over seven
 ensembles such gains of 0 to 0.37 were losses of 2 to 5 points, and it kept a site, rightly, in three more that did not
-shape it (docs/evidence/synthetic_inputs.md)."""
+shape it."""
 GAP_SHARE = 0.5
 """Share of the mean gap, by which sites' errors on inputs drawn as they describe them are off, that any candidate must
 gain. No share separates well: a gain of 0.58 of it was kept on real inputs (+3.1 points, CIFAR-10 in the report half),

@@ -330,8 +330,7 @@ def _draw_real(
     """Return inputs (count, ...) with the moments, in the range of a site, and with the whole numbers that it says."""
     low, high = described.input_range or (-np.inf, np.inf)
     if len(shape) == 3 and not len(moments.factor):  # an image with variances only
-        # With the mean and deviation of each pixel, not of the channel: on LeNet 79.6 after the refit against 78.5, on
-        # a ResNet-8 71 against 50 (docs/evidence/synthetic_inputs.md).
+        # With the mean and deviation of each pixel, not of the channel: refits to these were better.
         noise: Array = dead_leaves(count, shape, rng, covered=True).reshape(count, -1).astype(np.float64)
     else:
         noise = rng.standard_normal((count, moments.mean.size))
