@@ -52,6 +52,22 @@ def test_of_sites_that_drawn_inputs_cannot_tell_apart_that_of_the_most_observati
     assert scores(sites, 2, sizes=[6.0, 5.0]).choose() == 1  # told apart
 
 
+@pytest.mark.parametrize(
+    ("sizes", "mean_gap", "own_errors", "taken"),
+    [
+        pytest.param([5.0, 5.0], 0.05, [(0.05, 0.003), (0.07, 0.003)], 0, id="less by two standard errors"),
+        pytest.param([5.0, 5.0], 0.05, [(0.05, 0.01), (0.07, 0.01)], 1, id="not by two"),
+        pytest.param([5.0, 5.0], 0.05, [(0.07, 0.003), (0.05, 0.003)], 1, id="the other way"),
+        pytest.param([5.0, 6.0], 0.05, [(0.05, 0.003), (0.07, 0.003)], 1, id="of more observations"),
+        pytest.param([5.0, 5.0], 0.0, [(0.05, 0.003), (0.07, 0.003)], 1, id="told apart"),
+    ],
+)
+def test_of_sites_that_drawn_inputs_cannot_tell_apart_their_own_errors_decide(sizes, mean_gap, own_errors, taken):
+    rng = np.random.default_rng(0)
+    sites = [rng.permutation(1000) < wrong for wrong in (140, 100)]
+    assert scores(sites, 2, sizes=sizes, mean_gap=mean_gap, own_errors=own_errors).choose() == taken
+
+
 def test_the_least_loss_is_taken_and_ties_are_broken_by_the_second():
     rng = np.random.default_rng(0)
     site, good, best = (rng.random(1000) < rate for rate in (0.3, 0.1, 0.095))

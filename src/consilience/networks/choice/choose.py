@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import hypot
 
 import numpy as np
 
@@ -44,6 +45,9 @@ class CandidateScores:
     is_eligible: Sequence[bool] | None = None  # whether it may be chosen; None for all
     # By site's own network, what it counts: of sites that cannot be distinguished that of the largest is taken.
     sizes: Sequence[float] | None = None
+    # By candidate, of sites that have their classes alike, how often the site says that its network errs on its own
+    # rows, and the standard error of that. None where not every site says it.
+    own_errors: Sequence[tuple[float, float]] | None = None
     # How far sites' errors on inputs drawn as they describe them are from those on their own, over all observations:
     # what synthetic inputs cannot decide.
     mean_gap: float = 0.0
@@ -82,14 +86,24 @@ class CandidateScores:
         return float(self.means[number]), float(self.ties[number].mean())
 
     def best_site(self, sites: Sequence[int]) -> int:
-        """Return the site's own network of the least loss; among ties, that of the site with the most observations."""
+        """Return the site's own network of the least loss; among ties, that of the site with the most observations.
+
+        Of equally many one whose error on its own rows is less by two standard errors goes before: real rows decide
+        what synthetic inputs cannot.
+        """
         best = min(sites, key=self._rank)
         if (sizes := self.sizes) is None:
             return best
         excesses = {k: self.excess(k, best) for k in sites}
         bounds = {k: STANDARD_ERRORS_OF_CHOICE * error + self.mean_gap for k, (_, error) in excesses.items()}
         tied = [k for k, (excess, _) in excesses.items() if excess <= bounds[k]]
-        return min(tied, key=lambda k: (-sizes[k], self._rank(k)))
+        largest = min(tied, key=lambda k: (-sizes[k], self._rank(k)))
+        if self.own_errors is None:
+            return largest
+        least = min((k for k in tied if sizes[k] == sizes[largest]), key=self.own_errors.__getitem__)
+        (error, spread), (of_least, spread_of_least) = self.own_errors[largest], self.own_errors[least]
+        is_less = error - of_least > STANDARD_ERRORS_OF_HARM * hypot(spread, spread_of_least)
+        return least if is_less else largest
 
     def _displaces(self, number: int, site: int) -> bool:
         """Return whether a candidate may be taken instead of a site's own network."""

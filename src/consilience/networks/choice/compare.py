@@ -260,6 +260,7 @@ class CandidateComparison:
             losses.append(_by_input(criterion.losses(outputs), rows))
             ties.append(_by_input(criterion.ties(outputs), rows))
             answers.append(outputs.argmax(axis=1))
+        own_errors = self._own_errors if criterion.is_labelled else None
         scores = CandidateScores(
             np.stack(losses),
             np.stack(ties),
@@ -267,6 +268,7 @@ class CandidateComparison:
             margins=[self.inputs.margin if candidate.effort.is_fitted else 0.0 for candidate in candidates],
             is_eligible=[candidate.is_eligible for candidate in candidates],
             sizes=[float(sum(self.workshop.ordered.weights[site] for site in c.sites)) for c in candidates],
+            own_errors=own_errors and [own_errors[candidate.site or 0] for candidate in candidates],
             mean_gap=self._excesses.mean if criterion.is_labelled else 0.0,
             stands_for_sites=[self._stands_for_sites(candidate) for candidate in candidates],
         )
@@ -310,6 +312,21 @@ class CandidateComparison:
                 f"{excesses.mean:.1%} {'more' if excesses.is_harder else 'less'} often than on the sites' own"
             )
         return excesses
+
+    @property
+    def _own_errors(self) -> list[tuple[float, float]] | None:
+        """Errors of sites' networks on their own rows, with standard errors; None where they do not compare.
+
+        They do where class distributions are alike, and all say the error on rows of one kind: held out or trained on.
+        """
+        said = [one for one in self.workshop.ordered.descriptions if one is not None]
+        known = [
+            (one.own_error, (one.own_error * (1 - one.own_error) / one.n_observations) ** 0.5)
+            for one in said
+            if one.own_error is not None
+        ]
+        is_known = len(known) == len(self.workshop.modules) and len({one.held_out is None for one in said}) == 1
+        return known if is_known and self.sites.have_classes_alike else None
 
     def _stands_for_sites(self, candidate: Candidate) -> bool:
         """Whether what was fitted needs a margin over it: a site's own network, and on matched images several of these.
