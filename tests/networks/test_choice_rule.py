@@ -6,15 +6,20 @@ from torch import nn
 
 import consilience as cs
 from consilience.networks.choice.candidate import Candidate, Effort
-from consilience.networks.choice.choose import CandidateScores
+from consilience.networks.choice.choose import CandidateScores, Contender
 from consilience.networks.choice.criterion import Disagreement, ErrorOnLabels, SquaredError, SquaredGap
 from consilience.networks.choice.verdict import Choice
 from tests.networks.described_nets import perceptron, rows
 
 
-def scores(losses, n_sites=1, **stated):
+def scores(losses, n_sites=1, mean_gap=0.0, **stated):
+    """Return scores of candidates, the first of sites; each list of what is `stated` has one entry a candidate."""
     losses = np.asarray(losses, dtype=float)
-    return CandidateScores(losses, losses.copy(), [number < n_sites for number in range(len(losses))], **stated)
+    contenders = [
+        Contender(is_site=number < n_sites, **{name: values[number] for name, values in stated.items()})
+        for number in range(len(losses))
+    ]
+    return CandidateScores(losses, losses.copy(), contenders, mean_gap)
 
 
 def wrong_less(site, share):
@@ -47,9 +52,9 @@ def test_a_site_is_kept_unless_another_is_better_by_one_standard_error():
 def test_of_sites_that_drawn_inputs_cannot_tell_apart_that_of_the_most_observations_is_taken():
     rng = np.random.default_rng(0)
     sites = [rng.permutation(1000) < wrong for wrong in (140, 100)]
-    assert scores(sites, 2, sizes=[5.0, 5.0], mean_gap=0.05).choose() == 1
-    assert scores(sites, 2, sizes=[6.0, 5.0], mean_gap=0.05).choose() == 0
-    assert scores(sites, 2, sizes=[6.0, 5.0]).choose() == 1  # told apart
+    assert scores(sites, 2, size=[5.0, 5.0], mean_gap=0.05).choose() == 1
+    assert scores(sites, 2, size=[6.0, 5.0], mean_gap=0.05).choose() == 0
+    assert scores(sites, 2, size=[6.0, 5.0]).choose() == 1  # told apart
 
 
 @pytest.mark.parametrize(
@@ -65,7 +70,7 @@ def test_of_sites_that_drawn_inputs_cannot_tell_apart_that_of_the_most_observati
 def test_of_sites_that_drawn_inputs_cannot_tell_apart_their_own_errors_decide(sizes, mean_gap, own_errors, taken):
     rng = np.random.default_rng(0)
     sites = [rng.permutation(1000) < wrong for wrong in (140, 100)]
-    assert scores(sites, 2, sizes=sizes, mean_gap=mean_gap, own_errors=own_errors).choose() == taken
+    assert scores(sites, 2, size=sizes, mean_gap=mean_gap, own_error=own_errors).choose() == taken
 
 
 def test_the_least_loss_is_taken_and_ties_are_broken_by_the_second():
@@ -74,7 +79,7 @@ def test_the_least_loss_is_taken_and_ties_are_broken_by_the_second():
     assert scores([site, good, best]).choose() == 2
     losses = np.zeros((3, 50))
     ties = np.stack([np.full(50, 2.0), np.full(50, 1.0), np.full(50, 3.0)])
-    assert CandidateScores(losses, ties, [False, False, False]).choose() == 1
+    assert CandidateScores(losses, ties, [Contender()] * 3).choose() == 1
 
 
 def test_better_is_who_is_better_than_every_site_by_two_standard_errors():
@@ -116,10 +121,10 @@ def test_what_may_not_be_returned_is_compared_only():
 def test_of_sites_that_cannot_be_told_apart_that_of_the_most_is_taken():
     rng = np.random.default_rng(2)
     near = [rng.random(400) < 0.2, rng.random(400) < 0.21]
-    assert scores(near, n_sites=2, sizes=[1.0, 2.0]).choose() == 1
+    assert scores(near, n_sites=2, size=[1.0, 2.0]).choose() == 1
     far = [rng.random(4000) < 0.2, rng.random(4000) < 0.25]
-    assert scores(far, n_sites=2, sizes=[1.0, 2.0]).choose() == 0
-    assert scores(far, n_sites=2, sizes=[1.0, 2.0], mean_gap=0.1).choose() == 1
+    assert scores(far, n_sites=2, size=[1.0, 2.0]).choose() == 0
+    assert scores(far, n_sites=2, size=[1.0, 2.0], mean_gap=0.1).choose() == 1
 
 
 def test_what_is_gained_must_not_be_small_beside_what_drawn_inputs_get_wrong():
@@ -142,7 +147,7 @@ def test_every_candidate_has_its_own_margin():
     losses = [SITE, wrong_less(SITE, 1 / 6), wrong_less(SITE, 1 / 5)]
 
     def chosen(*margins):
-        return scores(losses, margins=[0.0, *margins]).choose()
+        return scores(losses, margin=[0.0, *margins]).choose()
 
     assert chosen(0.0, 0.0) == 2
     assert chosen(0.0, 0.25) == 1  # the next best counts
@@ -151,7 +156,7 @@ def test_every_candidate_has_its_own_margin():
 
 @pytest.mark.parametrize(("margin", "mean_gap", "is_better"), [(0.1, 0, True), (0.25, 0, False), (0, 0.05, False)])
 def test_what_needs_a_margin_needs_it_to_be_known_as_better(margin, mean_gap, is_better):
-    of_both = scores([SITE, wrong_less(SITE, 1 / 5)], margins=[0.0, margin], mean_gap=mean_gap)
+    of_both = scores([SITE, wrong_less(SITE, 1 / 5)], margin=[0.0, margin], mean_gap=mean_gap)
     assert of_both.is_better(1) is is_better
 
 

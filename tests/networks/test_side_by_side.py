@@ -10,7 +10,7 @@ from torch import nn
 
 import consilience as cs
 from consilience.errors import OptionError
-from consilience.networks.choice.choose import CandidateScores
+from consilience.networks.choice.choose import CandidateScores, Contender
 from consilience.networks.methods.baselines import SideBySide
 from tests.networks.test_default_fusion import HELD, X, Y, accuracy, train
 from tests.networks.zoo import ZOO
@@ -131,8 +131,9 @@ def test_what_was_fitted_needs_its_margin_over_what_stands_for_sites(gain, chose
     beside = rng.random(4000) < 0.4
     fitted = beside & (rng.random(4000) < 1 - gain)
     losses = np.stack([beside, fitted]).astype(float)
-    for stands, expected in (([True, False], chosen), (None, 1)):
-        scores = CandidateScores(losses, losses, [False, False], [0.0, 0.45], stands_for_sites=stands)
+    for stands, expected in ((True, chosen), (False, 1)):
+        contenders = [Contender(stands_for_sites=stands), Contender(margin=0.45)]
+        scores = CandidateScores(losses, losses, contenders)
         assert scores.choose() == expected
 
 

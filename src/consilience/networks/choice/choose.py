@@ -32,6 +32,20 @@ one of a third to 0.59 lost (1 to 3 points, two moons described without their mi
 there, and in one more setting. Below the whole gap the verdict says that it is not known."""
 
 
+@dataclass(frozen=True)
+class Contender:
+    """What is known of a candidate besides its losses."""
+
+    is_site: bool = False  # whether it is a site's own network
+    margin: float = 0.0  # share of a site's loss by which it must be better than it
+    is_eligible: bool = True  # whether it may be chosen
+    size: float = 0.0  # what the site counts: of sites that cannot be distinguished that of the largest is taken
+    # Of a site's own network, how often it says that it errs on its own rows, and the standard error of that; None
+    # where not every site says it, or class distributions differ.
+    own_error: tuple[float, float] | None = None
+    stands_for_sites: bool = False  # whether others must be better than it, as than a site's own network
+
+
 @dataclass(frozen=True, eq=False)
 class CandidateScores:
     """Losses of K candidates on n held-out inputs."""
@@ -39,20 +53,15 @@ class CandidateScores:
     # `losses`, `ties`: (K, n), losses, and losses that break ties, of every candidate on every input.
     losses: Array
     ties: Array
-    is_site: Sequence[bool]  # whether it is a site's own network
-    # By candidate, the share of a site's loss by which it must be better than it; None for 0.
-    margins: Sequence[float] | None = None
-    is_eligible: Sequence[bool] | None = None  # whether it may be chosen; None for all
-    # By site's own network, what it counts: of sites that cannot be distinguished that of the largest is taken.
-    sizes: Sequence[float] | None = None
-    # By candidate, of sites that have their classes alike, how often the site says that its network errs on its own
-    # rows, and the standard error of that. None where not every site says it.
-    own_errors: Sequence[tuple[float, float]] | None = None
+    contenders: Sequence[Contender]
     # How far sites' errors on inputs drawn as they describe them are from those on their own, over all observations:
     # what synthetic inputs cannot decide.
     mean_gap: float = 0.0
-    # Whether others must be better than it, as than a site's own network. None for `is_site`.
-    stands_for_sites: Sequence[bool] | None = None
+
+    @property
+    def sites(self) -> list[int]:
+        """Numbers of the sites' own networks."""
+        return [k for k, one in enumerate(self.contenders) if one.is_site]
 
     @property
     def means(self) -> Array:
@@ -67,14 +76,13 @@ class CandidateScores:
 
     def margin(self, number: int, over: int) -> float:
         """Return by how much a candidate must be better than a site's own network, besides standard errors."""
-        return 0.0 if self.margins is None else self.margins[number] * float(self.means[over])
+        return self.contenders[number].margin * float(self.means[over])
 
     def choose(self) -> int:
         """Return the number of the candidate to take."""
-        stands_for_sites = self.is_site if self.stands_for_sites is None else self.stands_for_sites
-        eligible = [k for k in range(len(self.losses)) if self.is_eligible is None or self.is_eligible[k]]
-        sites = [k for k in eligible if stands_for_sites[k]]
-        others = [k for k in eligible if not stands_for_sites[k]]
+        eligible = [(k, one) for k, one in enumerate(self.contenders) if one.is_eligible]
+        sites = [k for k, one in eligible if one.is_site or one.stands_for_sites]
+        others = [k for k, _ in eligible if k not in sites]
         if sites:
             site = self.best_site(sites)
             others = [k for k in others if self._displaces(k, site)]
@@ -92,18 +100,17 @@ class CandidateScores:
         what synthetic inputs cannot.
         """
         best = min(sites, key=self._rank)
-        if (sizes := self.sizes) is None:
-            return best
         excesses = {k: self.excess(k, best) for k in sites}
         bounds = {k: STANDARD_ERRORS_OF_CHOICE * error + self.mean_gap for k, (_, error) in excesses.items()}
         tied = [k for k, (excess, _) in excesses.items() if excess <= bounds[k]]
-        largest = min(tied, key=lambda k: (-sizes[k], self._rank(k)))
-        if self.own_errors is None:
+        largest = min(tied, key=lambda k: (-self.contenders[k].size, self._rank(k)))
+        size, stated = self.contenders[largest].size, self.contenders[largest].own_error
+        if stated is None:
             return largest
-        least = min((k for k in tied if sizes[k] == sizes[largest]), key=self.own_errors.__getitem__)
-        (error, spread), (of_least, spread_of_least) = self.own_errors[largest], self.own_errors[least]
-        is_less = error - of_least > STANDARD_ERRORS_OF_HARM * hypot(spread, spread_of_least)
-        return least if is_less else largest
+        own = {k: one for k in tied if self.contenders[k].size == size and (one := self.contenders[k].own_error)}
+        least = min(own, key=own.__getitem__)
+        error = hypot(stated[1], own[least][1])
+        return least if stated[0] - own[least][0] > STANDARD_ERRORS_OF_HARM * error else largest
 
     def _displaces(self, number: int, site: int) -> bool:
         """Return whether a candidate may be taken instead of a site's own network."""
@@ -117,19 +124,18 @@ class CandidateScores:
         That is by two standard errors and what synthetic inputs leave open: the mean gap, or the margin where that is
         larger.
         """
-        for k in range(len(self.losses)):
+        for k in self.sites:
             is_same = np.array_equal(self.losses[k], self.losses[chosen]) and np.array_equal(
                 self.ties[k], self.ties[chosen]
             )
-            if not self.is_site[k] or k == chosen or is_same:
+            if k == chosen or is_same:
                 continue
             excess, error = self.excess(k, chosen)
             if excess <= STANDARD_ERRORS_OF_HARM * error + max(self.margin(chosen, k), self.mean_gap):
                 return False
-        return any(self.is_site)  # nothing is known of sites that were not compared
+        return bool(self.sites)  # nothing is known of sites that were not compared
 
     def is_harmful(self, chosen: int) -> bool:
         """Return whether a site's own network is known to be better than the chosen one, beyond the mean gap."""
-        sites = [k for k in range(len(self.losses)) if self.is_site[k] and k != chosen]
-        excesses = (self.excess(chosen, k) for k in sites)
+        excesses = (self.excess(chosen, k) for k in self.sites if k != chosen)
         return any(excess > STANDARD_ERRORS_OF_HARM * error + self.mean_gap for excess, error in excesses)

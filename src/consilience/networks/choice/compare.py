@@ -15,7 +15,7 @@ from torch import nn
 from consilience.checks import Array, Labels
 from consilience.errors import InputError, UnsupportedError, reason_of
 from consilience.networks.choice.candidate import Candidate, CandidateOptions
-from consilience.networks.choice.choose import CandidateScores
+from consilience.networks.choice.choose import CandidateScores, Contender
 from consilience.networks.choice.criterion import (
     Criterion,
     Disagreement,
@@ -261,18 +261,21 @@ class CandidateComparison:
             ties.append(_by_input(criterion.ties(outputs), rows))
             answers.append(outputs.argmax(axis=1))
         own_errors = self._own_errors if criterion.is_labelled else None
-        scores = CandidateScores(
-            np.stack(losses),
-            np.stack(ties),
-            is_site=[candidate.site is not None for candidate in candidates],
-            margins=[self.inputs.margin if candidate.effort.is_fitted else 0.0 for candidate in candidates],
-            is_eligible=[candidate.is_eligible for candidate in candidates],
-            sizes=[float(sum(self.workshop.ordered.weights[site] for site in c.sites)) for c in candidates],
-            own_errors=own_errors and [own_errors[candidate.site or 0] for candidate in candidates],
-            mean_gap=self._excesses.mean if criterion.is_labelled else 0.0,
-            stands_for_sites=[self._stands_for_sites(candidate) for candidate in candidates],
+        contenders = [self._contender(candidate, own_errors) for candidate in candidates]
+        mean_gap = self._excesses.mean if criterion.is_labelled else 0.0
+        return CandidateScores(np.stack(losses), np.stack(ties), contenders, mean_gap), answers
+
+    def _contender(self, candidate: Candidate, own_errors: Sequence[tuple[float, float]] | None) -> Contender:
+        """Return what is known of a candidate besides its losses."""
+        site = candidate.site
+        return Contender(
+            is_site=site is not None,
+            margin=self.inputs.margin if candidate.effort.is_fitted else 0.0,
+            is_eligible=candidate.is_eligible,
+            size=float(sum(self.workshop.ordered.weights[one] for one in candidate.sites)),
+            own_error=None if site is None or own_errors is None else own_errors[site],
+            stands_for_sites=self._stands_for_sites(candidate),
         )
-        return scores, answers
 
     def _lost_classes(self, candidates: Sequence[Candidate], answers: Sequence[Labels], chosen: int) -> tuple[str, ...]:
         """Return the classes of which the chosen network takes most for another, and a site's own does not."""

@@ -78,7 +78,7 @@ class Choice:
         """Standard error of every candidate's difference from the best site's own; empty where none was compared."""
         if self.scores is None:
             return {}
-        sites = [number for number, is_site in enumerate(self.scores.is_site) if is_site]
+        sites = self.scores.sites
         if not sites:
             return {}
         best = min(sites, key=self.scores.means.tolist().__getitem__)
@@ -125,7 +125,7 @@ def verdict_of(choice: Choice, sites: Sites) -> Verdict:
 
 def _found(choice: Choice, criterion: Criterion, scores: CandidateScores, percent: str) -> str:
     """Return the losses of the chosen candidate and of the best site, and the number of candidates."""
-    site_scores = [score for score, is_site in zip(scores.means.tolist(), scores.is_site, strict=True) if is_site]
+    site_scores = [float(scores.means[k]) for k in scores.sites]
     of_sites = f" (best site {percent.format(min(site_scores))})" if site_scores else ""
     among = "" if choice.is_named else f", among {len(choice.candidates)} candidates"
     return f"{percent.format(scores.means[choice.chosen])} {criterion.name}{of_sites}{among}"
