@@ -1,5 +1,7 @@
 """How much copies differ between sites, planted and found again, block by block, in any units."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -18,10 +20,11 @@ scale_amounts = pytest.mark.parametrize("amount", [0.003, 0.01, 0.03])
 amounts = pytest.mark.parametrize("amount", [0.003, 0.03, 0.3])
 
 
-def found(family, eta, start=0.1):
-    """What is found from a start in units of the family."""
+def found(family, eta, start=0.1, constant=0.0):
+    """What is found from a start in units of the family, a constant added to the evidence."""
     problem = RandomEffects(stacked(family, eta, SIZES))
-    return problem.fit_heterogeneity(LABELS, start * problem.unit, strict_prior(SITES))[0]
+    prior = replace(strict_prior(SITES), constant=constant)
+    return problem.fit_heterogeneity(LABELS, start * problem.unit, prior)[0]
 
 
 @amounts
@@ -121,6 +124,14 @@ def test_how_much_rates_differ_is_found(amount):
 def test_searches_from_other_starts_end_at_the_same_place(start):
     family, eta = normal_wishart(0.2, 0.02)
     assert_allclose(np.log(found(family, eta, start)), np.log(found(family, eta)), atol=2 * SMALLEST_LOG_STEP)
+
+
+@pytest.mark.parametrize("constant", [1e3, -12345.678, 1e5])
+@pytest.mark.parametrize("start", [0.05, 0.5])
+def test_a_constant_in_the_evidence_moves_nothing(start, constant):
+    """Nor its rounding: a search along a plateau ends where it ends without the constant."""
+    family, eta = normal_wishart(0.2, 0.02)
+    assert_allclose(np.log(found(family, eta, start, constant)), np.log(found(family, eta, start)), rtol=1e-9)
 
 
 # -- Against another way to maximise the evidence.

@@ -64,6 +64,8 @@ STEP_DIVISOR = 2.2
 """What the step is divided by when no block moves."""
 SMALLEST_LOG_STEP = 0.15
 """Step at which the search ends: evidence hardly changes with a tenth of h more or less."""
+EVIDENCE_ROUNDING = 1e-12
+"""Relative differences of evidence below this are rounding."""
 LOG_DECIMALS = 9
 """Decimals of log h that tell two points of the search apart, whose smallest step is 0.15."""
 MIN_LOG_HETEROGENEITY, MAX_LOG_HETEROGENEITY = -12.0, 6.0
@@ -242,13 +244,15 @@ class RandomEffects:
                     trial[block] = np.clip(trial[block] + direction, lowest[block], highest[block])
                     # NaN, which is never as good, where the bound was reached: an evidence may be minus infinity.
                     value = evidence(trial) if trial[block] != log_h[block] else np.nan
-                    # On a plateau, where all information is at its floor, less heterogeneity is as good.
-                    if value > best or (value == best and direction < 0):
-                        log_h, best, has_moved = trial, value, True
+                    # On a plateau, where all information is at its floor, less heterogeneity is as good: up it must
+                    # gain more than rounding over the greatest so far, down it may lose that.
+                    rounding = EVIDENCE_ROUNDING * max(1.0, abs(best)) if np.isfinite(best) else 0.0
+                    if value > best + rounding or (value >= best - rounding and direction < 0):
+                        log_h, best, has_moved = trial, max(best, value), True
                         break
             if not has_moved:
                 step /= STEP_DIVISOR
-        return np.exp(log_h), best
+        return np.exp(log_h), evidence(log_h)
 
 
 COMPONENT_LOG_ODDS = 5.0
