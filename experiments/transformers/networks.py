@@ -42,11 +42,12 @@ HALVES = {
     "report": [*(("vit mnist", seed) for seed in (11, 12)), ("vit fashion", 13),
                *(("gpt newsgroups", seed) for seed in (11, 12)), ("gpt ag_news", 13),
                *(("llama ag_news", seed) for seed in (11, 12)), ("llama newsgroups", 13)],
-    "fresh": [("vit mnist", 21), ("vit fashion", 22), ("vit fashion", 23)],
+    "fresh": [("vit mnist", 21), ("vit fashion", 22), ("vit fashion", 23), ("vit mnist", 31), ("vit mnist", 32)],
 }  # fmt: skip
 """Settings of each half by kind and seed: `report` has three pairs a kind. What it and the first of `fresh` shaped,
-that networks near a site's own alone are fitted (``networks/choice/make_candidates.py``), is judged by the rest of
-`fresh`. All have every setting with independent initialisations and with a common one."""
+that networks near a site's own alone are fitted and that stated errors decide where they differ clearly
+(``networks/choice``), is judged by the rest of `fresh`. All have every setting with independent initialisations and
+with a common one."""
 
 
 @dataclass(frozen=True)
