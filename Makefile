@@ -23,7 +23,7 @@ help:
 	@echo "make test    the tests, without the slow ones"
 	@echo "make times   the same, all of them, and how long each takes: what make test chooses by"
 	@echo "make quick   the tests of rooms that changed and of those above, and first cases of the others"
-	@echo "make slow    only the slow tests"
+	@echo "make slow    only the slow tests; PART=0/3 a third of them"
 	@echo "make portable  the tests that compare numbers, under every kernel of linear algebra that the processor has"
 	@echo "make alone   the slow tests with processes and deadlines of their own, on a machine that does nothing else"
 	@echo "make lowest  the quick tests with the lowest versions that pyproject.toml allows, in an environment of their own"
@@ -69,7 +69,7 @@ quick: $(DEV)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --quick
 
 slow: $(DEV)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --budget $(BUDGET) -m "slow and not alone"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --budget $(BUDGET) $(if $(PART),--part $(PART)) -m "slow and not alone"
 
 portable: $(DEV)
 	$(BIN)/python -m tests.portable -n $(WORKERS) --dist worksteal

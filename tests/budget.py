@@ -7,8 +7,9 @@ The allowance is the greatest at which all tests together take no more than ``--
 import json
 import os
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -74,6 +75,26 @@ def mark_beyond(items, seconds):
         for place, case in enumerate(cases):
             if place not in run:
                 case.add_marker(pytest.mark.slow)
+
+
+def in_part(laws, part):
+    """Return the places of the cases of one of n parts, "k/n", of cases by their laws: of every law each n-th.
+
+    Which is first the name of the law says, so that laws of one case are spread over the parts.
+
+    Examples
+    --------
+    >>> in_part(["a", "a", "a", "a", "b", "c"], "0/3"), in_part(["a", "a", "a", "a", "b", "c"], "4/3")
+    ([0, 3, 5], [1])
+    """
+    number, n_parts = map(int, part.split("/"))
+    firsts, seen = {law: crc32(law.encode()) for law in laws}, Counter()
+    places = []
+    for place, law in enumerate(laws):
+        if (firsts[law] + seen[law]) % n_parts == number % n_parts:
+            places.append(place)
+        seen[law] += 1
+    return places
 
 
 class Clock:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.budget import Clock, mark_beyond
+from tests.budget import Clock, in_part, law_of, mark_beyond
 from tests.covering import mark_uncovered
 from tests.quick import split_items
 
@@ -40,6 +40,7 @@ def pytest_addoption(parser):
         "--quick", action="store_true", help="tests of what changed and above, and first cases of the rest"
     )
     parser.addoption("--budget", type=float, help="processor seconds of all tests; what is beyond counts as slow")
+    parser.addoption("--part", help='one of parts of like size of the slow tests, such as "0/3"')
     parser.addoption("--times", help="file to which the processor seconds of every case are appended")
 
 
@@ -55,6 +56,12 @@ def pytest_collection_modifyitems(config, items):
     mark_uncovered(items)
     if config.getoption("--budget") is not None:
         mark_beyond(items, config.getoption("--budget"))
+    if config.getoption("--part"):
+        slow = [item for item in items if item.get_closest_marker("slow") is not None]
+        kept = in_part([law_of(item.nodeid) for item in slow], config.getoption("--part"))
+        left_out = set(slow) - {slow[place] for place in kept}
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=list(left_out))
     if config.getoption("--quick"):
         items[:], others = split_items(items)
         config.hook.pytest_deselected(items=others)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests import budget
-from tests.budget import Clock, cases_within, law_of, mark_beyond, record, spread_places
+from tests.budget import Clock, cases_within, in_part, law_of, mark_beyond, record, spread_places
 
 LAWS = {"a": (1.0, 5), "b": (2.0, 1), "c": (0.5, 8), "d": (30.0, 2)}
 
@@ -33,6 +33,16 @@ def test_the_cases_that_run_are_spread_over_all(n_cases, n_run):
     places = spread_places(n_cases, n_run)
     assert len(places) == len(set(places)) == min(n_cases, n_run)
     assert n_run < 2 or {places[0], places[-1]} == {0, n_cases - 1}
+
+
+@pytest.mark.parametrize("n_parts", [1, 2, 3, 7])
+def test_parts_have_every_case_once_and_of_every_law_as_many(n_parts):
+    laws = [law for law, (_, n) in LAWS.items() for _ in range(n)]
+    parts = [in_part(laws, f"{number + 100 * n_parts}/{n_parts}") for number in range(n_parts)]
+    assert sorted(place for part in parts for place in part) == list(range(len(laws)))
+    for law in LAWS:
+        counts = [sum(laws[place] == law for place in part) for part in parts]
+        assert max(counts) - min(counts) <= 1
 
 
 class Item:
