@@ -272,6 +272,7 @@ def row_of(case: Case, make: Callable[[], cs.results.NetworkFusion]) -> dict[str
             return {"refused": str(error)}
     seconds = time.process_time() - started
     row: dict[str, Any] = {"eval": accuracy(fusion.model, case), "seconds": round(seconds, 1)}
+    row["sites"] = [accuracy(trained(case, site), case) for site in range(2)]  # trained anew, they may differ a little
     if case.has_norms:
         row["train"] = accuracy(fusion.model, case, training=True)
         row["recalibrated"] = accuracy(reestimate_batch_norm(fusion.model, real_images(case, 2000).split(128)), case)

@@ -98,8 +98,9 @@ def convolution_ranges_table() -> str:
             rows = [row for row in results if row["row"] == name and "eval" in row and ("train" in row) == has_norms]
             if not rows:
                 continue
-            over = [row["eval"] - mean(of_sites[row["case"]]) for row in rows]
-            below = [max(of_sites[row["case"]]) - row["eval"] for row in rows]
+            sites = [row.get("sites") or of_sites[row["case"]] for row in rows]
+            over = [row["eval"] - mean(own) for row, own in zip(rows, sites, strict=True)]
+            below = [max(own) - row["eval"] for row, own in zip(rows, sites, strict=True)]
             cells = [min(over), max(over), mean(below), max(below)]
             if has_norms:
                 cells += [reach(row["train"] - row["eval"] for row in rows) for reach in (min, max)]
