@@ -58,8 +58,7 @@ Road = Literal["matched", "chosen", "distilled", "damped"]
 
 
 FEWER_NETWORKS = (
-    "weak here: fewer networks make a worse average, so that leaving out copies may cost up to an eighth of its"
-    " error"
+    "weak here: fewer networks make a worse average, so that leaving out copies may cost up to an eighth of its error"
 )
 """Where robust fusion of networks loses more than a twentieth to no defence (docs/evidence/robust.md)."""
 

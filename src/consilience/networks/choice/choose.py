@@ -125,10 +125,7 @@ class CandidateScores:
         larger.
         """
         for k in self.sites:
-            is_same = np.array_equal(self.losses[k], self.losses[chosen]) and np.array_equal(
-                self.ties[k], self.ties[chosen]
-            )
-            if k == chosen or is_same:
+            if all(np.array_equal(one[k], one[chosen]) for one in (self.losses, self.ties)):
                 continue
             excess, error = self.excess(k, chosen)
             if excess <= STANDARD_ERRORS_OF_HARM * error + max(self.margin(chosen, k), self.mean_gap):

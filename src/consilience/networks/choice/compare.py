@@ -323,11 +323,7 @@ class CandidateComparison:
         They do where class distributions are alike, and all say the error on rows of one kind: held out or trained on.
         """
         said = [one for one in self.workshop.ordered.descriptions if one is not None]
-        known = [
-            (one.own_error, (one.own_error * (1 - one.own_error) / one.n_observations) ** 0.5)
-            for one in said
-            if one.own_error is not None
-        ]
+        known = [(e, (e * (1 - e) / one.n_observations) ** 0.5) for one in said if (e := one.own_error) is not None]
         is_known = len(known) == len(self.workshop.modules) and len({one.held_out is None for one in said}) == 1
         return known if is_known and self.sites.have_classes_alike else None
 

@@ -76,12 +76,9 @@ class Choice:
     @property
     def errors(self) -> dict[str, float]:
         """Standard error of every candidate's difference from the best site's own; empty where none was compared."""
-        if self.scores is None:
+        if self.scores is None or not self.scores.sites:
             return {}
-        sites = self.scores.sites
-        if not sites:
-            return {}
-        best = min(sites, key=self.scores.means.tolist().__getitem__)
+        best = min(self.scores.sites, key=self.scores.means.tolist().__getitem__)
         return {
             candidate.name: float(f"{self.scores.excess(number, best)[1]:.6g}")
             for number, candidate in enumerate(self.candidates)
