@@ -50,8 +50,8 @@ def _is_of_a_site(name: str) -> bool:
 
 
 def _has_fused(row: dict[str, Any]) -> bool:
-    """Return whether the network of a site was taken of candidates with some that were fused of both among them."""
-    return _is_of_a_site(row.get("chosen", "")) and not all(_is_of_a_site(name) for name in row["scores"])
+    """Return whether the network of a site was taken of candidates with some among them that were refitted to both."""
+    return _is_of_a_site(row.get("chosen", "")) and any("refit" in name for name in row["scores"])
 
 
 def _best_fused(row: dict[str, Any]) -> dict[str, Any]:
