@@ -76,8 +76,9 @@ def default_table() -> str:
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     rows: dict[str, list[tuple[float, ...]]] = {}
-    for name, cell in now.items():
-        setting, best, was = cell["setting"], max(cell["sites"]), before[name]["accuracy"]
+    for name, was in ((name, cell["accuracy"]) for name, cell in before.items() if name in now):
+        cell = now[name]
+        setting, best = cell["setting"], max(cell["sites"])
         skew = setting["skew"] if setting["skew"] == "IID" else f"Dirichlet {setting['skew']}"
         ratio = cell["seconds"] / mean(cell["training_seconds"])
         row = (best, was["default"], cell["default"], cell["default"] - best, ratio, was["default"] - was["best site"])
