@@ -6,7 +6,7 @@ from torch import nn
 
 import consilience as cs
 from consilience.networks.choice.candidate import Candidate, Effort
-from consilience.networks.choice.choose import CandidateScores, Contender
+from consilience.networks.choice.choose import CandidateFacts, CandidateScores
 from consilience.networks.choice.criterion import Disagreement, ErrorOnLabels, SquaredError, SquaredGap
 from consilience.networks.choice.verdict import Choice
 from tests.networks.described_nets import perceptron, rows
@@ -15,11 +15,11 @@ from tests.networks.described_nets import perceptron, rows
 def scores(losses, n_sites=1, mean_gap=0.0, **stated):
     """Return scores of candidates, the first of sites; each list of what is `stated` has one entry a candidate."""
     losses = np.asarray(losses, dtype=float)
-    contenders = [
-        Contender(is_site=number < n_sites, **{name: values[number] for name, values in stated.items()})
+    facts = [
+        CandidateFacts(is_site=number < n_sites, **{name: values[number] for name, values in stated.items()})
         for number in range(len(losses))
     ]
-    return CandidateScores(losses, losses.copy(), contenders, mean_gap)
+    return CandidateScores(losses, losses.copy(), facts, mean_gap)
 
 
 def wrong_less(site, share):
@@ -79,7 +79,7 @@ def test_the_least_loss_is_taken_and_ties_are_broken_by_the_second():
     assert scores([site, good, best]).choose() == 2
     losses = np.zeros((3, 50))
     ties = np.stack([np.full(50, 2.0), np.full(50, 1.0), np.full(50, 3.0)])
-    assert CandidateScores(losses, ties, [Contender()] * 3).choose() == 1
+    assert CandidateScores(losses, ties, [CandidateFacts()] * 3).choose() == 1
 
 
 def test_better_is_who_is_better_than_every_site_by_two_standard_errors():

@@ -10,7 +10,7 @@ from torch import nn
 
 import consilience as cs
 from consilience.errors import OptionError
-from consilience.networks.choice.choose import CandidateScores, Contender
+from consilience.networks.choice.choose import CandidateFacts, CandidateScores
 from consilience.networks.methods.baselines import SideBySide
 from tests.networks.test_default_fusion import HELD, X, Y, accuracy, train
 from tests.networks.zoo import ZOO
@@ -132,8 +132,8 @@ def test_what_was_fitted_needs_its_margin_over_what_stands_for_sites(gain, chose
     fitted = beside & (rng.random(4000) < 1 - gain)
     losses = np.stack([beside, fitted]).astype(float)
     for stands, expected in ((True, chosen), (False, 1)):
-        contenders = [Contender(stands_for_sites=stands), Contender(margin=0.45)]
-        scores = CandidateScores(losses, losses, contenders)
+        facts = [CandidateFacts(stands_for_sites=stands), CandidateFacts(margin=0.45)]
+        scores = CandidateScores(losses, losses, facts)
         assert scores.choose() == expected
 
 

@@ -33,7 +33,7 @@ there, and in one more setting. Below the whole gap the verdict says that it is 
 
 
 @dataclass(frozen=True)
-class Contender:
+class CandidateFacts:
     """What is known of a candidate besides its losses."""
 
     is_site: bool = False  # whether it is a site's own network
@@ -53,7 +53,7 @@ class CandidateScores:
     # `losses`, `ties`: (K, n), losses, and losses that break ties, of every candidate on every input.
     losses: Array
     ties: Array
-    contenders: Sequence[Contender]
+    facts: Sequence[CandidateFacts]
     # How far sites' errors on inputs drawn as they describe them are from those on their own, over all observations:
     # what synthetic inputs cannot decide.
     mean_gap: float = 0.0
@@ -61,7 +61,7 @@ class CandidateScores:
     @property
     def sites(self) -> list[int]:
         """Numbers of the sites' own networks."""
-        return [k for k, one in enumerate(self.contenders) if one.is_site]
+        return [k for k, one in enumerate(self.facts) if one.is_site]
 
     @property
     def means(self) -> Array:
@@ -76,11 +76,11 @@ class CandidateScores:
 
     def margin(self, number: int, over: int) -> float:
         """Return by how much a candidate must be better than a site's own network, besides standard errors."""
-        return self.contenders[number].margin * float(self.means[over])
+        return self.facts[number].margin * float(self.means[over])
 
     def choose(self) -> int:
         """Return the number of the candidate to take."""
-        eligible = [(k, one) for k, one in enumerate(self.contenders) if one.is_eligible]
+        eligible = [(k, one) for k, one in enumerate(self.facts) if one.is_eligible]
         sites = [k for k, one in eligible if one.is_site or one.stands_for_sites]
         others = [k for k, _ in eligible if k not in sites]
         if sites:
@@ -103,11 +103,11 @@ class CandidateScores:
         excesses = {k: self.excess(k, best) for k in sites}
         bounds = {k: STANDARD_ERRORS_OF_CHOICE * error + self.mean_gap for k, (_, error) in excesses.items()}
         tied = [k for k, (excess, _) in excesses.items() if excess <= bounds[k]]
-        largest = min(tied, key=lambda k: (-self.contenders[k].size, self._rank(k)))
-        size, stated = self.contenders[largest].size, self.contenders[largest].own_error
+        largest = min(tied, key=lambda k: (-self.facts[k].size, self._rank(k)))
+        size, stated = self.facts[largest].size, self.facts[largest].own_error
         if stated is None:
             return largest
-        own = {k: one for k in tied if self.contenders[k].size == size and (one := self.contenders[k].own_error)}
+        own = {k: one for k in tied if self.facts[k].size == size and (one := self.facts[k].own_error)}
         least = min(own, key=own.__getitem__)
         error = hypot(stated[1], own[least][1])
         return least if stated[0] - own[least][0] > STANDARD_ERRORS_OF_HARM * error else largest

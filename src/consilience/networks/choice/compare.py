@@ -15,7 +15,7 @@ from torch import nn
 from consilience.checks import Array, Labels
 from consilience.errors import InputError, UnsupportedError, reason_of
 from consilience.networks.choice.candidate import Candidate, CandidateOptions
-from consilience.networks.choice.choose import CandidateScores, Contender
+from consilience.networks.choice.choose import CandidateFacts, CandidateScores
 from consilience.networks.choice.criterion import (
     Criterion,
     Disagreement,
@@ -261,14 +261,14 @@ class CandidateComparison:
             ties.append(_by_input(criterion.ties(outputs), rows))
             answers.append(outputs.argmax(axis=1))
         own_errors = self._own_errors if criterion.is_labelled else None
-        contenders = [self._contender(candidate, own_errors) for candidate in candidates]
+        facts = [self._facts_of(candidate, own_errors) for candidate in candidates]
         mean_gap = self._excesses.mean if criterion.is_labelled else 0.0
-        return CandidateScores(np.stack(losses), np.stack(ties), contenders, mean_gap), answers
+        return CandidateScores(np.stack(losses), np.stack(ties), facts, mean_gap), answers
 
-    def _contender(self, candidate: Candidate, own_errors: Sequence[tuple[float, float]] | None) -> Contender:
+    def _facts_of(self, candidate: Candidate, own_errors: Sequence[tuple[float, float]] | None) -> CandidateFacts:
         """Return what is known of a candidate besides its losses."""
         site = candidate.site
-        return Contender(
+        return CandidateFacts(
             is_site=site is not None,
             margin=self.inputs.margin if candidate.effort.is_fitted else 0.0,
             is_eligible=candidate.is_eligible,
