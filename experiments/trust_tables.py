@@ -17,7 +17,7 @@ SHAPING_FIRST = "mixtures, 2 columns, shaping"
 OF_WHAT = {"one start": "common initialisation", "own starts": "independent initialisations"}
 """What cases are called in tables, where not as in ``benchmarks/hostile_sites.py``."""
 FRESH = ", fresh seeds"
-"""How the names of cases end whose seeds no rule and no constant saw."""
+"""How the names of cases end on whose seeds little was chosen; ``benchmarks/hostile_sites.py`` says what."""
 DEFAULT, TOLD = "robust=True", "f = k"
 """The defence that promises something, and how the names of those end that are told how many sites are hostile."""
 MAX_NATS, MAX_OVER_NONE = 0.03, 1.05
