@@ -76,7 +76,7 @@ def test_scores_rank_candidates_as_real_inputs_do(fusion):
     true = {name: 1 - scores(bnn).accuracy for name, bnn in fusion.candidates.items()}
     best = min(true.values())
     assert true[fusion.details["chosen"]] < best + 0.03
-    assert all(fusion.verdict.candidates[name] > 0.3 for name, error in true.items() if error > 0.4)
+    assert all(fusion.verdict.candidates[name] > 0.25 for name, error in true.items() if error > 0.4)
 
 
 def test_the_same_seed_gives_the_same_bytes_in_whatever_order_the_sites_come(fusion, described):

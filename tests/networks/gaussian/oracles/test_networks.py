@@ -521,6 +521,38 @@ def test_predictive_probabilities_are_the_mean_softmax_over_the_weights():
     assert np.allclose(found.sum(axis=1), 1)
 
 
+@pytest.mark.parametrize("samples", [1, 2, 5, 6])
+def test_samples_come_in_pairs_of_opposite_noise(samples):
+    layers = random_layers((2, 3, 2), np.random.default_rng(8))
+    drawn = [{name: eps.numpy() for name, eps in noise.items()} for noise in network(layers).noise(samples, rng=2)]
+    assert len(drawn) == samples
+    for first, second in zip(drawn[::2], drawn[1::2], strict=False):
+        assert all(np.array_equal(first[name], -second[name]) for name in first)
+    firsts = [noise["0.weight"] for noise in drawn[::2]]
+    assert len({eps.tobytes() for eps in firsts}) == len(firsts)
+
+
+def test_of_a_linear_network_a_pair_has_the_mean_logits():
+    layers = random_layers((4, 3), np.random.default_rng(9), spread=(0.05, 0.5))
+    one, inputs = network(layers), example(layers)
+    logits = [one.logits(inputs, one.state(noise)).numpy() for noise in one.noise(2, rng=1)]
+    assert np.allclose(np.mean(logits, axis=0), mean_logits(layers, inputs), atol=1e-5)
+
+
+def test_pairs_err_less_than_twice_as_many_independent_samples():
+    layers = random_layers((4, 8, 3), np.random.default_rng(5), spread=(0.02, 0.2))
+    one, inputs = network(layers), example(layers)
+    truth = one.predict(inputs, samples=6_000, rng=0)
+
+    def independent(samples, rng):
+        states = (one.state(noise) for number, noise in enumerate(one.noise(2 * samples, rng)) if number % 2 == 0)
+        return np.mean([one.logits(inputs, state).softmax(dim=1).numpy() for state in states], axis=0)
+
+    in_pairs = [np.square(one.predict(inputs, samples=16, rng=seed) - truth).mean() for seed in range(40)]
+    apart = [np.square(independent(32, seed) - truth).mean() for seed in range(40)]
+    assert np.mean(in_pairs) < np.mean(apart)
+
+
 def test_the_same_noise_in_another_order_of_units_gives_the_same_answers():
     layers = random_layers((2, 4, 3), np.random.default_rng(8))
     order = [2, 0, 3, 1]

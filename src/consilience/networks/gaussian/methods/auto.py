@@ -28,7 +28,7 @@ class BayesianAuto(KLNetworkFusion):
     Parameters
     ----------
     n_samples : int
-        Samples of all weights by which the predictions of every candidate are computed, the same for all. Default: 64,
+        Samples of all weights by which the predictions of every candidate are computed, the same for all. Default: 32,
         chosen by hand.
     n_inputs : int
         Inputs on which candidates are compared. Default: 4000.
@@ -47,7 +47,7 @@ class BayesianAuto(KLNetworkFusion):
     gives: ClassVar[str] = "one Bayesian network, with a verdict that lists the candidates and their scores"
     paper: ClassVar[str] = "none: a choice among the methods here"
 
-    n_samples: int = 64
+    n_samples: int = 32
     n_inputs: int = 4000
     max_seconds: float | None = None
 
