@@ -5,8 +5,9 @@
 
 Each writes into ``default.json`` accuracy, log likelihood and accuracy on sevens, on held-out digits, by seed, with and
 without logit adjustment: of the best site, every candidate but sites, KL-fusion with outgoing weights as in the paper,
-what was chosen and the ensemble. The first seeds are taken at which every site has 20 observations. ``adjusted`` or
-``plain`` behind the name runs one of the two.
+what was chosen and the ensemble; and how far predictions by few samples of the weights are from those by many. The
+first seeds are taken at which every site has 20 observations. ``adjusted`` or ``plain`` behind the name runs one of the
+two.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ RESULTS = Path(__file__).with_name("default.json")
 SITES = {"three": (3, 0.8), "five": (5, 0.5)}
 LEARNER = {"hidden": (32,), "epochs": 40, "batch_size": 64, "learning_rate": 0.02, "temperature": 0.1}
 SEEDS, LEAST, SAMPLES, SEVEN = 5, 20, 32, 7
+FEW, MANY = (16, 32, 64), 4096
 
 
 def rows_of_sites(y: np.ndarray, which: str, seed: int) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -71,7 +73,26 @@ def run(which: str, seed: int, adjusted: bool) -> dict[str, Any] | None:
         "ensemble": scores(fusion.ensemble),
     }
     verdict = {"chosen": fusion.details["chosen"], "code": fusion.verdict.code, "harmless": fusion.verdict.harmless}
-    return {"seed": seed, "models": models, **verdict}
+    errors = [sampling_errors(bnn, x[is_held]) for bnn in bnns]
+    sampling = {kind: np.mean([of_site[kind] for of_site in errors], axis=0).tolist() for kind in errors[0]}
+    return {"seed": seed, "models": models, **verdict, "sampling errors": sampling}
+
+
+def sampling_errors(bnn: cs.BayesianNetwork, x: np.ndarray) -> dict[str, list[float]]:
+    """Return root mean squared errors of probabilities by numbers of samples, in antithetic pairs and independent."""
+    truth = bnn.predict(x, samples=MANY, rng=1)
+
+    def independent(samples: int) -> np.ndarray:
+        firsts = itertools.islice(bnn.noise(2 * samples), 0, None, 2)
+        return np.mean([bnn.logits(x, bnn.state(noise)).softmax(dim=1).numpy() for noise in firsts], axis=0)
+
+    def error(found: np.ndarray) -> float:
+        return float(np.sqrt(np.square(found - truth).mean()))
+
+    return {
+        "in pairs": [error(bnn.predict(x, samples=samples)) for samples in FEW],
+        "independent": [error(independent(samples)) for samples in FEW],
+    }
 
 
 def main() -> None:
@@ -83,6 +104,7 @@ def main() -> None:
         found = list(itertools.islice((one for one in runs if one is not None), SEEDS))
         stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
         settings = {"learner": LEARNER, "sites, Dirichlet": SITES, "samples of a prediction": SAMPLES}
+        settings |= {"samples of sampling errors": FEW, "samples for the truth": MANY}
         chosen = "nothing by these results; the best site is that of the most accurate network on the held-out digits"
         stored |= {"settings": settings | {"chosen": chosen}, f"{which}, {kind}": {"runs": found, **versions()}}
         RESULTS.write_text(as_text(stored))

@@ -221,6 +221,18 @@ def default_table(which: str, scores: Sequence[str]) -> str:
     return _text(columns, rows)
 
 
+def sampling_table() -> str:
+    """Return the errors of predictions by few samples of the weights, in the mean over sites, by seed."""
+    stored = json.loads((HERE / "default.json").read_text())
+    few = stored["settings"]["samples of sampling errors"]
+    runs = [one for kind, of_kind in stored.items() if kind != "settings" for one in of_kind["runs"]]
+    rows = []
+    for kind in ("independent", "in pairs"):
+        errors = [[100 * error for error in one["sampling errors"][kind]] for one in runs]
+        rows.append([kind, *(f"{mean(values):.2f} ± {stdev(values):.2f}" for values in zip(*errors, strict=True))])
+    return _text(["samples", *map(str, few)], rows)
+
+
 TABLES = {
     "bnn-time": time_table,
     "bnn-scores": scores_table,
@@ -230,4 +242,5 @@ TABLES = {
     "bnn-adjustment": adjustment_table,
     "bnn-default-three": partial(default_table, "three", ("accuracy", "log_likelihood", "sevens")),
     "bnn-default-five": partial(default_table, "five", ("accuracy", "log_likelihood")),
+    "bnn-sampling": sampling_table,
 }

@@ -7,7 +7,7 @@ classifier with logits f(x; theta) is estimated by S samples of all weights at o
 
 with the same eps_s wherever the same seed is given (common random numbers), so that differences between two posteriors
 are not differences between draws. Samples come in pairs eps, -eps (antithetic variates), whose predictions err in
-opposite directions: 32 of them err less than 64 independent ones (docs/evidence/bayesian.md).
+opposite directions: 32 of them err about as much as 64 independent ones (docs/evidence/bayesian.md).
 """
 
 from __future__ import annotations

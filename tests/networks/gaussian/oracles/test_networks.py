@@ -539,7 +539,7 @@ def test_of_a_linear_network_a_pair_has_the_mean_logits():
     assert np.allclose(np.mean(logits, axis=0), mean_logits(layers, inputs), atol=1e-5)
 
 
-def test_pairs_err_less_than_twice_as_many_independent_samples():
+def test_pairs_err_less_than_as_many_independent_samples():
     layers = random_layers((4, 8, 3), np.random.default_rng(5), spread=(0.02, 0.2))
     one, inputs = network(layers), example(layers)
     truth = one.predict(inputs, samples=6_000, rng=0)
@@ -549,8 +549,8 @@ def test_pairs_err_less_than_twice_as_many_independent_samples():
         return np.mean([one.logits(inputs, state).softmax(dim=1).numpy() for state in states], axis=0)
 
     in_pairs = [np.square(one.predict(inputs, samples=16, rng=seed) - truth).mean() for seed in range(40)]
-    apart = [np.square(independent(32, seed) - truth).mean() for seed in range(40)]
-    assert np.mean(in_pairs) < np.mean(apart)
+    apart = [np.square(independent(16, seed) - truth).mean() for seed in range(40)]
+    assert np.mean(in_pairs) < 0.7 * np.mean(apart)
 
 
 def test_the_same_noise_in_another_order_of_units_gives_the_same_answers():
