@@ -3,6 +3,7 @@
     nice python benchmarks/hostile_sites.py            all cases and seeds; what is in the JSON file is not run again
     nice python benchmarks/hostile_sites.py --only sums --again robust=True      a defence anew, in cases by name
     nice python benchmarks/hostile_sites.py --more     entries above what is promised, on further seeds
+    nice python benchmarks/hostile_sites.py --further  worst entries of the tables, on seeds that chose nothing
     python experiments/write_tables.py                 the table of docs/sites/robust.md
 
 Hostile sites replace honest ones; *clean* is the plain fusion of the n - k honest ones. Mixtures:
@@ -67,7 +68,7 @@ from consilience.posteriors.robust.median_site import DataMoments, match_on_medi
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
 from record import versions
 from trust_tables import FRESH as FRESH_NAME
-from trust_tables import missed
+from trust_tables import further_costs, missed, worst_attack
 
 RESULT = Path(__file__).with_suffix(".json")
 SITES, HOSTILE, COMPONENTS = 10, (1, 2, 3, 4), 5
@@ -603,8 +604,9 @@ def run_described(seed: int, known: dict[str, Any]) -> dict[str, Any]:
 
     def defend(sites: list[Any], f: int) -> Iterator[tuple[str, Callable[[], Any]]]:
         del f
-        for name in ("plain", "robust=True"):
-            yield name, partial(fuse, sites, **LIBRARY[name])
+        for name, options in LIBRARY.items():
+            if options.get("robust", True) is True:  # the default has no other
+                yield name, partial(fuse, sites, **options)
 
     cells = Cells(known, defend)
     cells.add(0, "none", lambda: fuse(honest), honest)
@@ -868,6 +870,39 @@ def run_more(case: str, seeds: dict[str, Any], known: dict[str, Any]) -> Iterato
             yield
 
 
+FURTHER: dict[str, tuple[tuple[int, ...], tuple[str, ...], dict[str, dict[str, Any]]]] = {
+    "MLP, one start": (tuple(range(200, 220)), ("0", "1"), {}),
+    "MLP, one start, skewed labels": (tuple(range(200, 220)), ("0", *map(str, HOSTILE)), {}),
+    "hidden Markov models": ((505, 506, 507), (), {}),
+    "described MLP, one start": (JUDGING, ("0",), {"matched network": {"method": "consensus"}}),
+}
+"""Of cases: further seeds, the k of which the worst attack on ``robust=True`` of the table is run (without any, all
+attacks of all), and what is compared besides."""
+
+
+def run_further(case: str, seeds: dict[str, Any]) -> dict[str, Any]:
+    """Return what was asked of a case on further seeds: what every seed found, and what it costs, with standard errors.
+
+    Attacks are those that were the worst on the `seeds` of the table, so that chance on the further ones chose none.
+    """
+    run, _ = CASES[case]
+    numbers, counts, besides = FURTHER[case]
+    asked = {count: [worst_attack(case, seeds, count)] for count in counts}
+    compared = {name: LIBRARY[name] for name in ("plain", "robust=True")} | besides
+    with (
+        patch.dict(ASKED, asked, clear=True),
+        patch.dict(LIBRARY, compared, clear=True),
+        patch.dict(BASELINES, clear=True),
+    ):
+        found = {str(seed): run(seed, {}) for seed in numbers}
+    summary = {
+        name: {base: further_costs(case, found, name, base) for base in ("clean", "plain")}
+        for name in compared
+        if name != "plain"
+    }
+    return {"summary": summary, "seeds": found}
+
+
 def rounded(found: Any) -> Any:
     """Return results with numbers of six digits."""
     if isinstance(found, dict):
@@ -890,16 +925,23 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=None, help="seeds of each case at most")
     parser.add_argument("--again", nargs="*", default=[], help="defences of which nothing is kept")
     parser.add_argument("--more", action="store_true", help="entries above what is promised, on further seeds")
+    parser.add_argument("--further", action="store_true", help="worst entries, on seeds on which nothing was chosen")
     arguments = parser.parse_args()
     document = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    results, more = document.get("seeds", {}), document.get("more", {})
+    results, more, further = (document.get(name, {}) for name in ("seeds", "more", "further"))
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
 
     def write() -> None:
-        found = {"seeds": rounded(results), "more": rounded(more), "bounds": bounds(), "versions": versions()}
+        found = {"seeds": rounded(results), "more": rounded(more), "further": rounded(further), "bounds": bounds()}
+        found["versions"] = document["versions"] if arguments.further else versions()  # further entries have their own
         RESULT.write_text(json.dumps(found, allow_nan=True) + "\n")
 
+    if arguments.further:
+        for case in (case for case in FURTHER if case in arguments.only):
+            further[case] = run_further(case, results[case]) | {"versions": versions()}
+            write()
+        return
     if arguments.more:
         for case in (case for case in arguments.only if case.endswith(FRESH_NAME) and case in results):
             for _ in run_more(case, results[case], more.setdefault(case, {})):

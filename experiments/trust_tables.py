@@ -133,10 +133,29 @@ def more_seeds_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _standard_error(of_seeds: list[dict[str, Any]], in_nats: bool) -> float:
-    """Return the standard error of what ``robust=True`` costs over no defence, of a ratio that of its numerator."""
+def worst_attack(case: str, seeds: dict[str, Any], count: str) -> str:
+    """Return the attack under which ``robust=True`` costs most at so many hostile sites."""
+    costs = _costs(_cells(seeds), count, DEFAULT, case.startswith(IN_NATS))
+    return max(costs, key=costs.__getitem__)
+
+
+def further_costs(case: str, seeds: dict[str, Any], defence: str, base: str) -> dict[str, dict[str, Any]]:
+    """Return by number of hostile sites the attack that costs most of those run, what it costs, and how surely."""
+    cells, in_nats, found = _cells(seeds), case.startswith(IN_NATS), {}
+    for count, attacks in cells.items():
+        costs = _costs(cells, count, defence, in_nats, base=base)
+        attack = max(costs, key=costs.__getitem__)
+        error = _standard_error(attacks[attack], in_nats, defence, base)
+        found[count] = {"attack": attack, "cost": costs[attack], "standard_error": error, "of_attacks": len(costs)}
+    return found
+
+
+def _standard_error(
+    of_seeds: list[dict[str, Any]], in_nats: bool, defence: str = DEFAULT, base: str = "plain"
+) -> float:
+    """Return the standard error of what a defence costs over another, of a ratio that of its numerator."""
     pairs = [
-        [one[name][0] if isinstance(one[name], list) else one[name] for name in (DEFAULT, "plain")] for one in of_seeds
+        [one[name][0] if isinstance(one[name], list) else one[name] for name in (defence, base)] for one in of_seeds
     ]
     ratio = 1.0 if in_nats else sum(robust for robust, _ in pairs) / sum(plain for _, plain in pairs)
     error = stdev(robust - ratio * plain for robust, plain in pairs) / len(pairs) ** 0.5
