@@ -23,7 +23,10 @@ def _name(row: dict[str, Any]) -> str:
 
 
 def scores_table(is_image: bool) -> str:
-    """Return the scores of sites and fusions, a row a setting: those for report, then the fresh ones."""
+    """Return the scores of sites and fusions, a row a setting: those for report, then the fresh ones.
+
+    Of images, behind the score of what is described, what it is over the better site.
+    """
     digits = 1 if is_image else 3
     lines = ["| setting | sites | " + " | ".join(COLUMNS) + " |", "| --- | ---: |" + " ---: |" * len(COLUMNS)]
     for row in (*_rows(), *_rows("fresh")):
@@ -31,6 +34,9 @@ def scores_table(is_image: bool) -> str:
             continue
         sites = ", ".join(f"{one:.{digits}f}" for one in row["sites"])
         cells = [f"{row[column]['score']:.{digits}f}" for column in COLUMNS]
+        if is_image:
+            over = round(row[COLUMNS[0]]["score"] - max(row["sites"]), 1)
+            cells[0] += f" ({over:+.1f})" if over else " (0.0)"
         lines.append(f"| {_name(row)} | {sites} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

@@ -47,6 +47,8 @@ HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("CONSILIENCE_CACHE", HERE.parent / ".cache")) / "tabular"
 N_TUNE, N_SEEN, N_CELLS = 144, 216, 288
 """Cells on which rules were judged, those that were looked at when a later one was, and all."""
+SKEWS = (0.1, 0.3, 1, 100)
+"""Parameters of Dirichlet distributions over labels; sites of the largest are called IID."""
 MIN_ROWS = 25
 """Rows of a site at least; of fewer there is no network."""
 NAMES = (
@@ -125,7 +127,7 @@ def results(number: int) -> dict[str, Any] | None:
     """Return the accuracies of a cell; None where fewer than two sites have rows enough."""
     rng = np.random.default_rng(number)
     name, kind = NAMES[number % len(NAMES)], KINDS[int(rng.integers(len(KINDS)))]
-    n_sites, skew = int(rng.choice([2, 3, 5, 8])), float(rng.choice([0.1, 0.3, 1, 100]))
+    n_sites, skew = int(rng.choice([2, 3, 5, 8])), float(rng.choice(SKEWS))
     is_common, width, epochs = bool(rng.random() < 0.6), int(rng.choice([16, 32, 64])), int(rng.choice([8, 25]))
     x, y = rows_of(name, rng)
     n_classes, order = int(y.max()) + 1, rng.permutation(len(x))
@@ -197,7 +199,7 @@ def kept_near_sites() -> Iterator[None]:
 
 
 def summary(cells: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """Return, for every part of the cells and every variant, what the table shows."""
+    """Return, for every part of the cells and every variant, what the table shows; and the gains of IID sites."""
     parts = {"tune": range(N_TUNE), "report": range(N_TUNE, N_SEEN), "fresh": range(N_SEEN, N_CELLS)}
     halves = {name: [cells[number] for number in part if number in cells] for name, part in parts.items()}
     rows: dict[str, Any] = {}
@@ -206,6 +208,7 @@ def summary(cells: dict[int, dict[str, Any]]) -> dict[str, Any]:
             gains = np.array([cell[variant]["accuracy"] - cell["best site"] for cell in of_half])
             best = np.array([max(cell[variant]["best candidate"], cell["best site"]) for cell in of_half])
             said = [cell for cell in of_half if cell[variant]["harmless"] is True]
+            iid = gains[[cell["skew"] == max(SKEWS) for cell in of_half]]
             rows[f"{half}, {variant}"] = {
                 "cells": len(of_half),
                 "gain": 100 * float(gains.mean()),
@@ -215,6 +218,9 @@ def summary(cells: dict[int, dict[str, Any]]) -> dict[str, Any]:
                 "ensemble": 100 * float(np.mean([c[variant]["ensemble"] - c["best site"] for c in of_half])),
                 "harmless": len(said),
                 "harmless wrong": sum(cell[variant]["is worse"] for cell in said),
+                "IID cells": len(iid),
+                "IID gain": 100 * float(iid.mean()),
+                "IID least gain": 100 * float(iid.min()),
             }
     return rows
 
