@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from scale import run_iteration, run_linear, run_memory
-from simulation import run_direct, run_simulation
+from simulation import run_direct, run_shares, run_simulation
 from threadpoolctl import threadpool_limits
 from timing import versions
 from topics import run_topics
@@ -20,6 +20,7 @@ RESULTS = Path(__file__).with_suffix(".json")
 PARTS = {
     "direct": run_direct,
     "simulation": run_simulation,
+    "shares": run_shares,
     "iteration": run_iteration,
     "linear": run_linear,
     "memory": run_memory,

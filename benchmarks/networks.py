@@ -23,7 +23,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from sklearn.datasets import load_digits
 from threadpoolctl import threadpool_limits
-from timing import interleaved, medians, seconds, write_parts
+from timing import interleaved, medians, seconds, versions, write_parts, yardstick
 from torch import nn
 
 import consilience as cs
@@ -99,6 +99,23 @@ def _wide_transport() -> dict[str, float]:
         "ot": lambda: cs.fuse(models, "ot", symmetry=symmetry, reference=0).network,
     }
     return medians(interleaved(runs, REPEATS, {}, time.process_time))
+
+
+def run_tiny_transport() -> dict[str, Any]:
+    """Compare OT fusion of perceptrons of four to six units, where numbers cost nothing, with the direct one."""
+    results = []
+    for seed in SEEDS:
+        models, symmetry = pair((4, 6, 5, 6, 4), False, seed)
+        (one, _), (two, _) = (arrays_of(model) for model in models)
+        runs = {
+            "direct": lambda one=one, two=two: direct_networks.ot_fusion(one, two),
+            "ot": lambda m=models, s=symmetry: cs.fuse(m, "ot", symmetry=s, reference=0).network,
+        }
+        inner = dict.fromkeys(runs, 20)
+        results.append(
+            {"seed": seed, "medians": medians(interleaved(runs, TRANSPORT_REPEATS, inner, time.process_time))}
+        )
+    return {"results": results, "versions": versions(), "yardstick": yardstick()}
 
 
 SKEWED_SITES, SKEW = 5, 0.1
@@ -371,6 +388,7 @@ def run_refit() -> dict[str, Any]:
 
 PARTS = {
     "transport": run_transport,
+    "tiny_transport": run_tiny_transport,
     "matching": run_matching,
     "skewed": run_skewed,
     "skewed_images": run_skewed_images,

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import direct
 import numpy as np
 from timing import interleaved, medians, minima, seconds, yardstick
 
 import consilience as cs
+from consilience.posteriors import fuse
 from consilience.posteriors.ensemble import Ensemble
+from consilience.posteriors.evidence import linkage, search
+from consilience.posteriors.evidence.random_effects import RandomEffects
 from consilience.posteriors.methods.kl.method import fit_relaxed
 from consilience.posteriors.methods.kl.problem import KLFit, KLProblem, fit_binary
 
@@ -25,6 +32,13 @@ CENTRES = 10  # G_max
 TRUE = SETTING.components  # that k-means is told
 GAP = 1e-4
 REPEATS = 5
+SHARES: dict[str, list[tuple[Any, str]]] = {
+    "agglomeration": [(search, "agglomerate"), (linkage, "agglomerate")],
+    "fits of the heterogeneity": [(RandomEffects, "fit_heterogeneity")],
+    "ascents": [(search.EvidenceSearch, "ascend"), (search.EvidenceSearch, "ascend_in_size")],
+    "reading": [(fuse, "prepare_posteriors")],
+}
+"""Steps of the default, and where the functions are looked up that do them."""
 INNER = {"integral": 10, "KL-k-means, told": 5}  # a short call is timed as the mean of several
 
 
@@ -50,6 +64,41 @@ def run_direct() -> dict[str, Any]:
 def run_simulation() -> dict[str, Any]:
     """Time all on the same posteriors, centres and lambda, and compare the objectives that they end at."""
     return {"settings": _settings(), "results": [_compare(seed) for seed in SEEDS]}
+
+
+def run_shares() -> dict[str, Any]:
+    """Return what share of the default's processor time its steps take, and how many groups it merges."""
+    results = []
+    for seed in SEEDS:
+        posteriors = load(seed, replace(SETTING, pooled=False)).posteriors
+        cs.fuse(posteriors, rng=seed, min_count=0)  # warms every path up
+        spent, n_merges, running = dict.fromkeys(SHARES, 0.0), 0, [0.0]
+
+        def timed(name: str, function: Callable[..., Any], spent=spent, running=running) -> Callable[..., Any]:
+            def call(*args: Any, **options: Any) -> Any:
+                nonlocal n_merges
+                start = time.process_time()
+                running.append(0.0)
+                result = function(*args, **options)
+                inner, taken = running.pop(), time.process_time() - start
+                running[-1] += taken
+                spent[name] += taken - inner  # what is within another step is that one's
+                n_merges += len(result.merges) if name == "agglomeration" else 0
+                return result
+
+            return call
+
+        with ExitStack() as patches:
+            for name, places in SHARES.items():
+                for owner, attribute in places:
+                    patches.enter_context(patch.object(owner, attribute, timed(name, getattr(owner, attribute))))
+            start = time.process_time()
+            for _ in range(REPEATS):
+                cs.fuse(posteriors, rng=seed, min_count=0)
+            total = time.process_time() - start
+        shares = {name: taken / total for name, taken in spent.items()}
+        results.append({"seed": seed, "shares": shares, "merges": n_merges / REPEATS, "seconds": total / REPEATS})
+    return {"settings": _settings(), "results": results}
 
 
 def _settings() -> dict[str, Any]:

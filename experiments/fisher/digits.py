@@ -1,7 +1,8 @@
 """Fisher merging of three networks of digits, as in its guide: ``python experiments/fisher/digits.py``.
 
 A small network that was trained on public digits goes on at three sites, of most digits of which one site has nearly
-all; or one with random weights goes on there. Five seeds, of which the guide runs the first.
+all; or one with random weights goes on there, and such a one with two hidden layers. Five seeds, of
+which the guide runs the first.
 Writes ``digits.json``: loss in nats and accuracy in percent on held-out digits, by network and seed. Options of the
 merges are the library's defaults.
 """
@@ -25,8 +26,12 @@ from record import as_text, versions
 
 RESULTS = Path(__file__).with_name("digits.json")
 SEEDS, SITES, SKEW, DECAY, RANK = 5, 3, 0.3, 1e-3, 64
-STEPS = {"public digits": (50, 150), "random weights": (0, 150)}
-"""Steps of training before the sites, and at them."""
+STEPS = {
+    "public digits": (50, 150, (16,)),
+    "random weights": (0, 150, (16,)),
+    "random weights, two hidden layers": (0, 400, (16, 16)),
+}
+"""Steps of training before the sites and at them, and hidden units."""
 
 
 def trained(net: nn.Module, x: torch.Tensor, y: torch.Tensor, steps: int) -> nn.Module:
@@ -40,7 +45,7 @@ def trained(net: nn.Module, x: torch.Tensor, y: torch.Tensor, steps: int) -> nn.
     return net.eval()
 
 
-def run(seed: int, public_steps: int, site_steps: int) -> dict[str, dict[str, float]]:
+def run(seed: int, public_steps: int, site_steps: int, hidden: tuple[int, ...]) -> dict[str, dict[str, float]]:
     """Return the scores of all networks of one seed."""
     digits = load_digits()
     x, y = torch.tensor(digits.data / 8 - 1, dtype=torch.float32), torch.tensor(digits.target)
@@ -59,18 +64,25 @@ def run(seed: int, public_steps: int, site_steps: int) -> dict[str, dict[str, fl
         return {"loss": float(loss), "accuracy": 100 * float(right)}
 
     torch.manual_seed(seed)
-    start = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+    layers: list[nn.Module] = []
+    for before, width in zip((64, *hidden), hidden, strict=False):
+        layers += [nn.Linear(before, width), nn.ReLU()]
+    start = nn.Sequential(*layers, nn.Linear(hidden[-1], 10))
     common = trained(start, x[public], y[public], public_steps)
     nets = [trained(common, x[own], y[own], site_steps) for own in sites]
-    infos = [
-        cs.fisher(net, x[own], kind="factors", rank=RANK, prior_precision=len(own) * DECAY)
-        for net, own in zip(nets, sites, strict=True)
-    ]
+    infos, without_prior = (
+        [
+            cs.fisher(net, x[own], kind="factors", rank=RANK, prior_precision=share * len(own) * DECAY)
+            for net, own in zip(nets, sites, strict=True)
+        ]
+        for share in (1.0, 0.0)
+    )
     merges = {
         "isotropic": cs.fuse(nets, method="fisher", structure="isotropic"),
         "diagonal": cs.fuse(nets, method="fisher", fishers=infos, structure="diagonal"),
         "low_rank": cs.fuse(nets, method="fisher", fishers=infos),
         "low_rank, shrinkage=0": cs.fuse(nets, method="fisher", fishers=infos, shrinkage=0.0),
+        "low_rank, no prior": cs.fuse(nets, method="fisher", fishers=without_prior),
         "ssf": cs.fuse(nets, method="ssf", fishers=infos),
     }
     return {

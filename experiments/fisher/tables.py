@@ -197,13 +197,14 @@ DIGITS = {
     "ssf": "`ssf`",
     "pooled": "trained on the shares of all, for as long",
 }
+DIGITS_STARTS = ("public digits", "random weights")
 DIGITS_SCORES = (("loss", 3), ("accuracy", 1))
 """Scores, and their digits behind the point."""
 
 
 def digits_table() -> str:
     """Return scores of merged networks of digits, from a start on public digits and from random weights."""
-    starts = _read("digits")["starts"]
+    starts = {name: runs for name, runs in _read("digits")["starts"].items() if name in DIGITS_STARTS}
     lines = _head("network", *(cell for name in starts for cell in (f"{name}: loss, nats", "accuracy, %")))
     for name, shown in DIGITS.items():
         scores = (([one[name][score] for one in runs], n) for runs in starts.values() for score, n in DIGITS_SCORES)
