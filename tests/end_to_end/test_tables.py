@@ -82,6 +82,27 @@ def test_an_address_without_a_number_in_front_is_refused(table_cells):
         table_cells.with_numbers("some<!-- n: times :: few :: seconds -->", "page", TABLES)
 
 
+def errors_without_an_address(text):
+    """Return the lines of prose in which a typed number has its error, in front of the trials without results."""
+    text = re.sub(r"(?s)<!-- table: .*?<!-- end -->", lambda table: "\n" * table[0].count("\n"), text)
+    prose = text.split("\n## Trials that are not in the tables\n")[0]
+    prose = re.sub(r"[-+]?[\d.,]+<!-- n: .*? -->", "#", prose)
+    # A published number may be quoted with its error.
+    lines = [line for line in prose.splitlines() if not re.match(r"\|", line) and "ublished" not in line]
+    return [line for line in lines if re.search(r"\d(?: %)? ?± ?\d|standard error \d", line)]
+
+
+def test_a_typed_number_with_its_error_is_found():
+    text = "4<!-- n: a :: b :: c --> ± 1<!-- n: a :: b :: d -->\n| 1 ± 2 |\npublished, 1 ± 2\n4.0 ± 1\n\n"
+    trials = "## Trials that are not in the tables\n\n3 ± 1\n"
+    assert errors_without_an_address(text + trials) == ["4.0 ± 1"]
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/evidence").glob("*.md")), ids=lambda page: page.stem)
+def test_a_measured_number_with_its_error_has_an_address(page):
+    assert errors_without_an_address(page.read_text()) == []
+
+
 @pytest.mark.slow
 def test_a_changed_number_is_found_and_written(tmp_path):
     page = tmp_path / "page.md"
