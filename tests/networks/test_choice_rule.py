@@ -1,5 +1,7 @@
 """Laws of the choice among candidates: the least loss, a site's own kept within one standard error, harm by two."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from torch import nn
@@ -131,6 +133,7 @@ def test_what_is_gained_must_not_be_small_beside_what_drawn_inputs_get_wrong():
     of_both = [SITE, wrong_less(SITE, 1 / 5)]  # 0.04 less
     assert scores(of_both, mean_gap=0.07).choose() == 1
     assert scores(of_both, mean_gap=0.09).choose() == 0
+    assert replace(scores(of_both, mean_gap=0.09), are_alike=False).choose() == 1  # where no site is safe to keep
 
 
 def test_nothing_is_known_within_what_drawn_inputs_cannot_tell():

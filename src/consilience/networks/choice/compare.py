@@ -263,7 +263,7 @@ class CandidateComparison:
         own_errors = self._own_errors if criterion.is_labelled else None
         facts = [self._facts_of(candidate, own_errors) for candidate in candidates]
         mean_gap = self._excesses.mean if criterion.is_labelled else 0.0
-        return CandidateScores(np.stack(losses), np.stack(ties), facts, mean_gap), answers
+        return CandidateScores(np.stack(losses), np.stack(ties), facts, mean_gap, self._are_classes_alike), answers
 
     def _facts_of(self, candidate: Candidate, own_errors: Sequence[tuple[float, float]] | None) -> CandidateFacts:
         """Return what is known of a candidate besides its losses."""
