@@ -89,20 +89,7 @@ def remove_prior(logits: Tensor, class_counts: ArrayLike) -> Tensor:
 
 
 def restore_prior(logits: Tensor, class_counts: ArrayLike) -> Tensor:
-    """Return logits (..., C) with the frequencies of the site's classes: what `remove_prior` takes back.
-
-    Parameters
-    ----------
-    logits : Tensor of shape (..., C)
-        What a network answers whose description says ``class_prior="removed"``.
-    class_counts : array_like of shape (C,)
-        Observations of every class at the site.
-
-    Raises
-    ------
-    InputError
-        For counts that are none, or not one for each class.
-    """
+    """Return logits (..., C) with the frequencies of the site's classes: what `remove_prior` takes back."""
     return logits + _log_counts(logits, class_counts)
 
 
