@@ -27,6 +27,7 @@ from mergekit_tables import TABLES as MERGEKIT
 from merging.tables import TABLES as MERGING
 from network_battery.at_sites_tables import TABLES as AT_SITES
 from network_battery.kronecker_tables import TABLES as KRONECKER
+from network_battery.seeds_tables import TABLES as SEEDS
 from network_battery.summary_tables import TABLES as SUMMARIES
 from network_battery.tables import TABLES as NETWORK_BATTERY
 from one_shot.heads_tables import TABLES as ONE_SHOT_HEADS
@@ -449,6 +450,7 @@ TABLES = {
     **KRONECKER,
     **NETWORK_BATTERY,
     **AT_SITES,
+    **SEEDS,
     **SUMMARIES,
     **ONE_SHOT_HEADS,
     **ONE_SHOT_NETWORKS,

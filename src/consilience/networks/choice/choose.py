@@ -28,7 +28,7 @@ shape it."""
 GAP_SHARE = 0.5
 """Share of the mean gap, by which sites' errors on inputs drawn as they describe them are off, that any candidate must
 gain where sites have their classes alike: gains of a third to 0.59 of it lost 1 to 3 points there (two moons described
-without their mixtures). All of it kept a site in one more setting. Where classes differ it cost 4 points in the mean of
+without their mixtures). All of it kept a site in one more setting. Where classes differ it cost 5 points in the mean of
 the fusions in which it kept a site (docs/evidence/networks_default.md). Below the whole gap the verdict says that it is
 not known."""
 
