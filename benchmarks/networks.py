@@ -69,17 +69,22 @@ def arrays_of(model: nn.Sequential) -> tuple[list[np.ndarray], list[np.ndarray]]
     return [one.weight.detach().numpy() for one in layers], biases
 
 
+def transport_runs(models: list[nn.Sequential], symmetry: Any) -> dict[str, Callable[[], Any]]:
+    """Return the direct OT fusion of two perceptrons, and ours without tracing."""
+    (one, _), (two, _) = (arrays_of(model) for model in models)
+    return {
+        "direct": lambda: direct_networks.ot_fusion(one, two),
+        "ot": lambda: cs.fuse(models, "ot", symmetry=symmetry, reference=0).network,
+    }
+
+
 def run_transport() -> dict[str, Any]:
     """Compare OT and WB fusion of an MLPNet pair, without tracing, with the direct implementation."""
     results = []
     for seed in SEEDS:
         models, symmetry = pair((784, 400, 200, 100, 10), False, seed)
-        (one, _), (two, _) = (arrays_of(model) for model in models)
-        runs = {
-            "direct": lambda one=one, two=two: direct_networks.ot_fusion(one, two),
-            "ot": lambda m=models, s=symmetry: cs.fuse(m, "ot", symmetry=s, reference=0).network,
-            "wb": lambda m=models, s=symmetry: cs.fuse(m, "wb", symmetry=s, reference=0).network,
-        }
+        runs = transport_runs(models, symmetry)
+        runs["wb"] = lambda m=models, s=symmetry: cs.fuse(m, "wb", symmetry=s, reference=0).network
         times = medians(interleaved(runs, TRANSPORT_REPEATS, {}, time.process_time))
         same = [
             float(np.abs(mine.numpy() - theirs).max())
@@ -93,28 +98,16 @@ def run_transport() -> dict[str, Any]:
 def _wide_transport() -> dict[str, float]:
     """Return median seconds of OT fusion of three layers of 1024, where products and assignments take the time."""
     models, symmetry = pair((784, 1024, 1024, 1024, 10), False, 0)
-    (one, _), (two, _) = (arrays_of(model) for model in models)
-    runs = {
-        "direct": lambda: direct_networks.ot_fusion(one, two),
-        "ot": lambda: cs.fuse(models, "ot", symmetry=symmetry, reference=0).network,
-    }
-    return medians(interleaved(runs, REPEATS, {}, time.process_time))
+    return medians(interleaved(transport_runs(models, symmetry), REPEATS, {}, time.process_time))
 
 
 def run_tiny_transport() -> dict[str, Any]:
     """Compare OT fusion of perceptrons of four to six units, where numbers cost nothing, with the direct one."""
     results = []
     for seed in SEEDS:
-        models, symmetry = pair((4, 6, 5, 6, 4), False, seed)
-        (one, _), (two, _) = (arrays_of(model) for model in models)
-        runs = {
-            "direct": lambda one=one, two=two: direct_networks.ot_fusion(one, two),
-            "ot": lambda m=models, s=symmetry: cs.fuse(m, "ot", symmetry=s, reference=0).network,
-        }
-        inner = dict.fromkeys(runs, 20)
-        results.append(
-            {"seed": seed, "medians": medians(interleaved(runs, TRANSPORT_REPEATS, inner, time.process_time))}
-        )
+        runs = transport_runs(*pair((4, 6, 5, 6, 4), False, seed))
+        times = medians(interleaved(runs, TRANSPORT_REPEATS, dict.fromkeys(runs, 20), time.process_time))
+        results.append({"seed": seed, "medians": times})
     return {"results": results, "versions": versions(), "yardstick": yardstick()}
 
 
