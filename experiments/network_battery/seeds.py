@@ -50,7 +50,7 @@ def results(cell: training.Cell) -> dict[str, Any]:
     described, _ = describe_sites(cell)
     found: dict[str, Any] = {"two sets": [outcome(cell, described, seed) for seed in SEEDS]}
     if cell.setting.data == "cifar10" and cell.setting.architecture == "ResNet-8 BN":
-        with patch.object(inputs, "FIT_SETS", 1), patch.object(inputs, "STEPS", inputs.FIT_SETS * inputs.STEPS):
+        with patch.multiple(inputs, FIT_SETS=1, STEPS=inputs.FIT_SETS * inputs.STEPS):
             found["one set"] = [outcome(cell, described, seed) for seed in SEEDS]
     return found
 

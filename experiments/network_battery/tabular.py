@@ -7,7 +7,8 @@ GELU, tanh, batch or layer normalisation, SiLU with dropout) of 16 to 64 units, 
 own. Rules were judged on cells 0 to 143: parts of classes by the errors of networks on 0 to 71, and when 72 to 143 had
 been run once (one verdict of harmless was wrong, where a network of one class had shown no gap), by densities too.
 Cells 144 to 215 were run once, afterwards; both halves were looked at before rows of numbers were fitted further
-from alike sites than images and texts are (``networks/choice/make_candidates.py``). Cells 216 to 287 shaped nothing.
+from alike sites than images and texts are (``networks/choice/make_candidates.py``). Cells 216 to 287 shaped nothing;
+all cells were in sight when a site's network was no longer kept for the gap where classes differ.
 
 Every cell is fused by the default from full descriptions, and from descriptions with one Gaussian for each class; those
 from 216 on from full descriptions as images are too, which changes alike sites alone. Test labels measure, and
